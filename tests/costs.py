@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--costs"):
+    if config.getoption("--costs") and not config.getoption("numprocesses", None):  # not where processes of xdist report
         config.pluginmanager.register(Recorder(Path(config.getoption("--costs"))))
 
 
@@ -56,18 +56,20 @@ def living_sec() -> float:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return 0.0
-    parents: dict[int, int] = {}
-    used: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
-            pid = int(path.parent.name)
-            parents[pid] = int(fields[1])
-            used[pid] = sum(map(int, fields[11:15]))  # utime, stime, and those of its dead children
-    pids, ticks = [os.getpid()], 0
+    pids, ticks = children(os.getpid()), 0
     while pids:
-        parent = pids.pop()
-        children = [pid for pid in parents if parents[pid] == parent]
-        ticks += sum(used[pid] for pid in children)
-        pids += children
+        pid = pids.pop()
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))  # utime, stime, and those of its dead children
+        pids += children(pid)
     return ticks * TICK_SEC
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of all threads of a process."""
+    pids: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            pids += map(int, path.read_text().split())
+    return pids

@@ -43,14 +43,24 @@ def trees(package: str) -> tuple[tuple[str, ast.Module], ...]:
 
 
 @cache
+def nodes(package: str) -> tuple[tuple[str, ast.Module, tuple[ast.AST, ...]], ...]:
+    """(file, tree, the nodes that tests look at): walking a tree takes as long as parsing it."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Constant, ast.Attribute)
+    return tuple(
+        (path, tree, tuple(node for node in ast.walk(tree) if isinstance(node, kinds)))
+        for path, tree in trees(package)
+    )
+
+
+@cache
 def imports(package: str) -> tuple[tuple[str, str, str], ...]:
     """(file, module, name) for every import, wherever it stands; the name is empty for `import module`."""
     return tuple(_imports(package))
 
 
 def _imports(package: str) -> Iterator[tuple[str, str, str]]:
-    for path, tree in trees(package):
-        for node in ast.walk(tree):
+    for path, _, walked in nodes(package):
+        for node in walked:
             if isinstance(node, ast.Import):
                 yield from ((path, alias.name, "") for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -101,8 +111,8 @@ def test_only_storage_knows_how_the_data_directory_is_laid_out():
     for package in PACKAGES:
         if package == "storage":
             continue
-        for path, tree in trees(package):
-            for node in ast.walk(tree):
+        for path, _, walked in nodes(package):
+            for node in walked:
                 if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
                     said = node.value
                     assert said not in names, f"{path}:{node.lineno} spells out {said}"
@@ -117,8 +127,8 @@ def test_tools_use_public_names_only(package):
         if module.split(".")[0] == "veen" and module.split(".")[1:2] != [package]:
             private = [part for part in (*module.split("."), name) if part.startswith("_") and part != "__version__"]
             assert not private, f"{path} imports {private[0]} of {module}"
-    for path, tree in trees(package):
-        for node in ast.walk(tree):
+    for path, tree, walked in nodes(package):
+        for node in walked:
             if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
                 owner = node.value
                 own = isinstance(owner, ast.Name) and owner.id in {"self", "cls"}

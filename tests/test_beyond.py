@@ -579,6 +579,14 @@ RECIPES = {
     ("POST", "checkpoint_latest", 404, "E.NOT_FOUND"): [post("checkpoint_latest", LabelRequest(label=NOWHERE))],
     ("POST", "checkpoint_range", 200, "ok"): [post("checkpoint_range", unhex(next(
         row["cbor"] for row in VECTORS["objects"] if row["kind"] == "checkpoint_range request")))],
+    ("GET", "checkpoint_latest", 200, "ok"): [get(f"/tooling/checkpoint_latest?label={w.LABEL.hex()}")],
+    ("GET", "checkpoint_latest", 400, "E.BAD_REQUEST"): [get("/tooling/checkpoint_latest?label=00")],
+    ("GET", "checkpoint_latest", 404, "E.NOT_FOUND"): [get(f"/tooling/checkpoint_latest?label={NOWHERE.hex()}")],
+    ("GET", "checkpoint_range", 200, "ok"): [get("/tooling/checkpoint_range?epoch_min=0")],
+    ("GET", "checkpoint_range", 400, "E.BAD_REQUEST"): [
+        get("/tooling/checkpoint_range?epoch_min=x"),
+        get("/tooling/checkpoint_range?label=00"),
+    ],
     ("POST", "client_cursor", 200, "ok"): [post("client_cursor", cursor())],
     ("POST", "client_cursor", 400, "E.BAD_REQUEST"): [post("client_cursor", cursor(ts=w.NOW - 61))],
     ("POST", "client_cursor", 409, "SIG_INVALID"): [post("client_cursor", cursor().to_bytes()[:-1] + b"\0")],

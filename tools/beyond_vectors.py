@@ -39,14 +39,23 @@ from veen.core.labels import hub_id_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.birth import BirthCertificate
 from veen.core.objects.captoken import CapToken
-from veen.core.objects.control import ControlRecord, HubFence, HubPromote, OuterKey, RequestDone, root_of_heads
+from veen.core.objects.control import (
+    ControlRecord,
+    HubFence,
+    HubPromote,
+    OuterKey,
+    PolicyBounds,
+    RequestDone,
+    root_of_heads,
+)
 from veen.core.objects.envelopes import ProofResponse
 from veen.core.objects.identity import HubIdentity, canonical_json, key_id_of
 from veen.core.objects.msg import Msg
 from veen.core.objects.payload_hdr import PayloadHdr
-from veen.core.objects.policies import Authority, Revocation, realm_id_of
+from veen.core.objects.policies import Authority, Revocation, SizeBound, realm_id_of
 from veen.core.objects.prekey import Prekey
 from veen.core.objects.profile import PRESETS
+from veen.core.objects.speaking import PrincipalNext, SpeaksBinding, SpeaksEnd
 from veen.core.objects.tooling import (
     AnchoredCheckpoint,
     AnchorRequest,
@@ -156,12 +165,32 @@ def _signature(obj: Wire) -> dict[str, Any]:
         data = cbor.encode(obj.to_tree()[:-1])
         tag = "veen/control"
         return {"tag": tag, "data": data, "digest": Ht(tag, data), "public": KEYS["hub"].public, "sig": obj.hub_sig}
+    if isinstance(obj, SpeaksBinding | SpeaksEnd | PrincipalNext):
+        data, digest = cbor.encode(obj._signed()), obj.signing_digest()
+        if isinstance(obj, PrincipalNext):
+            public, sig = obj.new, obj.sig_new
+        else:
+            public, sig = obj.principal_pk, obj.sig_principal
+        return {"tag": obj.TAG, "data": data, "digest": digest, "public": public, "sig": sig}
+    return {}
+
+
+def _countersignature(obj: Wire) -> dict[str, Any]:
+    """The second key that signs the same bytes, for statements that need two."""
+    if isinstance(obj, SpeaksBinding):
+        return _signature(obj) | {"public": obj.client_id, "sig": obj.sig_client}
+    if isinstance(obj, PrincipalNext):
+        return _signature(obj) | {"public": obj.old, "sig": obj.sig_old}
     return {}
 
 
 def _row(name: str, obj: Wire) -> dict[str, Any]:
     row = {"name": name, "kind": obj.KIND, "form": obj.FORM, "cbor": obj, "json": obj.to_json()}
-    return row | ({"signed": signed} if (signed := _signature(obj)) else {})
+    if signed := _signature(obj):
+        row["signed"] = signed
+    if signed := _countersignature(obj):
+        row["countersigned"] = signed
+    return row
 
 
 def fields_of(objs: Iterable[Wire]) -> dict[str, list[str]]:
@@ -373,6 +402,7 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         ts=3000,
         ttl=600,
     )
+    bound = SizeBound(kind="stream", target=stream_id_of("test"), max_msg_bytes=65_536)
     key = HubKey(key_id=key_id_of(hub.public), hub_pk=hub.public, valid_from=0, valid_until=100)
     info = LabelInfo(label=label, epoch=0, last_stream_seq=7, last_mmr_root=tree.root(), last_hub_ts=2000)
     item = LegacyItem(receipt=receipt, msg=msg, mmr_proof=prove_inclusion(tree.node_at, 1))
@@ -399,6 +429,16 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         *_cutover(hub, label, tree.root()),
         ("revocation", revocation),
         ("authority", authority),
+        ("size_bound", bound),
+        ("record_policy.bounds", PolicyBounds(bounds=(bound,))),
+        (
+            "control_record_policy.bounds",
+            ControlRecord.issue(hub, None, PolicyBounds(bounds=(bound,)), hub_ts=1_700_000_000),
+        ),
+        (
+            "policy_request_bounds",
+            PolicyRequest(bounds=(bound, SizeBound(kind="label", target=label, max_msg_bytes=0))),
+        ),
         ("consistency_proof", prove_consistency(tree.node_at, 3, 7)),
         ("range_proof", prove_range(tree.node_at, 2, 5, 7)),
         ("equivocation", _two_receipts(receipt)),
@@ -566,6 +606,7 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
         ("author_key", author),
         ("label_cursor", cursor),
         ("key_state", state),
+        *_speaking(),
         ("contact", contact),
         ("contact_book", ContactBook(contacts=(contact,))),
         ("invitation", invitation),
@@ -574,6 +615,21 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
             "sealed_invitation_by_code",
             SealedInvite.for_code(invitation, "0123-4567-89AB-CDEF", kdf=Kdf(memory_kib=8, passes=1), random=draws),
         ),
+    ]
+
+
+def _speaking() -> list[tuple[str, Wire]]:
+    """A client key that is bound to a principal, the ends of bindings, and the principal's next key (D-179)."""
+    stream_id, client, following = stream_id_of("orders"), KEYS["client"], KEYS["stranger"]
+    end = SpeaksEnd.issue(ID_SIGN, stream_id=stream_id, client_id=client.public, reason="lost", ended_at=NOW + 60)
+    return [
+        (
+            "speaks",
+            SpeaksBinding.issue(ID_SIGN, client, stream_id=stream_id, not_before=NOW - 600, not_after=NOW + 86_400),
+        ),
+        ("speaks_end", end),
+        ("speaks_end_of_all", SpeaksEnd.issue(ID_SIGN, stream_id=stream_id)),
+        ("principal_next", PrincipalNext.issue(ID_SIGN, following, stream_id=stream_id)),
     ]
 
 
@@ -1110,6 +1166,16 @@ METHODS: Final = (
     Method("GET", "/tooling/version", "version", "anybody", "-", "version response", (_OK,)),
     Method("GET", "/tooling/metrics", "metrics", "metrics", "-", "text/plain", (_OK,)),
     Method("GET", "/tooling/openapi.json", "openapi", "anybody", "-", "application/json", (_OK,)),
+    Method("GET", "/tooling/checkpoint_latest", "checkpoint_latest_get", "reader", "?label", "CHECKPOINT", (
+        _OK,
+        (400, "E.BAD_REQUEST", "`label` is missing or no label"),
+        _NO_LABEL,
+    )),
+    Method("GET", "/tooling/checkpoint_range", "checkpoint_range_get", "reader",
+           "?epoch_min&epoch_max&label&after", "seq: CHECKPOINT", (
+        _OK,
+        (400, "E.BAD_REQUEST", "a parameter is no number or no label"),
+    )),
 )  # fmt: skip
 
 # who, status, code, when; for every method, or for those with this caller.

@@ -167,7 +167,8 @@ def build(output: Path, wheel: Path, version: str) -> dict[str, str]:
             # fmt: off
             run(
                 "buildah", *storage, "config", "--user", f"{USER_ID}:{USER_ID}", "--workingdir", "/var/lib/veen",
-                "--env", "PATH=/usr/bin", "--env", "HOME=/var/lib/veen", "--entrypoint", f'["/opt/veen/bin/{name}"]',
+                "--env", "PATH=/usr/bin", "--env", "HOME=/var/lib/veen", "--env", "VEEN_LOG_FORMAT=json",
+                "--entrypoint", f'["/opt/veen/bin/{name}"]',
                 "--cmd", "", "--label", f"org.opencontainers.image.version={version}",
                 "--label", f"org.opencontainers.image.title={name}", container,
             )

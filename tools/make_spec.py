@@ -75,6 +75,14 @@ MEANINGS: Final = {
     ),
     "policy.revocation": "1 to 256 revocations, in force from the second after the record on.",
     "policy.authority": "1 to 256 authorities, in force from the second after the record on.",
+    "policy.bounds": (
+        "1 to 256 bounds, in force from the second after the record on until a later record names the same target. A "
+        "larger MSG is refused as FIELD_SIZE with the field msg, after CAP_SCOPE."
+    ),
+    "size bound": (
+        "`kind` is label or stream; the MSG as a whole may have at most `max_msg_bytes`, and 0 lifts the bound. Of the "
+        "bounds of a label and its stream the smaller one counts."
+    ),
     "revocation": (
         "`kind` is client-id, auth-ref or cap-token; `target` is the key, the auth_ref, or H of the "
         "token. Without `ttl` it never ends."
@@ -219,6 +227,22 @@ MEANINGS: Final = {
         "of a registered bridge."
     ),
     "author card": "Body of veen.card.v1: the author of the message is the identity on the card.",
+    "veen.speaks.v1": (
+        "Body of a message (D-179): `client_id` speaks for the principal in the stream `stream_id`, where ts* lies "
+        "from `not_before` up to and including `not_after`, which differ by 1 to 87000 seconds. Both signatures are "
+        'over Ht("veen/speaks", CBOR of [principal_pk, client_id, stream_id, not_before, not_after]). Rules: '
+        "[overlays-operations.md](../overlays-operations.md#who-speaks-for-whom)."
+    ),
+    "veen.speaks.end.v1": (
+        "Body of a message: the principal ends its binding of `client_id`; without one, all its bindings that stand "
+        "before, and then the statement counts once: `ended_at` tells two of them apart. `reason` has at most 400 "
+        'bytes. `sig_principal` is over Ht("veen/speaks-end", CBOR of [principal_pk, client_id, stream_id, reason, '
+        "ended_at], null for what is absent)."
+    ),
+    "veen.principal.next.v1": (
+        "Body of a message: the key `new` takes the place of the principal `old` in the stream. Both signatures are "
+        'over Ht("veen/principal-next", CBOR of [old, new, stream_id]).'
+    ),
     "announced generation": "A generation and where it was announced. Part of a key state.",
     "open invitation": "An invitation by code that was not used yet. Part of a key state.",
     "author key": "A client key and the identity that proved to have it. Part of a key state.",
@@ -284,7 +308,7 @@ WIRE_OBJECTS: Final = (
     "profile", "MSG", "RECEIPT", "CHECKPOINT", "payload_hdr", "mmr_proof", "path step", "cap_token", "allow", "rate",
     "control record", "error", "equivocation *", "consistency_proof *", "range_proof *",
 )  # fmt: skip
-CONTROL_BODIES: Final = (*BODIES, "revocation", "authority")
+CONTROL_BODIES: Final = (*BODIES, "revocation", "authority", "size bound")
 
 
 def wire_format_page(text: str) -> str:

@@ -85,6 +85,17 @@ def test_goals_audit_anchor(start, tmp_path, token):
         assert error["code"] == "ANCHOR.INVALID"
 
 
+def test_hub_anchor_is_anchor_publish(start, tmp_path, token):
+    """001 products §3.5 and §4.9 name it so."""
+    chain = tmp_path / "worm"
+    with start("hub", "--set", "anchor.backend=file", "--set", f"anchor.directory={chain}") as hub:
+        alice = auditor(tmp_path / "alice", hub, token)
+        alice.say(alice.new_stream("orders"), "one")
+        anchored = alice.json("hub", "anchor", "orders")
+        assert AnchorFile(OsFs(chain)).verify(bytes.fromhex(anchored["root"]), bytes.fromhex(anchored["anchor_ref"]))
+        assert alice.json("anchor", "publish", "orders") == anchored  # the same record again
+
+
 def test_the_hub_anchors_the_audit_log_of_a_bridge(start, tmp_path, token):
     chain = tmp_path / "worm"
     with start("hub", "--set", "anchor.backend=file", "--set", f"anchor.directory={chain}") as hub:

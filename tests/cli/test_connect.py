@@ -100,6 +100,48 @@ def test_a_service_found_by_a_method_becomes_a_pinned_connection_that_works(fabr
     assert answer["result"] == 3
 
 
+@pytest.mark.req("CONN-03")
+def test_a_token_is_asked_of_the_issuer_once_and_its_expiry_is_remembered(fabric, tmp_path):
+    """001 spec-5 §7.3: an RPC of an admin service; authorised at the chosen hub; auth_ref and expiry are kept."""
+    operator, caller, service = fabric
+    caller.join(operator, operator.new_stream("admin/tokens"))
+    policy = tmp_path / "tokens.toml"
+    policy.write_text(f'[[grant]]\nstreams = ["app/calls"]\nclients = ["{caller.client_id}"]\nttl_sec = 3600\n')
+    operator.json("disc", "advertise", "overlay", "rpc")
+    operator.json("disc", "advertise", "hub", "--of", "svc", "--overlay", "rpc")
+    operator.json(
+        "disc", "advertise", "service", "calc", "--method", "add", "--stream", "app/calls", "--auth", "cap_token",
+        "--issuer", "admin/tokens", "--issuer-id", operator.client_id,
+    )  # fmt: skip
+    wanted = ("connect", "apply", "calc", "--method", "add", "--confirm", service.about["hub_pk"])
+    alone = caller.json(*wanted, "--timeout", "1s", code=Exit.POLICY)  # nobody serves yet; the request stays in the log
+    assert alone["code"] == "CONNECT.TOKEN"
+    env = {**os.environ, **operator.env}
+    command = [sys.executable, "-m", "veen", "cap", "serve", "admin/tokens", "--policy", str(policy), "--ndjson"]
+    with (tmp_path / "served").open("wb") as log:
+        server = subprocess.Popen(command, env=env, stdout=log)
+    try:
+        bound = caller.json(*wanted, "--timeout", "90s")
+        assert bound["auth_ref"]
+        assert abs(bound["expires_at"] - time.time() - 3600) < 120
+        kept = json.loads((caller.root / "state" / "connect" / "calc.json").read_text())
+        assert (kept["auth_ref"], kept["expires_at"]) == (bound["auth_ref"], bound["expires_at"])
+        assert (kept["url"], kept["requests"]) == (service.url, bound["requests"])
+        assert caller.json("send", bound["requests"], "x", "--context", "calc")["seq"] == 1  # the hub admits it
+        asked = len(caller.json("rpc", "trace", "admin/tokens")["calls"])
+        again = caller.json(*wanted)
+        assert again["auth_ref"] == bound["auth_ref"]  # held, and not asked for again
+        assert len(caller.json("rpc", "trace", "admin/tokens")["calls"]) == asked
+        stranger = Person(tmp_path / "stranger", caller.hub, "stranger")
+        for name in (*NAMES, "app/calls", "admin/tokens"):
+            stranger.join(operator, name)
+        denied = stranger.json(*wanted, "--timeout", "90s", code=Exit.POLICY)
+        assert (denied["code"], "ISSUE.DENIED" in denied["cause"]) == ("CONNECT.TOKEN", True)
+    finally:
+        server.kill()
+        server.wait()
+
+
 @pytest.mark.req("CONN-05")
 def test_a_hub_that_is_not_the_advertised_one_is_not_used(fabric):
     operator, caller, _ = fabric

@@ -22,7 +22,6 @@ def evidence(tmp_path):
     return path
 
 
-@pytest.mark.req("RCPT-07")
 def test_two_histories_are_caught_and_the_proof_is_kept(tmp_path, monkeypatch):
     """A copy of a hub goes on by itself; whoever met both has the proof, and any command leaves it in a file."""
     monkeypatch.chdir(tmp_path)

@@ -263,6 +263,9 @@ def test_accesses_are_audited_and_missing_ones_found(people, policy, tmp_path):
     accesses = tmp_path / "accesses"
     accesses.write_text(json.dumps({"requester": bob.client_id, "resource": "patient:1"}) + "\n")
     alice.json("op", "audit", "missing", "audit", accesses, "--policy", path)
+    accesses.write_text((json.dumps({"requester": bob.client_id, "resource": "patient:1"}) + "\n") * 2)
+    twice = alice.invoke("op", "audit", "missing", "audit", accesses, "--policy", path, "--json")
+    assert len(json.loads(twice.stdout)["missing"]) == 1  # a message for each access
     accesses.write_text(json.dumps({"requester": bob.client_id, "resource": "patient:2"}) + "\n")
     result = alice.invoke("op", "audit", "missing", "audit", accesses, "--policy", path, "--json")
     assert result.exit_code == Exit.POLICY

@@ -1,6 +1,7 @@
 """The commands of the everyday overlays, against a real hub."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -143,7 +144,8 @@ def test_a_call_is_answered_by_a_program_and_silence_has_a_code(people, tmp_path
     program.write_text("import json, sys\nprint(sum(json.load(sys.stdin)))\n")
     command = [sys.executable, "-m", "veen", "rpc", "serve", "rpc", "--echo", "--for", "60s", "--ndjson"]
     command += ["--exec", f"add={sys.executable} {program}", "--exec", "fail=false", "--exec", "none=/nonexistent"]
-    with subprocess.Popen(command, env={**bob.env, "PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE) as server:
+    env = {**os.environ, **bob.env, "PATH": "/usr/bin:/bin"}  # PYTHONPATH included: the program under test
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as server:
         try:
             result = alice.json(
                 "rpc", "call", "rpc", "add", "[1,2,3]", "--idem", 7, "--retry", "--server", bob.client_id

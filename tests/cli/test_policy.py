@@ -135,7 +135,7 @@ def test_the_agent_runs_is_killed_and_runs_again(world, tmp_path):
     assert shown["records"] <= 2  # each revocation once, whichever agent told it; two at once are one record
 
 
-@pytest.mark.req("KEX1-08", "CAP-14")
+@pytest.mark.req("CAP-14")
 def test_a_link_of_a_token_can_be_revoked_by_its_file(world, tmp_path):
     admin, bob, *_ = world
     path = tmp_path / "bob.cap"

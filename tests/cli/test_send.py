@@ -12,7 +12,6 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 
 
-@pytest.mark.req("CLNT-01")
 def test_a_message_is_sent_and_its_receipt_is_verified_and_kept(talk, tmp_path):
     stream = talk.new_stream("send/basic")
     result = talk.json("send", stream, "hello", "--receipt", tmp_path / "receipt.cbor")

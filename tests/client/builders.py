@@ -8,7 +8,7 @@ from hashlib import shake_128
 from pathlib import Path
 
 from veen.client.identity.identity import Identity, Random
-from veen.client.identity.keystore import Kdf
+from veen.client.identity.passphrases import Kdf
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.labels import label_of, routing_key_of, stream_id_of
 from veen.core.objects.checkpoint import Checkpoint

@@ -1,6 +1,8 @@
 """Sending: one message and many, in both modes, through lost answers, lost state and refusals (spec §9, D-56, D-66)."""
 
+import os
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 from tests.client.hubs import (
@@ -31,7 +33,7 @@ from veen.client.identity.keyring import StreamKeys
 from veen.client.identity.rotation import RotationBounds
 from veen.client.send.sealing import Draft, Prepared
 from veen.client.send.writing import Sent
-from veen.client.state import StateStore
+from veen.client.state import StateStore, rekey
 from veen.client.transport.base import Answer
 from veen.client.transport.calls import Retry
 from veen.client.transport.inprocess import InProcess
@@ -53,8 +55,14 @@ MODES = pytest.mark.parametrize("mode", ["full", "light"])
 @MODES
 @pytest.mark.req("CLNT-01", "CLNT-03", "RES-05", "MSG-07", "MSG-08")
 def test_a_sent_message_has_a_receipt_that_proves_its_place(tmp_path, mode):
+    drawn = []
+
+    def random(size):
+        drawn.append(os.urandom(size))
+        return drawn[-1]
+
     async def check():
-        async with connected(tmp_path, mode=mode) as (_, _, client):
+        async with connected(tmp_path, mode=mode, random=random) as (_, _, client):
             sents = [await client.send("orders", b"message %d" % number) for number in range(1, 6)]
             tree = Mmr()
             for number, sent in enumerate(sents, start=1):
@@ -71,6 +79,8 @@ def test_a_sent_message_has_a_receipt_that_proves_its_place(tmp_path, mode):
         assert (state.client_seq, state.prev_ack, state.last_stream_seq, state.pending) == (5, 5, 5, ())
         assert state.last_mmr_root == tree.root()
         assert state.peaks == (tree.peaks() if mode == "full" else ())
+        assert state.profile_id == sents[-1].msg.profile_id
+        assert state.rk in [reduce(rekey, range(1, 6), seed) for seed in drawn]  # a link for each receipt (D-11)
 
     run(check())
 

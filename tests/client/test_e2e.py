@@ -71,6 +71,7 @@ def test_a_hub_that_is_killed_and_restarted_loses_and_doubles_nothing_and_learns
                 await killing
             await follower
             assert [message.receipt.stream_seq for message in sent] == list(range(1, count + 1))
+            assert [message.msg.prev_ack for message in sent] == list(range(count))
             assert [entry.msg_id for entry in followed] == [message.msg_id for message in sent]
             assert [entry.body for entry in followed] == [body_of(number) for number in range(count)]
             read = [entry async for entry in reader.read(NAME)]

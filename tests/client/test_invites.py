@@ -20,7 +20,7 @@ from veen.client.errors import (
     WrongCode,
 )
 from veen.client.identity.keyring import Keyring, StreamKeys
-from veen.client.identity.keystore import Kdf
+from veen.client.identity.passphrases import Kdf
 from veen.client.invites import CODE_BITS, PREFIX, Invitation, SealedInvite, new_code, normal_code
 from veen.core.objects.captoken import CapToken
 

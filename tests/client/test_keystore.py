@@ -23,7 +23,8 @@ from veen.client.errors import (
 from veen.client.home import CARD, KEYSTORE, Home
 from veen.client.identity.identity import MAX_CLIENT_KEYS, ClientKey
 from veen.client.identity.keyring import Keyring, StreamKeys
-from veen.client.identity.keystore import Kdf, Keystore, SealedKeystore, create_identity, open_identity, read_card
+from veen.client.identity.keystore import Keystore, SealedKeystore, create_identity, open_identity, read_card
+from veen.client.identity.passphrases import Kdf
 from veen.client.identity.prekey import PrekeySecret
 from veen.client.identity.secrets import Secrets
 from veen.core.crypto.ed25519 import SigningKey

@@ -28,6 +28,7 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
+from veen.core.tree.mmr import Mmr
 from veen.fs.local import OsFs
 from veen.testing.memfs import Crash, Fault, MemFs
 
@@ -198,6 +199,15 @@ def test_receipts_without_messages_can_be_carried(world):
     assert check_set(fs).entries == 10
 
 
+@pytest.mark.parametrize("left", [{0}, {2}, {5, 6}, {0, 1, 7}])
+def test_some_entries_of_a_label_can_be_carried(world, left):
+    """Whoever read a part of a log keeps that: its roots are compared as long as nothing is missing."""
+    fs = MemFs()
+    entries = [entry for number, entry in enumerate(world.entries) if number not in left]
+    export_set(fs, world.keystore, now=NOW, entries=entries)
+    assert check_set(fs).entries == len(entries)
+
+
 def test_nothing_is_written_over(world, good, tmp_path):
     with pytest.raises(LocalError, match="not empty"):
         world.export(MemFs({"something": b""}))
@@ -285,6 +295,21 @@ def sequence(objects):
     return b"".join(obj.to_bytes() for obj in objects)
 
 
+def leaf_after(world, receipts, msg):
+    """The receipt for a message behind these entries, by a hub that accepts anything."""
+    tree = Mmr()
+    for leaf in (*(receipt.leaf_hash for receipt in receipts), msg.leaf_hash()):
+        tree.append(leaf)
+    return Receipt.issue(
+        world.hub.key,
+        label=msg.label,
+        stream_seq=tree.size,
+        leaf_hash=msg.leaf_hash(),
+        mmr_root=tree.root(),
+        hub_ts=receipts[-1].hub_ts,
+    )
+
+
 def bad_contents(world, good):
     """(path to be named, files that replace good ones): what even the owner's signature does not make true."""
     entries, key = world.entries, world.key
@@ -312,6 +337,22 @@ def bad_contents(world, good):
     yield "a message too few", pay, {pay: sequence(messages[:-1])}
     yield "a message too many", pay, {pay: sequence([*messages, messages[0]])}
     yield "a forged message", pay, {pay: sequence([replace(messages[0], sig=bytes(64)), *messages[1:]])}
+    for what, client_seq, prev_ack in (
+        ("an author's number twice", 4, 4),
+        ("an author's number left out", 6, 4),
+        ("a prev_ack that goes back", 5, 2),
+        ("a prev_ack of an entry that did not exist", 5, 5),
+    ):
+        odd = message(key, receipts[4].label, client_seq, prev_ack)
+        issued = leaf_after(world, receipts[:4], odd)
+        yield (
+            what,
+            pay,
+            {
+                seq: sequence([*receipts[:4], issued, *receipts[5:]]),
+                pay: sequence([*messages[:4], odd, *messages[5:]]),
+            },
+        )
     check = "checkpoints.cborseq"
     yield "unsorted checkpoints", check, {check: sequence(reversed(world.checkpoints))}
     forged = replace(world.checkpoints[0], mmr_root=bytes(32))

@@ -513,7 +513,6 @@ def test_follow_begins_with_what_is_there_or_with_what_comes(tmp_path):
     run(check())
 
 
-@pytest.mark.req("CLNT-10")
 def test_follow_goes_with_the_epochs(tmp_path):
     clock = Clock(1_800_000_000 - 1_800_000_000 % HOUR + HOUR - 30)
 

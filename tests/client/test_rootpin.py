@@ -305,7 +305,7 @@ def test_a_thief_of_the_key_of_a_hub_since_gone_stands_in_for_no_later_hub(tmp_p
     async def check():
         async with place.running() as (wire, _), place.client(wire) as client:
             await client.send("orders", b"1")
-            old_id = client.hub_id
+            old_id, old_label = client.hub_id, client.label("orders")
         stolen = Place(tmp_path, name="stolen")
         stolen.clock = place.clock
         copy_of(place.path, stolen.path)
@@ -313,6 +313,7 @@ def test_a_thief_of_the_key_of_a_hub_since_gone_stands_in_for_no_later_hub(tmp_p
         async with place.running() as (wire, hub):
             async with place.client(wire) as client:
                 await client.send("orders", b"2")
+                assert client.label("orders") != old_label
             async with place.client(wire, name="later") as client:  # never met the old hub
                 assert client.replaced_hubs == ()
             new_id = hub.identity.hub_id

@@ -20,6 +20,7 @@ from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.prekey import Prekey
 from veen.core.objects.profile import Profile
 from veen.core.objects.receipt import Receipt
+from veen.core.objects.speaking import PrincipalNext, SpeaksBinding, SpeaksEnd
 from veen.core.sealing.attachment_root import Attached, Attachment
 from veen.core.tree.proof import ConsistencyProof, MmrProof, PathStep, RangeProof
 from veen.core.wire import Wire
@@ -119,6 +120,26 @@ ALLOW = st.builds(Allow, stream_ids=STREAM_IDS, ttl=UINT, rate=maybe(RATE))
 CAP_TOKEN = st.builds(
     CapToken, issuer_pk=BSTR32, subject_pk=BSTR32, allow=ALLOW, sig_chain=tuples(BSTR64, 8, min_size=1)
 )
+SPEAKS = st.builds(
+    SpeaksBinding,
+    principal_pk=BSTR32,
+    client_id=BSTR32,
+    stream_id=BSTR32,
+    not_before=UINT,
+    not_after=UINT,
+    sig_client=BSTR64,
+    sig_principal=BSTR64,
+)
+SPEAKS_END = st.builds(
+    SpeaksEnd,
+    principal_pk=BSTR32,
+    client_id=maybe(BSTR32),
+    stream_id=BSTR32,
+    reason=maybe(st.text(max_size=40)),
+    ended_at=maybe(UINT),
+    sig_principal=BSTR64,
+)
+PRINCIPAL_NEXT = st.builds(PrincipalNext, old=BSTR32, new=BSTR32, stream_id=BSTR32, sig_old=BSTR64, sig_new=BSTR64)
 PREKEY = st.builds(Prekey, id_sign_pk=BSTR32, prekey_pk=BSTR32, expires_at=UINT, sig=BSTR64)
 STATEMENT = RECEIPT | CHECKPOINT
 EQUIVOCATION = st.builds(Equivocation, hub_pks=tuples(BSTR32, 2, min_size=1), first=STATEMENT, second=STATEMENT)
@@ -137,6 +158,9 @@ AUTHORITY = st.builds(
     policy=st.sampled_from(policies.AUTHORITY_POLICIES),
     ts=UINT,
     ttl=UINT,
+)
+SIZE_BOUND = st.builds(
+    policies.SizeBound, kind=st.sampled_from(policies.BOUND_KINDS), target=BSTR32, max_msg_bytes=UINT
 )
 BODIES: dict[type[Wire], st.SearchStrategy[Any]] = {
     control.CapAuthorize: st.builds(control.CapAuthorize, auth_ref=BSTR32, token_hash=BSTR32, token=BLOB),
@@ -158,6 +182,7 @@ BODIES: dict[type[Wire], st.SearchStrategy[Any]] = {
     ),
     control.PolicyRevocation: st.builds(control.PolicyRevocation, revocations=tuples(REVOCATION, 3, min_size=1)),
     control.PolicyAuthority: st.builds(control.PolicyAuthority, authorities=tuples(AUTHORITY, 3, min_size=1)),
+    control.PolicyBounds: st.builds(control.PolicyBounds, bounds=tuples(SIZE_BOUND, 3, min_size=1)),
 }
 CONTROL_RECORD = st.builds(
     control.ControlRecord,
@@ -225,11 +250,15 @@ VALID: dict[type[Wire], st.SearchStrategy[Any]] = {
     Allow: ALLOW,
     CapToken: CAP_TOKEN,
     Prekey: PREKEY,
+    SpeaksBinding: SPEAKS,
+    SpeaksEnd: SPEAKS_END,
+    PrincipalNext: PRINCIPAL_NEXT,
     Equivocation: EQUIVOCATION,
     Attachment: ATTACHMENT,
     Attached: ATTACHED,
     policies.Revocation: REVOCATION,
     policies.Authority: AUTHORITY,
+    policies.SizeBound: SIZE_BOUND,
     **BODIES,
     control.ControlRecord: CONTROL_RECORD,
     envelopes.StreamItem: STREAM_ITEM,

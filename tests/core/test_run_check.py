@@ -1,7 +1,8 @@
 """The one check of a run (HOUSE §3, D-189): the law of authors first, then every rule, alone and after a fault."""
 
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import pairwise, permutations
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,18 @@ from veen.core.labels import label_of
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
-from veen.core.run_check import Authors, Fault, Pair, Rule, RunCheck, check_pair, check_signatures, warning_of
+from veen.core.run_check import (
+    Authors,
+    Fault,
+    Pair,
+    Rule,
+    RunCheck,
+    RunSummary,
+    check_pair,
+    check_signatures,
+    signature_jobs,
+    warning_of,
+)
 from veen.core.tree.mmr import Mmr
 
 ALICE, BOB, CAROL = (SigningKey(bytes([n]) * 32) for n in (1, 2, 3))
@@ -148,6 +160,35 @@ def test_forgetting_an_author_opens_the_range_no_wider_than_its_numbers():
     assert authors.see(b"d", 6, 4, 0) == [Fault(Rule.CLIENT_SEQ, 6, 1, 4)]
 
 
+def test_a_forgotten_author_widens_the_range_by_what_was_unseen_since():
+    """Nobody showed the first entry, which may have been anybody's; the numbers of the author before it are known."""
+    authors, _ = summarized([None, (b"a", 1, 0), (b"b", 1, 0), (b"c", 1, 0)], limit=2)
+    assert authors.see(b"d", 5, 2, 0) == []
+    assert authors.see(b"e", 6, 3, 0) == [Fault(Rule.CLIENT_SEQ, 6, 1, 3)]
+
+
+def test_the_greatest_number_that_was_forgotten_counts():
+    authors, _ = summarized([*((b"a", number, 0) for number in (1, 2, 3)), (b"b", 1, 0), (b"c", 1, 0)], limit=1)
+    assert authors.see(b"d", 6, 4, 0) == []
+    assert authors.see(b"e", 7, 6, 0) == [Fault(Rule.CLIENT_SEQ, 7, 1, 6)]
+
+
+def test_a_run_that_follows_is_compared_with_the_authors_that_are_looked_up():
+    cursors = {b"a": (4, 2)}
+    for client_seq, follows in ((5, True), (4, False), (6, False)):
+        part, _ = summarized([(b"a", client_seq, 2)], 9, is_anchored=False)
+        assert Authors(lookup=cursors.get).is_followed_by(part) == follows
+        assert (Authors(lookup=cursors.get).merge(part) == []) == follows
+
+
+def test_authors_of_a_summary_are_those_that_it_has():
+    authors, _ = summarized([None, (b"a", 1, 0)], is_anchored=False)
+    for is_anchored in (True, False):
+        again = Authors.of(authors.spans, authors.unseen, is_anchored=is_anchored)
+        assert value(again) == (authors.spans, 1, is_anchored)
+    assert value(RunSummary(2, authors.spans, 1).span()) == value(authors)
+
+
 def test_an_author_that_was_met_again_is_not_the_one_to_forget():
     authors, _ = summarized([(b"a", 1, 0), (b"b", 1, 0), (b"a", 2, 0), (b"c", 1, 0)], limit=2)
     assert set(authors.spans) == {b"a", b"c"}
@@ -166,7 +207,7 @@ def test_authors_from_before_the_run_are_looked_up_once():
 
 
 def test_a_run_that_knows_its_beginning_cannot_follow_another():
-    with pytest.raises(ValueError, match="unknown authors open"):
+    with pytest.raises(ValueError, match=r"^only a run that leaves unknown authors open can follow another one$"):
         Authors().merge(Authors())
 
 
@@ -317,6 +358,12 @@ def test_an_author_from_before_the_run_has_numbered_no_more_than_was_there(clien
     assert faults_of([pair], 4) == ([] if good else [Fault(Rule.CLIENT_SEQ, 4, 1, client_seq)])
 
 
+def test_the_clock_may_begin_with_zero():
+    check = RunCheck(LABEL, Mmr())
+    assert (check.last_ts, check.unread) == (0, 0)
+    assert check.check_time(0) == []
+
+
 def test_an_erased_entry_has_no_root_to_compare():
     check = RunCheck(LABEL, Mmr())
     assert check.check_author(ALICE.public, 1, 0) == []
@@ -329,7 +376,7 @@ def test_all_faults_of_an_entry_are_named_and_the_check_goes_on():
     pair = Pair(replace(message(CAROL, 9, 99, label=OTHER), ciphertext=b""), replace(PAIRS[2].receipt, label=OTHER))
     pair = pair._replace(receipt=replace(pair.receipt, stream_seq=8, hub_ts=1, mmr_root=b"r" * 32))
     faults = faults_of((*PAIRS[:2], pair))
-    assert {fault.rule for fault in faults} == set(Rule) - {Rule.ACK_BACK, Rule.AUTHOR_SIG, Rule.HUB_SIG}
+    assert {fault.rule for fault in faults} == set(Rule) - {Rule.ACK_BACK, Rule.AUTHOR_SIG, Rule.HUB_SIG, Rule.UNREAD}
     assert {fault.seq for fault in faults} == {3}
 
 
@@ -338,6 +385,229 @@ def test_an_entry_of_which_a_part_cannot_be_read_is_judged_by_the_rest():
     assert check_pair(None, None, LABEL, 3) == []
     assert check_pair(msg, None, OTHER, 3) == [Fault(Rule.LABEL, 3, OTHER, LABEL)]
     assert check_pair(None, receipt, LABEL, 4) == [Fault(Rule.SEQ, 4, 4, 3)]
+
+
+# --- entries that cannot be read, and runs that are checked apart ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Read:
+    """An entry that was read; without `root` its RECEIPT is erased."""
+
+    author: bytes
+    client_seq: int
+    prev_ack: int
+    leaf: bytes
+    hub_ts: int
+    root: bytes | None
+
+
+@dataclass(frozen=True)
+class Unread:
+    """An entry that cannot be read: the leaves that its bytes name, and their root."""
+
+    leaves: tuple[bytes, ...]
+    root: bytes | None
+
+
+def leaf_of(seq):
+    return sha256(b"leaf %d" % seq).digest()
+
+
+FALSE, FALSE_ROOT = (
+    st.sampled_from([sha256(b"false %s %d" % (kind, number)).digest() for number in range(3)])
+    for kind in (b"leaf", b"root")
+)
+
+
+def root_after(seq):
+    tree = Mmr()
+    for number in range(1, seq + 1):
+        tree.append(leaf_of(number))
+    return tree.root()
+
+
+ROOTS = [b"", *(root_after(seq) for seq in range(1, 13))]
+
+
+@st.composite
+def unread(draw, seq):
+    """What a damaged entry may still say: its true leaf and root, others, or none."""
+    leaves = st.lists(st.one_of(st.just(leaf_of(seq)), FALSE), max_size=2, unique=True)
+    return Unread(tuple(draw(leaves)), draw(st.one_of(st.just(ROOTS[seq]), st.none(), FALSE_ROOT)))
+
+
+@st.composite
+def steps(draw, *, faulty=True):
+    """A run of up to 12 entries: read, damaged, or (None) lost; with `faulty`, hub and authors may lie as well."""
+    run: list[Read | Unread | None] = []
+    numbers: dict[bytes, int] = {}
+    for seq in range(1, draw(st.integers(0, 12)) + 1):
+        kind = draw(st.sampled_from(["read", "read", "read", "unread", "lost"] if faulty else ["read", "unread"]))
+        author = bytes([draw(st.integers(0, 2))])
+        numbers[author] = numbers.get(author, 0) + 1 + (draw(st.sampled_from([0, 0, 0, 1, -1])) if faulty else 0)
+        if kind == "read":
+            hub_ts = START + (draw(st.integers(0, 5)) if faulty else seq)
+            roots = [ROOTS[seq]] * 4 + ([draw(FALSE_ROOT), None] if faulty else [])
+            prev_ack = draw(st.integers(0, seq)) if faulty else 0
+            run.append(Read(author, numbers[author], prev_ack, leaf_of(seq), hub_ts, draw(st.sampled_from(roots))))
+        else:
+            run.append(draw(unread(seq)) if kind == "unread" else None)
+    return run
+
+
+def step(check, entry):
+    if entry is None:
+        check.skip(1)
+        return []
+    if isinstance(entry, Unread):
+        check.append_unread(entry.leaves, entry.root)
+        return []
+    faults = check.check_author(entry.author, entry.client_seq, entry.prev_ack)
+    return faults + check.add_leaf(entry.leaf, entry.hub_ts, entry.root)
+
+
+def checked(check, run):
+    return [fault for entry in run for fault in step(check, entry)]
+
+
+def summary_of(check, run):
+    start = check.size - len(run)
+    read = [(start + place, entry.hub_ts) for place, entry in enumerate(run, start=1) if isinstance(entry, Read)]
+    seq, hub_ts = read[0] if read else (0, 0)
+    peaks = check.tree.peaks() if check.is_followed else None
+    return RunSummary(len(run), check.authors.spans, check.authors.unseen, seq, hub_ts, check.last_ts, peaks)
+
+
+def state_of(check):
+    tree = check.tree.root() if check.is_followed and check.size else None
+    return check.size, check.is_followed, tree, check.last_ts, value(check.authors)
+
+
+@given(steps(), st.lists(st.integers(0, 12), max_size=4))
+def test_chunks_checked_apart_and_joined_are_the_whole_run(run, cuts):
+    """The law of a run: cut anywhere but behind a leaf that no root has confirmed, each part is checked from the tree
+    before it, or from its size where nobody knows that, and joined. Faults and state are those of the whole."""
+    whole, joined = RunCheck(LABEL, Mmr()), RunCheck(LABEL, Mmr())
+    faults, faults_joined, part = [], [], RunCheck(LABEL, Mmr(), Authors(is_anchored=False))
+    start = 0
+    for end, entry in enumerate(run, start=1):
+        faults += step(whole, entry)
+        faults_joined += step(part, entry)
+        if end == len(run) or (end in cuts and not whole.unread):
+            summary = summary_of(part, run[start:end])
+            is_followed_by = joined.is_followed_by(summary)
+            border = joined.merge(summary)
+            assert is_followed_by == (not border)
+            faults_joined += border
+            tree = whole.tree.copy() if whole.is_followed else whole.size
+            start, part = end, RunCheck(LABEL, tree, Authors(is_anchored=False))
+    assert ordered(faults_joined) == ordered(faults)
+    assert state_of(joined) == state_of(whole)
+
+
+@given(steps(), st.integers(0, 12))
+def test_a_check_goes_on_from_its_state_wherever_it_is_cut(run, cut):
+    """Also behind a leaf that no root has confirmed: tree, time and the unread entry are all that matters."""
+    whole, first = RunCheck(LABEL, Mmr()), RunCheck(LABEL, Mmr())
+    faults = checked(whole, run) + whole.finish()
+    before = checked(first, run[:cut])
+    tree = first.tree.copy() if first.is_followed else first.size
+    second = RunCheck(LABEL, tree, first.authors, last_ts=first.last_ts)
+    second.unread = first.unread
+    assert before + checked(second, run[cut:]) + second.finish() == faults
+    assert state_of(second) == state_of(whole)
+
+
+@given(steps(faulty=False))
+def test_an_unread_entry_that_a_later_root_confirms_has_no_fault(run):
+    """Nothing beyond that it cannot be read, if it names its leaf and either its root or nothing else behind it."""
+    run = [
+        Unread((*(leaf for leaf in entry.leaves if leaf != leaf_of(seq)), leaf_of(seq)), entry.root)
+        if isinstance(entry, Unread)
+        else entry
+        for seq, entry in enumerate(run, start=1)
+    ]
+    check = RunCheck(LABEL, Mmr())
+    first = 0  # that no root has confirmed
+    for seq, entry in enumerate(run, start=1):
+        assert [fault for fault in step(check, entry) if fault.rule is not Rule.CLIENT_SEQ] == []
+        is_confirmed = entry.root == ROOTS[seq]
+        first = 0 if is_confirmed else first or seq
+        assert (check.unread, check.tree.root()) == (first, ROOTS[seq])
+    assert check.finish() == ([Fault(Rule.UNREAD, len(run), actual=first)] if first else [])
+    assert check.is_followed == (not first)
+
+
+@given(st.integers(1, 6), st.lists(FALSE, min_size=1, max_size=2, unique=True), st.booleans(), st.data())
+def test_a_wrong_leaf_is_never_confirmed(seq, leaves, names_root, data):
+    """The first root behind it tells, once; later roots are not compared, so they cause no fault either."""
+    check = RunCheck(LABEL, Mmr())
+    run = [Read(b"a", number, 0, leaf_of(number), START, ROOTS[number]) for number in range(1, 13)]
+    assert checked(check, run[: seq - 1]) == []
+    check.append_unread(leaves, ROOTS[seq] if names_root else None)
+    erased = data.draw(st.integers(0, 3))
+    assert checked(check, [replace(entry, root=None) for entry in run[seq : seq + erased]]) == []
+    assert (check.unread, check.is_followed) == (seq, True)
+    behind = run[seq + erased :]
+    assert checked(check, behind) == [Fault(Rule.UNREAD, seq + erased + 1, actual=seq)]
+    assert (check.unread, check.is_followed, check.size) == (seq, False, 12)
+    assert check.finish() == []
+
+
+def test_the_leaf_that_leads_to_the_root_is_taken_wherever_it_is_named():
+    for leaves in permutations([leaf_of(1), *(sha256(b"false %d" % number).digest() for number in range(2))]):
+        check = RunCheck(LABEL, Mmr())
+        check.append_unread(leaves, ROOTS[1])
+        assert (check.tree.root(), check.unread, check.authors.unseen) == (ROOTS[1], 0, 1)
+
+
+def test_without_any_leaf_the_tree_ends():
+    check = RunCheck(LABEL, Mmr())
+    check.append_unread((), ROOTS[1])
+    assert (check.is_followed, check.size, check.authors.unseen) == (False, 1, 1)
+    assert check.finish() == []
+    check.append_unread((leaf_of(2),), ROOTS[2])
+    assert (check.is_followed, check.size, check.authors.unseen) == (False, 2, 2)
+    assert step(check, Read(b"a", 3, 2, leaf_of(3), START, b"any")) == []
+    assert check.nodes == []
+
+
+def test_the_first_of_several_unread_entries_is_named():
+    check = RunCheck(LABEL, Mmr())
+    for seq in (1, 2):
+        check.append_unread((leaf_of(seq),), None)
+    assert check.unread == 1
+    assert check.finish() == [Fault(Rule.UNREAD, 2, actual=1)]
+    assert check.finish() == []
+
+
+def test_the_time_is_compared_where_the_roots_end():
+    check = RunCheck(LABEL, Mmr(), last_ts=START)
+    check.append_unread((sha256(b"false").digest(),), None)
+    assert step(check, Read(b"a", 1, 0, leaf_of(2), START - 1, ROOTS[2])) == [
+        Fault(Rule.TIME, 2, START, START - 1),
+        Fault(Rule.UNREAD, 2, actual=1),
+    ]
+
+
+def test_nothing_is_lost_by_skipping_nothing():
+    check = RunCheck(LABEL, Mmr())
+    check.skip(0)
+    assert (check.is_followed, check.size) == (True, 0)
+    check.skip(2)
+    assert (check.is_followed, check.size, check.authors.unseen) == (False, 2, 2)
+
+
+def test_of_a_tree_only_the_size_may_be_known():
+    """The roots are not compared; what was before counts as unseen."""
+    check = RunCheck(LABEL, 3)
+    assert step(check, Read(b"a", 5, 4, leaf_of(4), START, b"any")) == [
+        Fault(Rule.ACK_AHEAD, 4, 3, 4),
+        Fault(Rule.CLIENT_SEQ, 4, 1, 5),
+    ]
+    assert (check.size, check.is_followed, check.authors.unseen) == (4, False, 3)
+    assert check.tree.size == 0
 
 
 # --- signatures ----------------------------------------------------------------------------------------------------
@@ -360,6 +630,21 @@ def test_good_signatures_have_no_fault_and_name_the_key(identity):
     signers = [HUB.public if identity else None] * 6
     assert signature_faults(pairs, identity) == ([], signers)
     assert signature_faults([], identity) == ([], [])
+
+
+def test_good_signatures_are_verified_by_one_call(monkeypatch):
+    monkeypatch.delattr("veen.core.run_check.ed25519.verify")
+    assert signature_faults(PAIRS, FIRST) == ([], [HUB.public] * 6)
+
+
+def test_the_jobs_of_an_entry_are_both_signatures_by_the_newest_key():
+    msg, receipt = MESSAGES[2], PAIRS[2].receipt
+    author = msg.sig + msg.signing_digest() + ALICE.public
+    hub = receipt.hub_sig + receipt.signing_digest()
+    assert signature_jobs(msg, receipt, None) == (author, None)
+    assert signature_jobs(msg, receipt, FIRST) == (author + hub + HUB.public, HUB.public)
+    assert signature_jobs(None, receipt, ROTATED) == (hub + NEXT.public, NEXT.public)
+    assert signature_jobs(None, receipt, HubIdentity.first(HUB.public, valid_from=receipt.hub_ts + 1)) == (b"", None)
 
 
 def test_a_message_that_its_author_did_not_sign():
@@ -403,7 +688,7 @@ def test_both_signatures_of_an_entry_may_be_bad():
 
 def test_every_rule_has_its_sentence():
     assert all(rule.value.endswith(".") for rule in Rule)
-    assert len({rule.value for rule in Rule}) == len(Rule) == 11
+    assert len({rule.value for rule in Rule}) == len(Rule) == 12
 
 
 def test_faults_are_told_by_pair_even_if_two_have_one_number():

@@ -50,6 +50,7 @@ from veen.core.objects.policies import Authority, Revocation
 from veen.core.objects.prekey import Prekey
 from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
+from veen.core.objects.speaking import PrincipalNext, SpeaksBinding, SpeaksEnd
 from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachment
 from veen.core.sealing.ciphertext import Binding, seal
 from veen.core.tree.mmr import MmrTree
@@ -259,6 +260,10 @@ _ALL: Final[tuple[Wire, ...]] = (
     ErrorEnvelope.refusal(Refusal.CAP_RATE, "slow down", detail=_DETAIL, retry_after=1, request_id="r-1"),
     ErrorEnvelope.api(ApiCode.NOT_FOUND, "no such label: ⊕"),
     Prekey.issue(CLIENT, bytes(range(32)), expires_at=2**32),
+    SpeaksBinding.issue(CLIENT, CLIENT, stream_id=bytes(32), not_before=0, not_after=87_000),
+    SpeaksEnd.issue(CLIENT, stream_id=bytes(32)),
+    SpeaksEnd.issue(CLIENT, stream_id=bytes(32), client_id=CLIENT.public, reason="⊕", ended_at=2**63),
+    PrincipalNext.issue(CLIENT, CLIENT, stream_id=bytes(32)),
     *_ATTACHMENTS,
     Attached(body=b"", attachments=()),
     Attached(body=b"hello", attachments=_ATTACHMENTS),

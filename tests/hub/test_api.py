@@ -131,6 +131,9 @@ def test_proof_leads_to_the_root_in_the_entrys_own_receipt(log, form):
         request = ProofRequest(label=w.LABEL, stream_seq=receipt.stream_seq)
         proof = log.call("/v1/proof", request, ProofResponse, form=form).mmr_proof
         proof.verify(leaf_hash=receipt.leaf_hash, stream_seq=receipt.stream_seq, expected_root=receipt.mmr_root)
+        version, leaf_hash, path, peaks = (cbor2.loads(proof.to_bytes())[key] for key in (1, 2, 3, 4))
+        assert (version, leaf_hash, peaks) == (1, receipt.leaf_hash, list(proof.peaks_after))
+        assert path == [{1: step.dir, 2: step.sib} for step in proof.path]
 
 
 @pytest.mark.req("API-12", "API-01")

@@ -428,7 +428,7 @@ def test_every_line_names_time_level_component_and_role(tmp_path):
         assert ALWAYS | {"tenant_id"} <= set(line)
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["ts"])
         assert (line["component"], line["role"], line["tenant_id"]) == ("hub", "authority", "acme")
-    assert lines[-1]["level"] == "warning"
+    assert lines[-1]["level"] == "warn"
     assert lines[-1]["free_bytes"] == 1
 
 
@@ -573,7 +573,7 @@ def test_events_of_one_operation_are_bounded_and_others_are_not_touched(tmp_path
     lines = logged(tmp_path, act)
     assert Counter(line["operation"] for line in lines) == {"equivocation": MAX_PER_KIND, "start": 1, "suppressed": 1}
     (summary,) = [line for line in lines if line["operation"] == "suppressed"]
-    assert (summary["kind"], summary["lines"], summary["level"]) == ("equivocation", 5_000 - MAX_PER_KIND, "warning")
+    assert (summary["kind"], summary["lines"], summary["level"]) == ("equivocation", 5_000 - MAX_PER_KIND, "warn")
 
 
 def test_a_flood_of_refused_requests_leaves_a_bounded_log_and_a_count(tmp_path):

@@ -10,11 +10,12 @@ from tests.hub.test_tooling import ADMIN_HEADER, FORMS, error, message, submit
 
 from veen.core.hashing import H
 from veen.core.labels import hub_id_of
-from veen.core.objects.control import ControlRecord, PolicyAuthority, PolicyRevocation
+from veen.core.objects.control import ControlRecord, PolicyAuthority, PolicyBounds, PolicyRevocation
 from veen.core.objects.envelopes import SubmitRequest
 from veen.core.objects.identity import HubIdentity
-from veen.core.objects.policies import MAX_POLICY_ITEMS, Authority, Revocation, realm_id_of
+from veen.core.objects.policies import MAX_POLICY_ITEMS, Authority, Revocation, SizeBound, realm_id_of
 from veen.core.objects.tooling import AttachmentGrant, PolicyRecordsResponse, PolicyRequest, PolicyResponse
+from veen.core.policy_state import PolicyView
 from veen.fs.local import OsFs
 from veen.hub.admission.policy import Auth1, Kex1
 from veen.hub.api.access import Access
@@ -247,3 +248,48 @@ def test_a_revoked_capability_vouches_for_no_attachment(enforcing, clock):
         assert (status, detail_of(answer)["detail_enum"]) == (403, "CAP_REVOKED")
         clock.now = w.NOW + 10
         assert hub.request("PUT", path, data, headers)[0] == 201
+
+
+# --- bounds of size (D-127) ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("SDR-03")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_bound_of_a_stream_refuses_larger_messages_whoever_sends_them(enforcing, clock, form):
+    """001 products §3.2.2: from the second after the record on; the hub sees sizes of ciphertext and nothing else."""
+    small, large = message(1), message(2, ciphertext=w.CIPHERTEXT + bytes(4_000))
+    limit = len(small.to_bytes()) + 500
+    bound = SizeBound(kind="stream", target=w.STREAM, max_msg_bytes=limit)
+    with enforcing(kex1=None, auth1=None) as hub:
+        (record,) = push(hub, form=form, bounds=(bound,))
+        record.verify(w.HUB.public)
+        assert record.body == PolicyBounds(bounds=(bound,))
+        assert push(hub, bounds=(bound,)) == ()  # known already
+        clock.now = w.NOW + 1
+        submit(hub, small)
+        data = hub.call("/v1/submit", SubmitRequest(msg=large), status=413)
+        detail = detail_of(data)
+        assert (detail["detail_enum"], detail["field"]) == ("FIELD_SIZE", "msg")
+        assert (detail["actual"], detail["max_allowed"]) == (len(large.to_bytes()), limit)
+        assert [item.body for item in listed(hub).records] == [record.body]
+    with enforcing(kex1=None, auth1=None) as hub:  # after a restart, from the journal
+        assert detail_of(hub.call("/v1/submit", SubmitRequest(msg=large), status=413))["detail_enum"] == "FIELD_SIZE"
+        push(hub, bounds=(replace(bound, max_msg_bytes=0),))
+        clock.now = w.NOW + 3
+        submit(hub, large)
+
+
+@pytest.mark.req("SDR-03")
+def test_the_smaller_bound_of_a_label_and_its_stream_counts_from_the_next_second_on():
+    view = PolicyView()
+    label, stream = b"\x01" * 32, b"\x02" * 32
+    assert view.max_msg_bytes(label, stream, 10) == 0
+    view.add(PolicyBounds(bounds=(SizeBound(kind="stream", target=stream, max_msg_bytes=900),)), 10)
+    view.add(PolicyBounds(bounds=(SizeBound(kind="label", target=label, max_msg_bytes=700),)), 12)
+    assert [view.max_msg_bytes(label, stream, ts) for ts in (10, 11, 12, 13)] == [0, 900, 900, 700]
+    assert view.max_msg_bytes(bytes(32), stream, 13) == 900
+    for largest in (500, 600):  # of one second: the last one counts
+        view.add(PolicyBounds(bounds=(SizeBound(kind="label", target=label, max_msg_bytes=largest),)), 20)
+    assert [view.max_msg_bytes(label, stream, ts) for ts in (20, 21)] == [700, 600]
+    assert list(view.in_force(20)) == [("label", label, 21, 600), ("stream", stream, 21, 900)]
+    assert not view.is_news(SizeBound(kind="label", target=label, max_msg_bytes=600), 21)

@@ -676,6 +676,70 @@ def test_an_attachment_names_its_entry_whole_or_not_at_all(tmp_path):
         assert attach(hub, b"x", headers, f"?{label}&{client}&client_seq=1")[0] == 201
 
 
+@pytest.mark.req("API-19")
+@pytest.mark.parametrize("accept", [None, "application/json"])
+def test_checkpoints_are_had_by_get_as_well(log, accept):
+    """001 spec-1 §16: GET label -> CHECKPOINT; GET epoch range -> a CBOR sequence of CHECKPOINT."""
+    headers = {"Accept": accept} if accept else {}
+
+    def ask(url):
+        status, _, data = log.request("GET", url, headers=headers)
+        return status, data
+
+    status, data = ask(f"/tooling/checkpoint_latest?label={w.LABEL.hex()}")
+    latest = Checkpoint.from_json(json.loads(data)) if accept else Checkpoint.from_bytes(data)
+    latest.verify(w.HUB.public)
+    assert (status, latest.upto_seq, latest.label_curr) == (200, COUNT, w.LABEL)
+    assert latest in checkpoints(log)
+
+    def listed(query):
+        status, data = ask(f"/tooling/checkpoint_range{query}")
+        assert status == 200
+        if accept:
+            return [Checkpoint.from_json(item) for item in json.loads(data)]
+        return [Checkpoint.from_bytes(item) for item in cbor.sequence(data)]
+
+    epoch, label = latest.epoch, f"label={w.LABEL.hex()}"
+    assert listed("") == checkpoints(log)
+    assert listed(f"?epoch_min={epoch}&epoch_max={epoch}&{label}") == [latest]
+    assert listed(f"?epoch_min={epoch + 1}&{label}") == []
+    if epoch:
+        assert listed(f"?epoch_max={epoch - 1}&{label}") == []
+    assert listed(f"?epoch_min={epoch}&after={w.LABEL.hex()}") == checkpoints(log, epoch_min=epoch, after=w.LABEL)
+
+
+@pytest.mark.req("API-19")
+@pytest.mark.parametrize(
+    ("path", "right"),
+    [
+        ("/submit", "/v1/submit"),
+        ("/stream", "/v1/stream"),
+        ("/authorize", "/tooling/authorize"),
+        ("/report_equivocation", "/tooling/report_equivocation"),
+        ("/checkpoint_latest", "/tooling/checkpoint_latest"),
+        ("/checkpoint_range", "/tooling/checkpoint_range"),
+        ("/anchor", "/tooling/anchor"),
+        ("/anchor/", "/tooling/anchor"),
+        ("/tooling/submit", "/v1/submit"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_the_404_of_a_bare_path_names_the_right_one(log, path, right, method):
+    """001 spec-1 §16 and products §4.9 write the paths without a prefix."""
+    status, _, data = log.request(method, f"{path}?label=1", b"{}", {"Accept": "application/json"})
+    error = json.loads(data)
+    assert (status, error["code"]) == (404, "E.NOT_FOUND")
+    assert f" is at {right} (" in error["detail"]["hint"]
+    assert error["detail"]["hint"] in error["message"]
+
+
+def test_the_404_of_another_path_names_none(log):
+    status, _, data = log.request("GET", "/nowhere/submitted", headers={"Accept": "application/json"})
+    assert (status, json.loads(data)["message"], json.loads(data).get("detail")) == (404, "no such path", {})
+    _, _, data = log.request("POST", "/api/query/submit", b"{}", {"Accept": "application/json"})
+    assert "veen query serve" in json.loads(data)["detail"]["hint"]
+
+
 # --- the older way to read, and waiting -------------------------------------------------------------------
 
 

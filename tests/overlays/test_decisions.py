@@ -510,9 +510,11 @@ def bank(*sent, policy=BANK):
     return folded(world, LedgerFold(policy=policy)), world
 
 
-def test_wallets_on_a_shared_stream_are_not_folded_without_owners():
+def test_wallets_on_a_shared_stream_are_not_folded_where_no_key_could_act_for_them():
+    """D-179: without owners keys act by their bindings; where those are not read either, no wallet could change."""
+    assert WalletPolicy(own_streams=False).reads_bindings
     with pytest.raises(ValueError, match="owners"):
-        WalletPolicy(own_streams=False)
+        WalletPolicy(own_streams=False, speaks="off")
     with pytest.raises(ValueError, match="owners"):
         WalletPolicy(own_streams=False, owners={}, trust_every_writer=True)
 

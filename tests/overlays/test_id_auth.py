@@ -218,7 +218,7 @@ def test_an_organization_delegates_to_any_key():
     assert failures(undone, **asked) == ["ID.AUTH_REVOKED"]
 
 
-@pytest.mark.req("ID-04", "ID-17")
+@pytest.mark.req("ID-17")
 def test_a_message_speaks_for_the_stream_it_was_signed_for():
     """MSG.client_id is device_pk, and its signature covers the label."""
     routing_key = H(b"routing")

@@ -284,6 +284,7 @@ def test_a_key_set_holds_public_keys_for_signatures_only():
         ('{"keys": {}}', "list of keys"),
         ('{"keys": []}', "no key"),
         ('{"keys": [1]}', "an object"),
+        (json.dumps({"keys": [jwk("ec", use="enc"), jwk("ed", key_ops=["sign"])]}), "no key"),
         (json.dumps({"keys": [weak]}), "2048 bits"),
         (json.dumps({"keys": [jwk("ec"), secret]}), "secret key"),
         (json.dumps({"keys": [jwk("ec"), shared]}), "secret key"),

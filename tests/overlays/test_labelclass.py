@@ -15,7 +15,7 @@ NAME = "example.thing.v1"
 
 
 def classes(**kwargs):
-    return LabelClassFold(stream_id=MAIN, **kwargs)
+    return LabelClassFold(stream_id=MAIN, any_emitter="emitters" not in kwargs, **kwargs)
 
 
 @pytest.mark.req("LCL-01")
@@ -85,7 +85,7 @@ def test_a_label_without_a_class_is_no_fault():
 
 
 def schemas(**kwargs):
-    return SchemaRegistryFold(stream_id=MAIN, **kwargs)
+    return SchemaRegistryFold(stream_id=MAIN, any_emitter="emitters" not in kwargs, **kwargs)
 
 
 @pytest.mark.req("META-01")

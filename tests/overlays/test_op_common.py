@@ -413,7 +413,7 @@ def test_tokens_that_are_not_known_leave_the_operation_open_and_forged_ones_are_
         delegation.Caps([honest._replace(token=forged)])
 
 
-@pytest.mark.req("DELEG-03", "DELEG-04")
+@pytest.mark.req("DELEG-03")
 def test_the_embedded_operation_is_read_by_its_schema_in_any_order_of_keys():
     caps, chain = chain_to(ALICE)
     assert judged(caps, revocation(chain, inner=put("a", 1))) == ["DELEG.INNER"]

@@ -11,7 +11,7 @@ from veen.overlays.framework.registry import BUILTIN
 from veen.overlays.operations.schemas import ALL
 
 # The first words of the codes of operations, label classes, schemas and state checkpoints.
-FAMILIES = ["AGREE", "DELEG", "GRANT", "LCLASS", "META", "MIRR", "PAID", "PUB", "QAUD", "RECOV", "REVOKE", "SNAP"]
+FAMILIES = "AGREE DELEG GRANT LCLASS META MIRR PAID PUB QAUD RECOV REVOKE SNAP SPEAKS".split()  # noqa: SIM905 - shorter
 PAGE = (Path(__file__).parents[2] / "docs" / "overlays-operations.md").read_text("utf-8")
 
 

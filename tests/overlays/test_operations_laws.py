@@ -181,7 +181,7 @@ def write_schema(draw, log):
 
 
 def schemas_on_north(**kwargs):
-    return schemaregistry.SchemaRegistryFold(stream_id=NORTH, **kwargs)
+    return schemaregistry.SchemaRegistryFold(stream_id=NORTH, any_emitter=True, **kwargs)
 
 
 OVERLAYS: dict[str, tuple[MakeFold, Writer]] = {

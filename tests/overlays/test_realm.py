@@ -47,7 +47,7 @@ class Log(FakeLog):
 
 
 def folded(log, **options):
-    fold = RealmFold(**options)
+    fold = RealmFold(any_emitter="emitters" not in options, **options)
     summary = fold.summarize(log.all())
     return fold.view(summary), [issue.code for issue in fold.issues(summary)]
 
@@ -152,6 +152,9 @@ def test_who_was_away_reads_the_revocations_and_drops_what_no_longer_counts(tmp_
                 return fold.view(fold.summarize([e.event async for e in reader.read(keys.stream_id.hex())]))
 
     state = run(administrate_and_return())
+    for kind, target in (("client-id", old), ("auth-ref", refs[1]), ("cap-token", by_hash)):
+        assert state.revoked(kind, target, now)
+    assert not state.revoked("auth-ref", refs[3], now)
     dropped = discard_revoked(state.revocations, keystore, tokens, now)
     assert dropped == Discarded(tuple(sorted(refs[:3])), (old,))
     assert [token.auth_ref for token in tokens.all()] == [refs[3]]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,6 +12,7 @@ from veen.core.hashing import H
 from veen.overlays.framework.body import Draft
 from veen.overlays.framework.link import send
 from veen.overlays.rpc import messages as rpc
+from veen.overlays.rpc import server as rpc_server
 from veen.overlays.rpc.caller import Backoff, Caller, NoAnswer, RpcFailed
 from veen.overlays.rpc.server import CallContext, Handler, Server
 from veen.testing.links import FakeHub
@@ -60,7 +62,7 @@ class World:
         )
         task = asyncio.create_task(server.run())
         try:
-            yield
+            yield server
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -100,7 +102,6 @@ def test_a_call_gets_its_own_answer_among_many():
     run(scenario)
 
 
-@pytest.mark.req("RPC-04")
 @pytest.mark.parametrize(
     ("method", "code"),
     [
@@ -262,11 +263,32 @@ def test_strangers_can_neither_answer_nor_make_a_server_believe_that_a_call_was_
     run(scenario)
 
 
-def test_the_memory_of_a_server_is_bounded():
+@pytest.mark.req("RPC-05")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_call_is_carried_out_once_however_many_came_since_and_memory_is_bounded(restarted):
+    """RPC0.3: the same (method, client_id, idem) gets the same answer, also beyond what is in memory."""
+
     async def scenario(world: World) -> None:
-        async with world.serving(remember=1), Caller(world.hub.link("alice"), "calls") as caller:
-            for idem in (1, 2, 1):
+        async with world.serving(remember=2) as server, Caller(world.hub.link("alice"), "calls") as caller:
+            for idem in range(8):
                 assert await caller.call("add", [idem], idem=idem) == idem
-        assert world.done == [[1], [2], [1]]
+            assert len(server._answers._newest) <= 2
+            if not restarted:
+                assert [await caller.call("add", [idem], idem=idem) for idem in range(8)] == list(range(8))
+        if restarted:
+            async with world.serving(remember=2), Caller(world.hub.link("alice"), "calls") as caller:
+                assert [await caller.call("add", [idem], idem=idem) for idem in range(8)] == list(range(8))
+        assert world.done == [[idem] for idem in range(8)]
 
     run(scenario)
+
+
+def test_a_server_that_cannot_write_down_what_it_answered_ends(monkeypatch):
+    """To forget and go on would carry a call out twice."""
+    answers = rpc_server._Answers(1)
+    monkeypatch.setattr(rpc_server, "_TABLE", "no statement")
+    reply = rpc.RpcReply(ok=True, result=1)
+    answers.keep(("add", bytes(32), 1), reply)
+    with pytest.raises(sqlite3.OperationalError):
+        answers.keep(("add", bytes(32), 2), reply)
+    assert answers.get(("add", bytes(32), 1)) == reply

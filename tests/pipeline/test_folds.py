@@ -3,10 +3,10 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.examples import examples
-from tests.overlays.wallet_reference import ANY_TIME, OWNERS, WALLETS, worlds
+from tests.overlays.wallet_reference import ANY_TIME, OWNERS, WALLETS, World, opened, worlds
 from tests.overlays.wallet_reference import BRIDGE as WALLET_BRIDGE
 from tests.pipeline.fold_builders import BY_BRIDGE, FOLDS, cuts_of, folds, history, outcome, reference
 
@@ -27,7 +27,7 @@ from veen.overlays.framework.ordered import LateEvent, Ordered
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvFold
 from veen.overlays.queue import QueueFold
-from veen.overlays.wallet import LedgerFold, WalletPolicy
+from veen.overlays.wallet import LedgerFold, WalletPolicy, drafts
 from veen.overlays.wallet.ids import wallet_stream
 from veen.overlays.wallet.policy import owners_by
 
@@ -122,6 +122,19 @@ def test_a_bridge_may_tie_two_records_so_mirrored_folds_are_not_cut_by_key():
 # --- the ledger ----------------------------------------------------------------------------------------------------
 
 
+def overdrawn():
+    """Return a history in which the last two of four events are withdrawals, covered one by one and not together."""
+    world, name = World(), min(WALLETS)
+    wallet_id = WALLETS[name]
+    world.send_all(
+        opened(name),
+        drafts.deposit(wallet_id, 7, ts=0),
+        drafts.withdraw(wallet_id, 5, ts=0),
+        drafts.withdraw(wallet_id, 5, ts=0),
+    )
+    return world
+
+
 def in_windows(fold, events, bounds):
     """What Spark does, without Spark: judge, free of copies, cut by order, settle."""
     entries = sorted(windows.wallet_events(fold, events), key=lambda entry: entry.order)
@@ -147,6 +160,7 @@ def in_windows(fold, events, bounds):
 @pytest.mark.req("WAL-15", "SNAP-02")
 @examples(200)
 @given(worlds(max_events=40), st.lists(st.integers(0, 60), max_size=6))
+@example(overdrawn(), [2])
 def test_windows_of_the_ledger_settle_to_the_sequential_fold(world, bounds):
     """Violations, freezes, limits, copies by bridges and strangers, forgeries: table, identities, issues, all of it."""
     fold = LedgerFold(mirrors=Mirrors.by([WALLET_BRIDGE]), policy=ANY_TIME)

@@ -85,6 +85,18 @@ def test_one_hub_twice_fails_at_once_and_nothing_else_is_tried(tmp_path):
     assert all(row.ok is None for row in rows[1:])
 
 
+@pytest.mark.req("K8S-14")
+def test_the_command_starts_hubs_of_its_own_beside_a_default_context(tmp_path):
+    """A context that no option names is not one of the two hubs: this one does not even answer."""
+    cli = Cli(tmp_path / "home")
+    cli.run(
+        "context", "add", "dev", "--hub", "http://127.0.0.1:1", "--pin", f"ed25519:{'5b' * 32}", "--no-check", "--use"
+    )
+    done = veen("selftest", "federated", "--json", env=cli.env | {"VEEN_ROLE": "selftest"})
+    assert (done.returncode, json.loads(done.stdout)["hub"]) == (Exit.OK, None), done.stderr
+    assert veen("selftest", "federated", "--context", "dev", env=cli.env).returncode == Exit.USAGE
+
+
 def test_the_command_passes_with_hubs_of_its_own(env):
     done = veen("selftest", "federated", "--json", env=env)
     report = json.loads(done.stdout)

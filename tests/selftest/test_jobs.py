@@ -14,6 +14,7 @@ from tests.cli.hubprocess import HubProcess, report
 from tests.cli.tree import commands
 
 from veen.cli.shared.output import Exit
+from veen.kube.cluster import json_in
 
 PROGRAMS = {
     "veen-hub": "veen.cli.hub.group:veen_hub_main",
@@ -109,7 +110,7 @@ def rendered(tmp_path):
     return [o for o in objects if o], [o for o in secrets if o and o["kind"] == "Secret"]
 
 
-@pytest.mark.req("K8S-14")
+@pytest.mark.req("K8S-14", "K8S-21")
 @pytest.mark.parametrize(
     ("name", "kind", "suite"),
     [
@@ -126,7 +127,9 @@ def test_the_rendered_job_passes_at_the_rendered_hub_and_fails_at_another(tmp_pa
     try:
         for _ in range(2):  # a CronJob runs again, in the same stream
             done = run_job(namespace, hub.url, env)
-            outcome = json.loads(done.stdout)
+            lines = [json.loads(line) for line in [*done.stdout.splitlines(), *done.stderr.splitlines()]]
+            assert all(line["component"] == line["role"] == "selftest" for line in lines)
+            outcome = json_in(done.stdout.decode())
             assert [check for check in outcome["checks"] if check["result"] == "failed"] == []
             assert done.returncode == Exit.OK, done.stderr
             assert outcome["suite"] == suite

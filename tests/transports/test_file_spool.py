@@ -20,6 +20,8 @@ from veen.fs.spool_files import NotPlainFile, TooLargeFile, put_file, read_plain
 from veen.hub.api.access import Role
 from veen.hub.api.reply import Reply
 from veen.hub.process.config import ConfigError
+from veen.hub.process.supervisor import Supervisor
+from veen.hub.transports.file_spool import FileSpool
 
 
 def name_at(seconds, number=0):
@@ -53,6 +55,30 @@ def test_a_request_is_a_file_and_its_response_another(tmp_path):
             assert answer.status == 200
             await eventually(lambda: not list((spool / "taken").iterdir()))
             assert not list((spool / "in").iterdir())
+
+    run(check())
+
+
+def test_a_defect_in_the_loop_of_the_spool_is_logged_counted_and_the_spool_goes_on(tmp_path, monkeypatch):
+    """It is under the one supervisor of everything beside the log: an error that nobody expected ended it silently."""
+    monkeypatch.setattr(Supervisor.__init__, "__kwdefaults__", {"first_pause": 0.01, "longest_pause": 0.02})
+
+    async def check():
+        async with hub_by("file", None, tmp_path / "hub") as hub:
+            take, failures = FileSpool._take, iter([ValueError("a defect")] * 2)
+
+            def failing(spool, limit):
+                for failure in failures:
+                    raise failure
+                return take(spool, limit)
+
+            monkeypatch.setattr(FileSpool, "_take", failing)
+            spool, name = tmp_path / "hub-spool", name_at(time.time())
+            put_file(spool / "in" / f"{name}.req", RequestFrame("version").to_bytes(), 0o600)
+            assert (await response(spool, name)).status == 200
+            text = hub.metrics_text().decode()
+            assert 'veen_background_restarts_total{task="spool"} 2' in text
+            assert 'veen_background_running{task="spool"} 1' in text
 
     run(check())
 

@@ -25,6 +25,8 @@ from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import RotateKeyRequest, VersionRequest
 from veen.core.pow import solve
 from veen.hub.process.config import ConfigError, load
+from veen.hub.process.supervisor import Supervisor
+from veen.hub.transports.nats_listener import NatsListener
 from veen.net.nats_link import FrameParts, NatsAddress, PartsFault, hub_id16, split, subject_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -70,6 +72,35 @@ def test_a_bare_msg_on_the_subject_of_its_label_is_answered_with_a_bare_receipt_
         assert (error.code, (error.detail or {}).get("stream_seq")) == ("E.SEQ", 1)
 
     run(connected(check)(tmp_path))
+
+
+def test_defects_in_the_loops_of_nats_are_logged_and_counted_and_the_loops_go_on(tmp_path, monkeypatch):
+    """They are under the one supervisor of everything beside the log."""
+    monkeypatch.setattr(Supervisor.__init__, "__kwdefaults__", {"first_pause": 0.01, "longest_pause": 0.02})
+
+    async def check(hub, world, link):
+        assert {"nats", "nats tail"} <= set(hub.background.states)
+        listener = next(transport for transport in hub._transports._listening if isinstance(transport, NatsListener))
+        connect, tries = listener._connect, []
+
+        async def failing():
+            tries.append(1)
+            if len(tries) < 3:
+                raise ValueError("a defect")
+            await connect()
+
+        monkeypatch.setattr(listener, "_connect", failing)
+        first = listener._link
+        assert first is not None
+        await first.close()
+        await eventually(lambda: listener._link not in (None, first))
+        assert hub.background.states["nats"].restarts == 2
+        assert 'veen_background_restarts_total{task="nats"} 2' in hub.metrics_text().decode()
+        message = message_for(hub)
+        reply = await link.request(f"submit.{message.label.hex()}", message.to_bytes(), timeout=60)
+        Receipt.from_bytes(reply.data).verify(hub.identity.current_pk)
+
+    run(connected(check, nats__tail="true")(tmp_path))
 
 
 def test_a_msg_under_the_subject_of_another_label_is_refused(tmp_path):

@@ -29,6 +29,8 @@ CHANGED = {
         "client_seq: one left out",
     ],
     "D-189: one check": [
+        "entries: one missing",
+        "entries: one twice",
         "flipped: MSG ciphertext",
         "flipped: MSG label",
         "flipped: RECEIPT label",

@@ -146,7 +146,6 @@ def test_labels(routing_key, stream_id, epoch):
     assert objects.label_of(routing_key, stream_id, epoch) == expected
 
 
-@pytest.mark.req("VESN-03")
 def test_epochs():
     assert DEFAULT_PROFILE.epoch_at(179) == 2
     assert Profile(epoch_sec=0).epoch_at(179) == 0

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from veen.api.rules import rules_of
 from veen.client.client import Client
 from veen.client.config.projects import read_both
-from veen.client.config.settings import ClientSettings, resolve
+from veen.client.config.settings import ClientSettings, resolve_with_files
 from veen.client.errors import IdentityInUse, IdentityMissing, NotPinned, SettingsError
 from veen.client.home import Home
 from veen.client.identity.identity import check_name
@@ -79,6 +80,7 @@ class Connector:
             retry=Retry(seconds=settings.wait.value),
             call_seconds=settings.timeout.value,
             keys_learned=None if self.worker else self._keep_keys,
+            **rules_of(self.keystore.secrets.keyring),
         )
         try:
             await self._check_witnesses(client)
@@ -154,7 +156,7 @@ def connector(
     user_home = home or Home.default()
     is_url = context is not None and "://" in context
     flags = {**options, "hub_pk": pin, "identity": identity, ("hub" if is_url else "context"): context}
-    settings = resolve(flags, os.environ, *read_both(Path.cwd(), user_home.config_file))
+    settings = resolve_with_files(flags, os.environ, *read_both(Path.cwd(), user_home.config_file))
     if settings.hub.value is None:
         raise SettingsError(
             "E.LOCAL.CONTEXT",

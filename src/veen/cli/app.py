@@ -12,6 +12,7 @@ import click
 from veen import __version__
 from veen.cli.guesses import GUESSES
 from veen.cli.lazy import LazyGroup, Table
+from veen.cli.shared.log_lines import LogLines, install, is_asked_for
 from veen.cli.shared.output import Exit, Fail, Output, report, sniff_mode
 
 __all__ = ["COMMANDS", "GUESSES", "SECTIONS", "LazyGroup", "cli", "main", "run_line"]
@@ -168,9 +169,15 @@ def main() -> NoReturn:
             signal.signal(signal.SIGTERM, _end_by_signal)
         # Ctrl-C may come between making a coroutine and starting it, which is no news to a person.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        if is_asked_for(os.environ):
+            operation = _path_of(sys.argv[1:]).removeprefix("veen").strip()
+            install(sys.argv[1:], operation, keep_stdout=sniff_mode(sys.argv[1:]) is not None)
         code = run_line(sys.argv[1:])
     except KeyboardInterrupt:  # before the command began, while its end was reported, or a second one
         code = Exit.INTERRUPTED
+    for lines in (sys.stdout, sys.stderr):
+        if isinstance(lines, LogLines):
+            lines.finish()
     sys.exit(code)
 
 
@@ -231,6 +238,11 @@ def _command_path(error: click.UsageError, arguments: Sequence[str]) -> str:
     """The command that a usage error is about, also where click does not say: `veen tail`."""
     if error.ctx is not None and error.ctx.parent is not None:
         return error.ctx.command_path
+    return _path_of(arguments)
+
+
+def _path_of(arguments: Sequence[str]) -> str:
+    """Return the names of the program and of the command that a command line begins with."""
     context, command = click.Context(cli, info_name="veen"), cast("click.Command", cli)
     for word in arguments:
         subcommand = command.get_command(context, word) if isinstance(command, click.Group) else None

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -27,10 +27,12 @@ from veen.client.identity.keyring import Keyring, Stream, StreamKeys
 from veen.client.identity.rotation import RotationBounds, check_bounds
 from veen.client.read import frames
 from veen.client.read.attachments import Attachments
+from veen.client.read.kept import ErasedRange, read_kept
 from veen.client.read.reading import Entry, LabelReader
 from veen.client.read.resync import Resynced
 from veen.client.read.streams import follow_labels, merged, seek
 from veen.client.send.grants import Grants
+from veen.client.send.rules import LabelAdvice, SendAdvisor, SendRule
 from veen.client.send.sealing import Attach, Draft, Prepared
 from veen.client.send.send_queue import SendQueue
 from veen.client.send.submitting import MAX_BATCH_BYTES, batches
@@ -49,7 +51,7 @@ from veen.core.labels import epoch_at
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import ControlRecord
-from veen.core.objects.policies import Revocation
+from veen.core.objects.policies import Revocation, SizeBound
 from veen.core.objects.profile import Profile
 from veen.core.objects.tooling import (
     MAX_BATCH_ITEMS,
@@ -92,6 +94,8 @@ class Client:
         clock: Callable[[], float] = time.time,
         random: Random = os.urandom,
         keys_learned: Callable[[Keyring], None] | None = None,
+        rules: Sequence[SendRule] = (),
+        advisor: SendAdvisor | None = None,
     ) -> None:
         """`keys_learned` is called with the whole keyring whenever a new generation of keys was found in a stream."""
         self._transport, self._identity, self._bounds, self._clock = transport, identity, bounds, clock
@@ -99,6 +103,9 @@ class Client:
         self._labels = Labels(self._session, state, identity, keyring, mode=mode, random=random, profile=profile)
         self._follower = KeyFollower(self._session, self._labels, state, identity, keys_learned)
         self._queues: dict[tuple[Stream, bytes | None], SendQueue] = {}  # by stream and auth_ref
+        self._rules = tuple(rules)  # what they refuse is not sealed
+        self._advisor = advisor
+        self._may_send_at: dict[bytes, float] = {}  # label -> when its advised rate allows the next message
         self._closing = contextlib.AsyncExitStack()
         self._closing.push_async_callback(transport.aclose)
         self.grants = Grants(self._session, identity.client_id)
@@ -130,6 +137,8 @@ class Client:
         call_seconds: float = CALL_SECONDS,
         bounds: RotationBounds | None = _BOUNDS,
         keys_learned: Callable[[Keyring], None] | None = None,
+        rules: Sequence[SendRule] = (),
+        advisor: SendAdvisor | None = None,
     ) -> Self:
         """By the transport that `url` names, with the state of `identity` in `home`.
 
@@ -162,6 +171,8 @@ class Client:
                 retry=retry,
                 bounds=bounds,
                 keys_learned=keys_learned,
+                rules=rules,
+                advisor=advisor,
             )
             await client.open()
             undo.pop_all()
@@ -215,6 +226,11 @@ class Client:
         return await check_cosigned(self._session, policy)
 
     @property
+    def id_sign_pk(self) -> bytes:
+        """The key of the identity that this client writes as."""
+        return self._identity.id_sign_pk
+
+    @property
     def client_id(self) -> bytes:
         return self._identity.client_id
 
@@ -240,6 +256,14 @@ class Client:
     async def key_state(self, stream: Stream) -> KeyState | None:
         """The generations and readers of a stream, by its log up to now; None if its owner is not known."""
         return await self._follower.sync(stream)
+
+    async def owner_client_ids(self, stream: Stream) -> frozenset[bytes]:
+        """Return the client keys that the owner of a stream proved in it, and ours if we own it."""
+        owner_pk = self.keyring.owner_of(stream)
+        state = await self.key_state(stream)
+        authors = () if state is None else state.authors
+        ids = {row.client_id for row in authors if row.id_sign_pk == owner_pk}
+        return frozenset(ids | self.client_ids if owner_pk == self._identity.id_sign_pk else ids)
 
     def take_keys(self, keyring: Keyring) -> None:
         """Use another keyring from now on: for keys that were made or given while the client is connected."""
@@ -278,7 +302,13 @@ class Client:
 
     async def revoke(self, revocations: Sequence[Revocation]) -> tuple[ControlRecord, ...]:
         """Have the hub refuse these keys and tokens (administrators); the signed records of what is new to it."""
-        request = PolicyRequest(revocations=tuple(revocations))
+        return await self._set_policy(PolicyRequest(revocations=tuple(revocations)))
+
+    async def bound(self, bounds: Sequence[SizeBound]) -> tuple[ControlRecord, ...]:
+        """Have the hub refuse larger messages of these labels (administrators); the signed records of what is new."""
+        return await self._set_policy(PolicyRequest(bounds=tuple(bounds)))
+
+    async def _set_policy(self, request: PolicyRequest) -> tuple[ControlRecord, ...]:
         records = (await self._session.calls.ask("tooling/policy", request, PolicyResponse)).records
         for record in records:
             self._session.pin.check_control(record)
@@ -366,11 +396,14 @@ class Client:
         auth_ref: bytes | None = None,
     ) -> list[Prepared]:
         """Seal without sending. Submit them all, in this order, before anything else to this stream."""
+        drafts = _drafts(bodies, schema)
+        if (refusal := next(filter(None, await self._refusals(stream, drafts)), None)) is not None:
+            raise refusal
         authority = await self._authority(stream, capability, auth_ref)
+        await self._advise(await self._labels.find(stream))  # first: whoever reads the label makes its writer
         await self._follower.before_sealing(stream, self._session.epoch_now())
         target = await self._labels.find(stream)
         writer = await self._labels.writer(target)
-        drafts = _drafts(bodies, schema)
         async with writer.lock:
             self._check_bounds(writer, len(drafts))
             return await asyncio.to_thread(writer.prepare, drafts, authority, target.seal_to)
@@ -456,16 +489,18 @@ class Client:
         self, stream: Stream, drafts: Sequence[Draft], batch: int, auth_ref: bytes | None, *, once: bool = False
     ) -> list[Outcome]:
         """Seal and send, again where the hub's idea of order or time differs from ours, until each has an outcome."""
-        outcomes: list[Outcome | None] = [None] * len(drafts)
-        left = list(range(len(drafts)))
+        outcomes: list[Outcome | None] = [*await self._refusals(stream, drafts)]
+        left = [number for number, refusal in enumerate(outcomes) if refusal is None]
         rounds, epoch_refused = 0, None
         while left:
             turn = left[: _fitting([drafts[number] for number in left], batch)]
             epoch = self._session.epoch_now()
             if epoch == epoch_refused:
                 epoch += 1  # our second and the hub's differ at the boundary (CLNT-07)
+            await self._advise(self._labels.at(stream, epoch))
             await self._follower.before_sealing(stream, epoch)
             target = self._labels.at(stream, epoch)
+            turn = await self._paced(target, turn)
             writer = await self._labels.writer(target)
             async with writer.lock:
                 self._check_bounds(writer, len(turn))
@@ -483,6 +518,39 @@ class Client:
                     left.pop(0)
                     rounds = 0
         return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _refusals(self, stream: Stream, drafts: Sequence[Draft]) -> list[LocalError | None]:
+        """Return what the rules refuse: for each draft the first refusal, or None."""
+        refusals: list[LocalError | None] = [None] * len(drafts)
+        if not self._rules:
+            return refusals
+        keys = (await self._labels.find(stream)).keys[0]
+        for rule in self._rules:
+            answers = await rule.check(self, keys, drafts)
+            if answers is not None:
+                refusals = [first or second for first, second in zip(refusals, answers, strict=True)]
+        return refusals
+
+    async def _advise(self, target: Target) -> LabelAdvice | None:
+        """Ask for the advice about a label, once, before anything is sealed for it."""
+        advice = self._labels.advice
+        if self._advisor is None or not target.keys:
+            return None
+        if target.label not in advice:
+            advice[target.label] = await self._advisor.advice(self, target.keys[0], target.label)
+        return advice[target.label]
+
+    async def _paced(self, target: Target, turn: list[int]) -> list[int]:
+        """Return as much of a turn as the advised rate allows in a second, when it allows it."""
+        advice = await self._advise(target)
+        if advice is None or not advice.per_sec:
+            return turn
+        loop = asyncio.get_running_loop()
+        begins = max(loop.time(), self._may_send_at.get(target.label, 0.0))
+        turn = turn[: advice.per_sec]
+        self._may_send_at[target.label] = begins + len(turn) / advice.per_sec
+        await asyncio.sleep(begins - loop.time())
+        return turn
 
     def _check_bounds(self, writer: Writer, count: int) -> None:
         """KEX1+: a client key signs for a day, and so many messages a label; then it must rotate (D-102a)."""
@@ -534,6 +602,17 @@ class Client:
         async with contextlib.aclosing(source):
             async for entry in source:
                 yield entry
+
+    async def read_kept(
+        self, stream: Stream, *, after: Mapping[bytes, int] | None = None
+    ) -> AsyncGenerator[Entry | ErasedRange, None]:
+        """Yield every entry that the hub still has, label by label, and the ranges that it has erased.
+
+        `after` has positions by label; entries up to and including them are left out.
+        """
+        async with contextlib.aclosing(read_kept(self, stream, after=after)) as items:
+            async for item in items:
+                yield item
 
     async def to_arrow(self, stream: Stream, **options: Any) -> "pa.Table":
         """A range as an Arrow table: the options of `read`."""

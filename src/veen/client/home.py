@@ -36,6 +36,7 @@ CARD: Final = "identity_card"
 TOKENS: Final = "tokens"
 EVIDENCE: Final = "evidence"
 FOLDS: Final = "folds"
+COPIES: Final = "copies"
 ARCHIVE: Final = "archive"
 CONTACTS: Final = "contacts"
 AUTHORITIES: Final = "authorities"
@@ -153,6 +154,10 @@ class Home:
     def folds_fs(self, name: str) -> PrivateFs:
         """Summaries of folded streams, sealed: what they were made from is in the log, so they may be deleted."""
         return PrivateFs(self.cache / FOLDS / check_name(name))
+
+    def copies_fs(self, name: str) -> PrivateFs:
+        """Indexes of streams that are copied to another hub; both logs have all of it, so they may be deleted."""
+        return PrivateFs(self.cache / COPIES / check_name(name))
 
     def identities(self) -> list[str]:
         """Names of the identities that exist."""

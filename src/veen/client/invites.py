@@ -34,7 +34,7 @@ from veen.client.errors import (
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.identity import Identity, Random
 from veen.client.identity.keyring import Keyring, StreamKeys
-from veen.client.identity.keystore import Kdf
+from veen.client.identity.passphrases import Kdf
 from veen.client.transport.addresses import credentials_of
 from veen.core import cbor
 from veen.core.crypto import aead, ed25519, hkdf, hpke

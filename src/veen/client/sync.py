@@ -297,6 +297,7 @@ class SyncClient(BlockingTwin[Client]):
     cursor = blocking(Client.cursor)
     resync = blocking(Client.resync)
     read = blocking_each(Client.read)
+    read_kept = blocking_each(Client.read_kept)
     follow = blocking_each(Client.follow)
 
     def to_arrow(self, stream: Stream, **options: Any) -> "pa.Table":

@@ -12,36 +12,44 @@ from typing import Final
 
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.policies import (
+    BOUND_KINDS,
     MULTI_PRIMARY,
     REVOCATION_KINDS,
     Authority,
-    PolicyAuthority,
+    PolicyBody,
+    PolicyBounds,
     PolicyRevocation,
     Revocation,
+    SizeBound,
 )
 
 _Span = tuple[int, int]  # [from, until)
 _Given = tuple[int, Authority]  # from when on it counts here
+_Bound = tuple[int, int]  # from when on, and the largest MSG in bytes; 0: none
 _SWEEP_AT_LEAST: Final = 1_024
 
 
 class PolicyView:
     """A lookup is one dict access and a scan of a target's few spans."""
 
-    __slots__ = ("_authorities", "_revoked", "_size", "_sweep_at")
+    __slots__ = ("_authorities", "_bounds", "_revoked", "_size", "_sweep_at")
 
     def __init__(self) -> None:
         self._revoked: dict[str, dict[bytes, tuple[_Span, ...]]] = {kind: {} for kind in REVOCATION_KINDS}
         self._authorities: dict[tuple[bytes, bytes], tuple[_Given, ...]] = {}  # by realm and stream
+        self._bounds: dict[str, dict[bytes, tuple[_Bound, ...]]] = {kind: {} for kind in BOUND_KINDS}
         self._size, self._sweep_at = 0, _SWEEP_AT_LEAST
 
     # --- the fold ----------------------------------------------------------------------------------------
 
-    def add(self, body: PolicyRevocation | PolicyAuthority, hub_ts: int) -> None:
+    def add(self, body: PolicyBody, hub_ts: int) -> None:
         """Count a record in that was journaled at `hub_ts`."""
         if isinstance(body, PolicyRevocation):
             for revocation in body.revocations:
                 self._revoke(revocation, hub_ts)
+        elif isinstance(body, PolicyBounds):
+            for bound in body.bounds:
+                self._bound(bound, hub_ts)
         else:
             for authority in body.authorities:
                 self._authorise(authority, hub_ts)
@@ -68,6 +76,12 @@ class PolicyView:
         self._authorities[place] = tuple(live)
         self._size += len(live) - len(records)
 
+    def _bound(self, bound: SizeBound, hub_ts: int) -> None:
+        """Keep at most two for each target: the one in force, and the one that begins with the next second."""
+        targets = self._bounds[bound.kind]
+        in_force = [row for row in targets.get(bound.target, ()) if row[0] <= hub_ts][-1:]
+        targets[bound.target] = (*in_force, (hub_ts + 1, bound.max_msg_bytes))
+
     def _sweep(self, hub_ts: int) -> None:
         """Forget what ended; done each time the view has doubled, so its cost is spread over what was added."""
         for kind, targets in self._revoked.items():
@@ -82,8 +96,10 @@ class PolicyView:
         self._size += sum(map(len, self._authorities.values()))
         self._sweep_at = max(_SWEEP_AT_LEAST, 2 * self._size)
 
-    def is_news(self, item: Revocation | Authority, hub_ts: int) -> bool:
+    def is_news(self, item: Revocation | Authority | SizeBound, hub_ts: int) -> bool:
         """Whether a record about `item`, journaled at `hub_ts`, would change anything."""
+        if isinstance(item, SizeBound):
+            return (self._bounds[item.kind].get(item.target) or ((0, 0),))[-1][1] != item.max_msg_bytes
         begins = _begins(item, hub_ts)
         if item.until <= begins:  # over before it counts, or of no length
             return False
@@ -123,6 +139,16 @@ class PolicyView:
                 return record
         return None
 
+    def max_msg_bytes(self, label: bytes, stream_id: bytes, hub_ts: int) -> int:
+        """Return the largest MSG of a label: the smaller of its own bound and that of its stream; 0 if none has one."""
+        largest = 0
+        for kind, target in zip(BOUND_KINDS, (label, stream_id), strict=True):
+            for begins, bound in reversed(self._bounds[kind].get(target, ())):
+                if begins <= hub_ts:
+                    largest = min(largest, bound) if largest and bound else largest or bound
+                    break
+        return largest
+
     def counts(self, hub_ts: int) -> tuple[int, int]:
         """How many targets are revoked now, and how many streams have several primaries (AUTH1 §3.3)."""
         revoked = sum(
@@ -142,6 +168,11 @@ class PolicyView:
         for place in sorted(self._authorities):
             periods = ((max(begins, hub_ts + 1), record) for begins, record in self._authorities[place])
             yield from ((*place, *period) for period in periods if period[0] < period[1].until)
+        for kind in BOUND_KINDS:
+            for target in sorted(self._bounds[kind]):
+                begins, bound = self._bounds[kind][target][-1]
+                if bound:
+                    yield (kind, target, max(begins, hub_ts + 1), bound)
 
 
 def _begins(item: Revocation | Authority, hub_ts: int) -> int:

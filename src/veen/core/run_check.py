@@ -2,7 +2,8 @@
 
 Readers, resync, evidence files, bundles, replicas, verify-data and audits ask this question; the rules are here, once.
 The check has two halves. `RunCheck` is cheap and goes in order: places, hashes, the tree, times and the numbers of
-authors. `check_signatures` is expensive and needs no order: it may run in a thread, or over entries of many labels.
+authors. A run may be checked apart from the entries before it, and is joined to them by its `RunSummary`.
+`check_signatures` is expensive and needs no order: it may run in a thread, or over entries of many labels.
 
 Both return every fault as data and go on. A caller has a table from `Rule` to its codes and words, and decides which
 fault it reports; `Rule.TIME` is a warning for all of them (D-28). Pure: no clock, no disk, no network.
@@ -35,6 +36,7 @@ class Rule(Enum):
     CLIENT_SEQ = "The author's numbers follow each other (I8, I9, D-189)."
     AUTHOR_SIG = "client_id signed the MSG."
     HUB_SIG = "A key of the hub that was valid at hub_ts signed the RECEIPT (D-41)."
+    UNREAD = "A root confirms the leaf that an unreadable entry names; if none does, later roots are not compared."
 
 
 MAX_WARNINGS: Final = 16  # that a report of a run lists; one hub can cause any number
@@ -43,7 +45,8 @@ MAX_WARNINGS: Final = 16  # that a report of a run lists; one hub can cause any 
 class Fault(NamedTuple):
     """A broken rule: at which entry, what was expected, what it is.
 
-    Of `HUB_SIG`, `actual` is the key of the hub that signed outside of its time, if one did.
+    Of `HUB_SIG`, `actual` is the key of the hub that signed outside of its time, if one did; of `UNREAD` it is the
+    unreadable entry, and `seq` the one at which the roots stop to be compared.
     """
 
     rule: Rule
@@ -100,7 +103,7 @@ class Authors:
         self._limit, self._lookup, self.is_anchored = limit, lookup, is_anchored
 
     @classmethod
-    def of(cls, spans: Mapping[bytes, AuthorSpan], unseen: int = 0, *, is_anchored: bool = False) -> "Authors":
+    def of(cls, spans: Mapping[bytes, AuthorSpan], unseen: int, *, is_anchored: bool = False) -> "Authors":
         """Return the authors of a run from its summary."""
         authors = cls(unseen, is_anchored=is_anchored)
         authors._spans.update(spans)
@@ -135,14 +138,14 @@ class Authors:
         """Yield the authors of a run that follows, counted from the beginning of this one."""
         if other.is_anchored:
             raise ValueError("only a run that leaves unknown authors open can follow another one")
-        for author, span in sorted(other.spans.items(), key=lambda item: item[1].seq):
+        for author, span in other.spans.items():
             first, last = self.unseen + span.first_unseen, self.unseen + span.last_unseen
             yield author, span._replace(first_unseen=first, last_unseen=last)
 
     def _join(self, author: bytes, span: AuthorSpan) -> list[Fault]:
         before = self._spans.get(author)
         faults = self._border(before, author, span)
-        self._spans[author] = span if before is None else AuthorSpan(*before[:4], *span[4:])
+        self._spans[author] = span if before is None else AuthorSpan._make(before[:4] + span[4:])
         if self._limit is not None:
             self._spans.move_to_end(author)
             self._forget(self._limit)
@@ -181,49 +184,134 @@ class Authors:
 # --- places, hashes, tree and time ------------------------------------------------------------------------------
 
 
+class RunSummary(NamedTuple):
+    """A run that was checked apart: all that the entries before it need to be joined to it."""
+
+    entries: int
+    authors: Mapping[bytes, AuthorSpan]
+    unseen: int = 0  # entries whose author is not known
+    first_seq: int = 0  # the first entry that could be read; 0 if there is none
+    first_ts: int = 0
+    last_ts: int = 0  # of the last one
+    peaks: tuple[bytes, ...] | None = None  # after its last entry; None if they are not known
+
+    def span(self) -> Authors:
+        return Authors.of(self.authors, self.unseen)
+
+
 class RunCheck:
     """The check of one label, entry by entry. Owned by one thread.
 
-    `tree` is the tree before the first entry, and grows; what the run does not begin with counts as unseen.
+    `tree` is the tree before the first entry, and grows; what the run does not begin with counts as unseen. If only
+    its size is known, roots are not compared. `is_followed` is False from there on, and behind an entry of which not
+    even the leaf is known. `unread` is the first entry whose leaf was taken on its own word, until a root confirms it.
     """
 
-    __slots__ = ("authors", "label", "last_ts", "nodes", "tree")
+    __slots__ = ("authors", "is_followed", "label", "last_ts", "nodes", "size", "tree", "unread")
 
-    def __init__(self, label: bytes, tree: Mmr, authors: Authors | None = None, *, last_ts: int = 0) -> None:
-        self.label, self.tree, self.last_ts = label, tree, last_ts
-        self.authors = Authors(tree.size) if authors is None else authors
+    def __init__(self, label: bytes, tree: Mmr | int, authors: Authors | None = None, *, last_ts: int = 0) -> None:
+        self.label, self.last_ts = label, last_ts
+        self.is_followed = isinstance(tree, Mmr)
+        self.tree = tree if isinstance(tree, Mmr) else Mmr()
+        self.size = tree.size if isinstance(tree, Mmr) else tree
+        self.authors = Authors(self.size) if authors is None else authors
         self.nodes: list[bytes] = []  # nodes of the tree that the last entry created
+        self.unread = 0
 
     def append(self, msg: Msg | None, receipt: Receipt) -> list[Fault]:
         """Check the next entry but for its signatures, and add its leaf to the tree. Go on after a fault.
 
         Without MSG the entry is withheld: its author is not known.
         """
-        faults = check_pair(msg, receipt, self.label, self.tree.size + 1)
+        faults = check_pair(msg, receipt, self.label, self.size + 1)
         if msg is None:
             self.authors.skip()
         else:
             faults += self.check_author(msg.client_id, msg.client_seq, msg.prev_ack)
-        return faults + self.add_leaf(receipt.leaf_hash, receipt.hub_ts, receipt.mmr_root)
+        faults += self.add_leaf(receipt.leaf_hash, receipt.hub_ts, receipt.mmr_root)
+        return faults
+
+    def append_unread(self, leaves: Sequence[bytes], root: bytes | None) -> None:
+        """Go on behind an entry that cannot be read, with one of the leaves that its bytes name.
+
+        The one that leads to the root it names is taken, else the last one, until a later root confirms it or not.
+        """
+        self.authors.skip()
+        self.size += 1
+        if not leaves:
+            self.is_followed = False
+        if not self.is_followed:
+            return
+        for leaf in leaves:
+            tree = self.tree.copy()
+            tree.append(leaf)
+            if tree.root() == root:
+                self.tree, self.unread = tree, 0
+                return
+        self.tree.append(leaves[-1])
+        self.unread = self.unread or self.size
+
+    def skip(self, count: int) -> None:
+        """Go on behind entries of which nothing is known."""
+        self.authors.skip(count)
+        self.size += count
+        if count:
+            self.is_followed = False
+
+    def merge(self, run: RunSummary) -> list[Fault]:
+        """Append a run that was checked apart; return the faults at the border. Its faults inside are known."""
+        faults = self._time_border(run) + self.authors.merge(run.span())
+        self.size += run.entries
+        self.is_followed = run.peaks is not None
+        if run.peaks is not None:
+            self.tree = Mmr(self.size, run.peaks)
+        if run.first_seq:
+            self.last_ts = run.last_ts
+        return faults
+
+    def is_followed_by(self, run: RunSummary) -> bool:
+        """Return True if `merge` would find no fault. The cost is that of the authors of the run."""
+        return not self._time_border(run) and self.authors.is_followed_by(run.span())
+
+    def _time_border(self, run: RunSummary) -> list[Fault]:
+        if not run.first_seq or run.first_ts >= self.last_ts:
+            return []
+        return [Fault(Rule.TIME, run.first_seq, self.last_ts, run.first_ts)]
+
+    def finish(self) -> list[Fault]:
+        """End the run: no root follows that could confirm the leaf of an unreadable entry."""
+        return self._leave_tree() if self.unread and self.is_followed else []
 
     def check_author(self, client_id: bytes, client_seq: int, prev_ack: int) -> list[Fault]:
         """Check the author's numbers of the next entry."""
-        seq = self.tree.size + 1
+        seq = self.size + 1
         return check_ack(prev_ack, seq) + self.authors.see(client_id, seq, client_seq, prev_ack)
 
     def check_time(self, hub_ts: int) -> list[Fault]:
         """Check the time of the next entry."""
-        return [Fault(Rule.TIME, self.tree.size + 1, self.last_ts, hub_ts)] if hub_ts < self.last_ts else []
+        return [Fault(Rule.TIME, self.size + 1, self.last_ts, hub_ts)] if hub_ts < self.last_ts else []
 
     def add_leaf(self, leaf_hash: bytes, hub_ts: int, root: bytes | None) -> list[Fault]:
         """Add the next leaf; check the time, and the root if the RECEIPT still exists."""
         faults = self.check_time(hub_ts)
-        seq = self.tree.size + 1
         self.last_ts = hub_ts
+        self.size += 1
+        if not self.is_followed:
+            return faults
         self.nodes = self.tree.append(leaf_hash)
-        if root is not None and (reached := self.tree.root()) != root:
-            faults.append(Fault(Rule.ROOT, seq, reached, root))
+        if root is None:
+            return faults
+        if (reached := self.tree.root()) == root:
+            self.unread = 0
+        elif self.unread:
+            faults += self._leave_tree()
+        else:
+            faults.append(Fault(Rule.ROOT, self.size, reached, root))
         return faults
+
+    def _leave_tree(self) -> list[Fault]:
+        self.is_followed = False
+        return [Fault(Rule.UNREAD, self.size, actual=self.unread)]
 
 
 def check_ack(prev_ack: int, seq: int) -> list[Fault]:
@@ -260,6 +348,18 @@ class Pair(NamedTuple):
     receipt: Receipt
 
 
+def signature_jobs(msg: Msg | None, receipt: Receipt, identity: HubIdentity | None) -> tuple[bytes, bytes | None]:
+    """Return the signatures of an entry as `ed25519.verify_many` takes them, and the hub key they are held to.
+
+    That is the newest key that was valid then. Without one, the signature of the RECEIPT is not among them.
+    """
+    work = b"" if msg is None else msg.sig + msg.signing_digest() + msg.client_id
+    keys = () if identity is None else identity.keys_valid_at(receipt.hub_ts)
+    if not keys:
+        return work, None
+    return work + receipt.hub_sig + receipt.signing_digest() + keys[-1].hub_pk, keys[-1].hub_pk
+
+
 def check_signatures(
     pairs: Sequence[Pair], identity: HubIdentity | None
 ) -> tuple[list[list[Fault]], list[bytes | None]]:
@@ -267,19 +367,11 @@ def check_signatures(
 
     The pairs may be of many labels and in any order. Without an identity only authors are checked.
     """
-    jobs: list[bytes] = []
-    newest: list[bytes | None] = []  # the key of the hub that should have signed each RECEIPT
-    for msg, receipt in pairs:
-        if msg is not None:
-            jobs.append(msg.sig + msg.signing_digest() + msg.client_id)
-        keys = () if identity is None else identity.keys_valid_at(receipt.hub_ts)
-        newest.append(keys[-1].hub_pk if keys else None)
-        if keys:
-            jobs.append(receipt.hub_sig + receipt.signing_digest() + keys[-1].hub_pk)
-    verdicts = iter(ed25519.verify_many(b"".join(jobs)))
+    jobs = [(*pair, *signature_jobs(*pair, identity)) for pair in pairs]
+    verdicts = iter(ed25519.verify_many(b"".join(work for _, _, work, _ in jobs)))
     unsigned: list[list[Fault]] = []
     signers: list[bytes | None] = []
-    for (msg, receipt), hub_pk in zip(pairs, newest, strict=True):
+    for msg, receipt, _, hub_pk in jobs:
         faults = []
         if msg is not None and not next(verdicts):
             faults.append(Fault(Rule.AUTHOR_SIG, receipt.stream_seq))

@@ -22,6 +22,7 @@ from veen.folds.coverage import FoldCoverage, UnopenedCount, all_unopened
 from veen.folds.errors import NoSuchFold, RootDiffers, RowsMissing
 from veen.folds.inputs import LogInput
 from veen.folds.on_spark import fold_on_spark, fold_typed
+from veen.folds.owners import NO_EMITTERS, by_owner, owner_emitters, unowned_streams
 from veen.folds.planning import PlanName, has_native
 from veen.folds.readers import reader_marks
 from veen.folds.result import FoldResult
@@ -87,10 +88,17 @@ def run(
     a time of the hub. `since` is an earlier state: only what came after it is read, if the log still has its roots and
     if the same keys would open the same entries of it. Otherwise the whole log is folded, and `refused` says why.
     What expires is judged at `as_of`, by default at the time of the last entry (D-80).
+
+    Of a fold of policy that was made without emitters, the records of the owner of each stream count (D-186): her
+    client keys are those that she announced in the stream. `any_emitter=True` of the fold counts everybody's.
     """
     if engine not in ENGINES:
         raise OptionError(f"there is no engine {engine!r}; known are {', '.join(ENGINES)}")
     chosen = fold_named(fold) if isinstance(fold, str) else fold
+    if unowned := unowned_streams(chosen):
+        if keys is None or not isinstance(source, (str, Path, Prefix)):
+            raise OptionError(NO_EMITTERS)
+        chosen = by_owner(chosen, owner_emitters(source, keyring_of(keys), unowned))
     if not isinstance(source, (str, Path, Prefix)):
         if since is not None or upto is not None or streams is not None:
             raise OptionError("rows are folded as they are: since, upto and streams are for a log")

@@ -1,7 +1,7 @@
 """Which plan folds a log on Spark (`veen.folds.on_spark` runs it).
 
 native       SQL over typed columns: KV, LWW registers, OR-sets, counters
-windows      the wallet ledger, optimistically in parallel
+windows      the wallet ledger, optimistically in parallel; not where it matters for whom a key speaks (D-179)
 by key       ordered folds whose records are independent: CRUD, queues
 in order     every other ordered fold: sorted in parallel, stepped on the driver
 summaries    every other fold: partial summaries, merged in a tree
@@ -38,7 +38,7 @@ def plan_of(fold: AnyFold, asked: PlanName, *, entries: int | None = None, resum
     if has_native(fold):
         special = "native"
     elif not resumed:  # what came after a state is little: one pass over it is quicker than dividing it
-        special = "windows" if type(fold) is LedgerFold else "by key" if is_keyed(fold) else usual
+        special = "windows" if type(fold) is LedgerFold and not fold.speaks else "by key" if is_keyed(fold) else usual
     if asked == "native" and special == usual and not resumed:
         raise PlanUnfit(f"{fold.name} has no plan of its own")
     few = asked == "auto" and entries is not None and entries < _FEW

@@ -137,9 +137,34 @@ class Cluster:
 
 
 def json_in(log: str) -> Any:
-    """The JSON object in the log of a pod, which has notes of the program beside it; ValueError if there is none."""
+    """Return the JSON object that a command printed, from the log of its pod; ValueError if there is none.
+
+    In a log of lines (spec-4 §10.3) each `record` is a part of it, and the line with `of` names their list and has the
+    rest. Logs of earlier releases have the object as it is, with notes of the program beside it.
+    """
+    lines = _log_lines(log)
+    if lines:
+        records = [line["record"] for line in lines if "record" in line]
+        end = next((line for line in lines if "of" in line), None)
+        if end is not None:
+            return {end["of"]: records, **end["summary"]}
+        if len(records) != 1:
+            raise ValueError("the log has no one result")
+        return records[0]
     start = 0 if log.startswith("{") else log.find("\n{") + 1
     return json.JSONDecoder().raw_decode(log, start)[0]
+
+
+def _log_lines(log: str) -> list[dict[str, Any]]:
+    lines = []
+    for text in log.splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and {"ts", "level", "component", "role"} <= line.keys():
+            lines.append(line)
+    return lines
 
 
 def _status(item: dict[str, Any]) -> HubStatus:

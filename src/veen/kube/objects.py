@@ -228,9 +228,7 @@ def _selftest_job(universe: Universe, tenant: Tenant | None, suite: str, facts: 
     arguments = [suite, "--hub", hub_url(tenant, inside=True), "--pin", facts.pin]
     arguments += ["--issuer-key", "/secrets/issuer.key", "--stream", facts.selftest_streams[0]]
     arguments += ["--wait", str(_SELFTEST_WAIT_SEC)]
-    container = _container(
-        "selftest", universe.image("veen-selftest"), ["veen-selftest"], [*arguments, "--json"], environment
-    )
+    container = _container("selftest", universe.image("veen-selftest"), ["veen-selftest"], arguments, environment)
     container["volumeMounts"] += [
         {"mountPath": _WORK_DIR, "name": "work"},
         {"mountPath": "/secrets", "name": "selftest-issuer", "readOnly": True},
@@ -279,7 +277,7 @@ def cli_job(
     }
     if tenant is not None:
         environment["VEEN_TENANT_ID"] = tenant.id
-    at = ["--hub", hub_url(tenant, inside=True), "--pin", facts.pin, "--insecure-http", "--json"]
+    at = ["--hub", hub_url(tenant, inside=True), "--pin", facts.pin, "--insecure-http"]
     at += ["--wait", str(_SELFTEST_WAIT_SEC)]
     image = universe.image("veen-cli")
     arguments = [action, *words, *(["--cap", "/secrets/cap.cbor"] if has_cap else []), *at]
@@ -503,13 +501,16 @@ def _object(
     return {"apiVersion": api, "kind": kind, "metadata": metadata, **rest}
 
 
+_LOG: Final[Mapping[str, str]] = {"VEEN_LOG_FORMAT": "json"}  # spec-4 §10.3
+
+
 def _container(
     name: str, image: str, command: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str]
 ) -> Manifest:
     return {
         "args": list(arguments),
         "command": list(command),
-        "env": [{"name": key, "value": value} for key, value in sorted(environment.items())],
+        "env": [{"name": key, "value": value} for key, value in sorted({**_LOG, **environment}.items())],
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "name": name,

@@ -25,6 +25,7 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
+from veen.core.run_check import Fault, Rule
 from veen.fs.errors import CorruptError
 from veen.fs.local import Fs
 from veen.log.columns import ENTRIES, Column, arrow_schema
@@ -33,8 +34,8 @@ from veen.log.slices import MAX_HOLE, Slice
 from veen.storage import frame
 from veen.storage.copies import archive
 from veen.storage.pinned import ChunkRef, erased_since, read_chunk
+from veen.storage.rules import entry_fault
 from veen.storage.scan import item_of
-from veen.verify.entry import msg_signature_fault
 from veen.verify.vectors import Departs, Vector, decode, hashes_hold
 
 Level = Literal["none", "hash", "receipt", "full"]
@@ -155,9 +156,8 @@ def _signature_fault(raw: bytes, receipt_raw: bytes, spec: ReadSpec) -> str | No
         receipt.verify(key.hub_pk)
     except VerifyError as exc:
         return str(exc)
-    if spec.level == "full":
-        fault = msg_signature_fault(Msg.from_bytes(raw), Msg.digest_of(raw))
-        return fault.message if fault is not None else None
+    if spec.level == "full" and not Msg.from_bytes(raw).is_signed(Msg.digest_of(raw)):
+        return entry_fault(Fault(Rule.AUTHOR_SIG, receipt.stream_seq)).message
     return None
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Required, TypedDict, Unpack
 
 from veen.client.errors import UnknownStream
 from veen.client.identity.keyring import Keyring
@@ -50,8 +50,16 @@ if TYPE_CHECKING:
 Engine = Literal["python", "spark"]
 ENGINES: Final[tuple[Engine, ...]] = ("python", "spark")
 Keys = Keyring | KeyFile
-
 _SAME: Final = ("query_id", "row_count", "rows_hash", "evidence_hash")  # what replays agree on (QRY-28)
+
+
+class Execution(TypedDict, total=False):
+    """What a query is executed with; only `keys` has no default."""
+
+    keys: Required[Keys]
+    engine: Engine
+    identity: HubIdentity | None
+    spark: "SparkSession | None"
 
 
 class Recorded(Protocol):
@@ -295,21 +303,13 @@ class Comparison:
         return not self.differences
 
 
-def verify(
-    data_dir: str,
-    recorded: Recorded,
-    *,
-    keys: Keys,
-    engine: Engine = "python",
-    identity: HubIdentity | None = None,
-    spark: "SparkSession | None" = None,
-) -> Comparison:
+def verify(data_dir: str, recorded: Recorded, **how: Unpack[Execution]) -> Comparison:
     """Execute again over exactly what the result says it covers; an omitted, added or changed row shows.
 
     The roots of the coverage are part of what is compared: a log that was rewritten since does not pass.
     """
     heads = heads_of(recorded.coverage)
-    after = _again(data_dir, recorded, keys, engine, identity, spark, heads)
+    after = _again(data_dir, recorded, heads, **how)
     rooted = () if recorded.digest.rows_root is None else ("rows_root",)  # absent in digests of earlier releases
     return Comparison(before=recorded.digest, after=after, compared=(*_SAME, *rooted, "coverage_hash"))
 
@@ -373,17 +373,9 @@ def _entry_at(data_dir: str, label_range: LabelRange, seq: int) -> dict[str, Any
     return None
 
 
-def replay(
-    data_dir: str,
-    recorded: Recorded,
-    *,
-    keys: Keys,
-    engine: Engine = "python",
-    identity: HubIdentity | None = None,
-    spark: "SparkSession | None" = None,
-) -> Comparison:
+def replay(data_dir: str, recorded: Recorded, **how: Unpack[Execution]) -> Comparison:
     """Execute the same descriptor over all that this directory has now, as another zone does (QRY-28, D-110)."""
-    after = _again(data_dir, recorded, keys, engine, identity, spark, None)
+    after = _again(data_dir, recorded, None, **how)
     return Comparison(before=recorded.digest, after=after, compared=_SAME)
 
 
@@ -397,11 +389,12 @@ def replay_over(prefix: Prefix, source: MatchSource, recorded: Recorded, *, leav
 def _again(
     data_dir: str,
     recorded: Recorded,
-    keys: Keys,
-    engine: Engine,
-    identity: HubIdentity | None,
-    spark: "SparkSession | None",
     heads: Mapping[bytes, int] | None,
+    *,
+    keys: Keys,
+    engine: Engine = "python",
+    identity: HubIdentity | None = None,
+    spark: "SparkSession | None" = None,
 ) -> ResultDigest:
     descriptor, digest = recorded.descriptor, recorded.digest
     check_scope(descriptor, keys)

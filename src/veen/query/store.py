@@ -105,6 +105,7 @@ class ResultStore:
 
     def __init__(self, root: Path) -> None:
         self._queries, self._results = root / "queries", root / "results"
+        self.history_path = root / "history.sqlite"  # of the service that has this store
 
     # --- the way of an execution -------------------------------------------------------------------------
 
@@ -239,6 +240,10 @@ class ResultStore:
             error_code=final.get("error_code"),
             message=final.get("message"),
         )
+
+    def result_ids(self) -> list[str]:
+        """Return the results that are here, ended or not."""
+        return sorted(path.parent.name for path in self._results.glob("[!.]*/query"))
 
     def has_result(self, result_id: str) -> bool:
         return (self._results / check_id(result_id, "result_id") / "query").exists()

@@ -6,20 +6,17 @@ lacks entries below them, makes the verdict incomplete; another answer over the 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 from veen.core.errors import VerifyError
 from veen.core.objects.identity import HubIdentity
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
-from veen.query.api import Comparison, Engine, Keys, Recorded, unknown_fields, verify
+from veen.query.api import Comparison, Execution, Recorded, unknown_fields, verify
 from veen.query.canonical import Json
 from veen.query.coverage import heads_of
 from veen.query.digest import ResultDigest
 from veen.query.planning import plan_query
 from veen.storage.pinned import pin
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _UNREAD: Final = ("missing", "damaged")  # kinds of skipped entries whose bytes nobody compared
 
@@ -32,21 +29,13 @@ class ResultCheck:
     comparison: Comparison | None
 
 
-def check_result(
-    data_dir: str,
-    recorded: Recorded,
-    *,
-    keys: Keys,
-    engine: Engine = "python",
-    identity: HubIdentity | None = None,
-    spark: "SparkSession | None" = None,
-) -> ResultCheck:
+def check_result(data_dir: str, recorded: Recorded, **how: Unpack[Execution]) -> ResultCheck:
     """Execute the query of a result again over the entries that it covers, and judge the result by that.
 
     The verdict has a row for each label. It is bad if the answer is another one, or if the hub did not sign the root at
     the end of a label. It is incomplete if the directory does not have all covered entries.
     """
-    heads = heads_of(recorded.coverage)
+    heads, identity = heads_of(recorded.coverage), how.get("identity")
     pinned = pin(data_dir)
     name = None if identity is None else f"hub {identity.hub_id.hex()}"
     sizes = {label: label_pin.size for label, label_pin in pinned.labels.items()}
@@ -60,23 +49,13 @@ def check_result(
         return ResultCheck(verdict=Verdict.of(rows), comparison=None)
     try:
         reasons = [*_signed(data_dir, recorded, heads, identity)]
-        comparison = verify(data_dir, recorded, keys=keys, engine=engine, identity=identity, spark=spark)
+        comparison = verify(data_dir, recorded, **how)
     except VerifyError as exc:
         return ResultCheck(verdict=Verdict.of(rows, [Reason(Because.EVIDENCE, str(exc))]), comparison=None)
     before, after = comparison.before.to_json(), comparison.after.to_json()
     for member in comparison.differences:
         reasons.append(Reason(Because.EVIDENCE, f"{member} was {before[member]} and is {after[member]}"))
-    unknown = unknown_fields(
-        data_dir,
-        recorded.descriptor,
-        recorded.digest,
-        recorded.coverage,
-        keys=keys,
-        engine=engine,
-        identity=identity,
-        spark=spark,
-    )
-    for path in unknown:
+    for path in unknown_fields(data_dir, recorded.descriptor, recorded.digest, recorded.coverage, **how):
         what = f"no event in scope has a field {path}: the result is no proof that nothing fits"
         reasons.append(Reason(Because.COVERAGE, what))
     return ResultCheck(verdict=Verdict.of(rows, [*reasons, *_unread(recorded.coverage)]), comparison=comparison)

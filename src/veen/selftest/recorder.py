@@ -99,7 +99,8 @@ async def _recorder(world: World, hub: int) -> AsyncIterator[_Recorder]:
         async with recorder.as_admin() as client:
             ring = recorder.admin.keystore.secrets.keyring
             wanted = Wanted(producers=producers, mapping={"tick": _STREAM})
-            await apply(TokenAuthority(client, recorder.admin.tokens), ring, wanted, now=now)
+            authority = TokenAuthority(client, recorder.admin.tokens)
+            await apply(authority, recorder.admin.keystore.identity, ring, wanted, now=now)
         yield recorder
 
 

@@ -51,6 +51,14 @@ class HubProcessFailed(Exception):
     """A hub process did not start."""
 
 
+def _environment_of_own_hubs() -> dict[str, str]:
+    """Return the environment without what configures hubs: VEEN_ROLE=selftest, say, is the role of the caller."""
+    from veen.hub.process.config import SETTINGS
+
+    ours = {setting.variable for setting in SETTINGS}
+    return {name: value for name, value in os.environ.items() if name not in ours}
+
+
 class _OwnHub:
     """A hub of ours: a process and its data directory."""
 
@@ -66,7 +74,11 @@ class _OwnHub:
         log = self._data_dir.with_suffix(".log")
         with log.open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                *command, stdout=asyncio.subprocess.PIPE, stderr=errors, stdin=asyncio.subprocess.DEVNULL
+                *command,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                stdin=asyncio.subprocess.DEVNULL,
+                env=_environment_of_own_hubs(),
             )
         try:
             async with asyncio.timeout(_START_SECONDS):

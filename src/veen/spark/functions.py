@@ -21,7 +21,6 @@ from veen.log.bodies import json_of
 from veen.log.errors import OptionError
 from veen.log.keys import KeyFile
 from veen.log.opened import RowOpener
-from veen.verify.entry import msg_signature_fault
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,7 +95,7 @@ def _holds(hub: HubIdentity, raw: bytes, receipt_raw: bytes) -> bool:
         receipt.verify(hub.signing_key_at(receipt.hub_ts).hub_pk)
     except VeenError:
         return False
-    return msg_signature_fault(msg, Msg.digest_of(raw)) is None
+    return msg.is_signed(Msg.digest_of(raw))
 
 
 def _opener(path: str) -> Callable[..., pa.Array]:

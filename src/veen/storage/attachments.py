@@ -25,6 +25,7 @@ from veen.fs.errors import CorruptError, NoSpaceError, StorageError
 from veen.fs.local import Fs
 from veen.storage import layout
 from veen.storage.index import Index
+from veen.storage.scan import read_file
 
 _MIN_FREE_BYTES: Final = 256 * 1024 * 1024
 MAX_ENTRY_REFS: Final = 16  # entries of one attachment that are told apart; with more it is never erased
@@ -109,11 +110,7 @@ class AttachmentFiles:
         path = layout.attachment(coid)
         if not self._fs.exists(path):
             return None
-        file = self._fs.open(path)
-        try:
-            data = file.read_at(0, file.size())
-        finally:
-            file.close()
+        data = read_file(self._fs, path)
         if H(data) != coid:
             raise CorruptError(path, 0, "the attachment is not what its name says")
         return data

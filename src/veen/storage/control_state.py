@@ -23,11 +23,10 @@ from veen.core.objects.control import (
     LabelOpen,
     LimitsSet,
     OuterKey,
-    PolicyAuthority,
-    PolicyRevocation,
     RetentionDrop,
     root_of_heads,
 )
+from veen.core.objects.policies import POLICY_BODIES
 from veen.fs.errors import CorruptError
 from veen.fs.local import Fs
 from veen.storage import layout
@@ -124,7 +123,7 @@ class ControlFold:
             if len(drops) >= 2 or any(drop.end_seq != body.end_seq for drop in drops):
                 raise VerifyError(f"control record {record.seq}: this chunk was dropped before")
             drops.append(Drop(record.seq, body.end_seq, body.entry_hashes_root))
-        elif isinstance(body, (PolicyRevocation, PolicyAuthority)):
+        elif isinstance(body, POLICY_BODIES):
             self.policies.append(policy_row(record, body))
         elif isinstance(body, OuterKey):
             self.outer_key = body

@@ -20,11 +20,10 @@ from veen.core.objects.control import (
     HubPromote,
     KeyRotate,
     OuterKey,
-    PolicyAuthority,
-    PolicyRevocation,
     RequestDone,
     StreamRegister,
 )
+from veen.core.objects.policies import POLICY_BODIES, PolicyBody
 from veen.fs.errors import CorruptError
 from veen.fs.local import Fs
 from veen.storage import layout
@@ -160,7 +159,7 @@ class PolicyRow:
     body: bytes
 
 
-def policy_row(record: ControlRecord, body: PolicyRevocation | PolicyAuthority) -> PolicyRow:
+def policy_row(record: ControlRecord, body: PolicyBody) -> PolicyRow:
     return PolicyRow(record.seq, body.KIND, record.hub_ts, min(body.until, _MAX_INTEGER), body.to_bytes())
 
 
@@ -187,7 +186,7 @@ def record_row(record: ControlRecord, offset: int, length: int) -> RecordRow | N
         return RecordRow(record.seq, body.KIND, body.request_id, 0, offset, length)
     if isinstance(body, AnchorPublish):
         return RecordRow(record.seq, body.KIND, body.label, min(body.upto_seq, _MAX_INTEGER), offset, length)
-    if isinstance(body, (KeyRotate, PolicyRevocation, PolicyAuthority, OuterKey, HubFence, HubPromote)):
+    if isinstance(body, (KeyRotate, *POLICY_BODIES, OuterKey, HubFence, HubPromote)):
         return RecordRow(record.seq, body.KIND, b"", 0, offset, length)
     return None
 

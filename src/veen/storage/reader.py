@@ -25,6 +25,7 @@ from veen.storage.copies import archive
 from veen.storage.frame import Frame
 from veen.storage.index import ChunkRow
 from veen.storage.label_files import LabelFiles, Location
+from veen.storage.scan import read_file
 
 _ZLIB_FIRST: Final = 0x78  # a frame begins with 0x01, so a compressed chunk is told by its first byte
 _UNPACKED_BYTES: Final = 64 * 1024 * 1024  # kept in memory; the last one also if it is larger
@@ -71,17 +72,10 @@ class Packed:
     plain_bytes: int  # of a compressed chunk, unpacked; 0: an archive of receipts
 
     def unpack(self) -> "Unpacked":
-        data = self._read()
+        data = read_file(self.fs, self.path)
         if self.plain_bytes:
             return Unpacked(inflate(data, self.plain_bytes, self.path), ())
         return Unpacked(b"", tuple(cbor.sequence(data, what=self.path)))
-
-    def _read(self) -> bytes:
-        file = self.fs.open(self.path)
-        try:
-            return file.read_at(0, file.size())
-        finally:
-            file.close()
 
 
 class Unpacked(NamedTuple):

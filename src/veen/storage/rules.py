@@ -1,8 +1,8 @@
-"""Codes and words of the rules for entries that rebuild, verify-data and audit hold a log to (I1 to I3, I6, I8, I9).
+"""Codes and words of the rules for a run of entries, for rebuild, verify-data and audit.
 
 The rules themselves are in `veen.core.run_check`. Whoever asks decides whether the first fault ends the reading
-(rebuild, `veen hub verify-data`) or all of them are collected (`veen audit run`). Rules that only a verification
-needs are in `veen.verify.entry`.
+(rebuild, `veen hub verify-data`) or all of them are collected (`veen audit run`). Rules that a run alone does not
+decide (tokens, sizes, epochs) are in `veen.verify.entry`.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,14 @@ _WORDS: Final = {
     Rule.ACK_AHEAD: ("prev_ack", "prev_ack {0.actual} names an entry that did not exist yet (I6)"),
     Rule.ACK_BACK: ("prev_ack", "prev_ack is {0.actual}, the entry before by this writer had {0.expected} (I6)"),
     Rule.CLIENT_SEQ: ("client_seq", "client_seq is {0.actual}, {0.expected} follows (I8, I9)"),
+    Rule.AUTHOR_SIG: ("msg_sig", "sig does not verify under client_id"),
+    Rule.TIME: ("time", "hub_ts {0.actual} is before {0.expected}, that of an entry before it (D-28)"),
+    Rule.UNREAD: (
+        "unverified",
+        "roots cannot be checked up to the end of this chunk, since entry {0.actual} is damaged",
+    ),
 }
+_SHORT: Final = {Rule.TIME: "hub_ts is before that of the entry before it (D-28)"}
 
 
 class EntryFault(NamedTuple):
@@ -41,7 +48,8 @@ class EntryFault(NamedTuple):
 def entry_fault(fault: Fault) -> EntryFault:
     """Return the code and the words of a broken rule that is not about the place of an entry."""
     code, words = _WORDS[fault.rule]
-    return EntryFault(code, words.format(fault))
+    severity: Severity = "warning" if fault.rule in (Rule.TIME, Rule.UNREAD) else "error"
+    return EntryFault(code, words.format(fault), severity, _SHORT.get(fault.rule, ""))
 
 
 def contradictions(msg: Msg | None, receipt: Receipt | None, label: bytes, stream_seq: int) -> Iterator[EntryFault]:

@@ -1,14 +1,14 @@
 """What follows from the entries of a label, read from files alone (spec §4.8, DESIGN §4).
 
 `chunk_items` and `archive.items` give entries in order, each checked as far as it can be by itself: frame, MSG,
-RECEIPT, I1 and I2. `LabelFold` adds them up to the tree, the cursors and the artifacts of a label, and checks what
-needs the entries before: I3, I6, I8, I9. Verification compares the outcome with the files, rebuilding writes it.
+RECEIPT, I1 and I2. `LabelFold` adds them up to the tree, the cursors and the artifacts of a label; its `RunCheck` has
+the rules that need the entries before. Verification compares the outcome with the files, rebuilding writes it.
 
 Memory does not grow with the log: one window of a chunk, the peaks, and one cursor per client of the label.
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ from veen.core import cbor
 from veen.core.errors import FormatError
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
-from veen.core.run_check import Authors, AuthorSpan, Fault, Rule, RunCheck, check_ack
+from veen.core.run_check import AuthorSpan, RunCheck, RunSummary, check_ack
 from veen.core.tree.mmr import Mmr, root_of
 from veen.fs.errors import CorruptError
 from veen.fs.local import File, Fs
@@ -25,7 +25,7 @@ from veen.storage import frame, layout
 from veen.storage.frame import Frame
 from veen.storage.index import ChunkRow, ClientRow, LabelRow
 from veen.storage.label_files import Location, index_entry, split_hashes, summary_bytes
-from veen.storage.rules import OTHER_LABEL, contradictions, entry_fault
+from veen.storage.rules import OTHER_LABEL, EntryFault, contradictions, entry_fault
 
 _WINDOW: Final = 1 << 20
 _ZLIB_FIRST: Final = 0x78
@@ -162,11 +162,15 @@ class Seal:
     entry: bytes  # of the checkpoint index
 
 
-class LabelFold:
-    """A label, from its first entry on."""
+Warn = Callable[[ScannedEntry, EntryFault], None]
 
-    def __init__(self, label: bytes, row: int, epoch: int, stream_id: bytes | None) -> None:
+
+class LabelFold:
+    """A label, from its first entry on. `warn` is called with rules that an entry breaks and may break (D-28)."""
+
+    def __init__(self, label: bytes, row: int, epoch: int, stream_id: bytes | None, warn: Warn | None = None) -> None:
         self.label, self.row, self.epoch, self.stream_id = label, row, epoch, stream_id
+        self._warn: Warn = warn or (lambda _item, _fault: None)
         self.check = RunCheck(label, Mmr())
         self.active_start, self.active_bytes, self.active_first_ts = 1, 0, 0
         self.entry_hashes = Mmr()
@@ -178,7 +182,7 @@ class LabelFold:
 
     @property
     def size(self) -> int:
-        return self.check.tree.size
+        return self.check.size
 
     @property
     def last_ts(self) -> int:
@@ -190,7 +194,7 @@ class LabelFold:
         return {client: (span.last_seq, span.last_ack) for client, span in self.check.authors.spans.items()}
 
     def add(self, item: ScannedEntry) -> list[bytes]:
-        """Append an entry; returns the nodes it made. CorruptError if it does not continue the log."""
+        """Append an entry; return the nodes it made. CorruptError if it does not continue the log."""
         if item.stream_seq != self.size + 1:
             raise item.fault(f"entry {self.size + 1} belongs here")
         if item.offset != self.active_bytes:
@@ -202,37 +206,42 @@ class LabelFold:
 
     def continues(self, chunk: ScannedChunk) -> bool:
         """Return True if `add` would take the entries of a chunk that begins where this label ends."""
-        if self.active_bytes or self.active_start != self.size + 1 or chunk.first_ts < self.last_ts:
+        if self.active_bytes or self.active_start != self.size + 1:
             return False
-        return self.check.authors.is_followed_by(chunk_authors(chunk))
+        return self.check.is_followed_by(run_of(chunk, self.active_start))
 
     def add_chunk(self, chunk: ScannedChunk) -> None:
         """`add` for each entry of a chunk that continues the label."""
-        self.check.authors.merge(chunk_authors(chunk))
-        tree = Mmr(self.size + chunk.entries, split_hashes(chunk.peaks))
-        self.check = RunCheck(self.label, tree, self.check.authors, last_ts=chunk.last_ts)
+        self.check.merge(run_of(chunk, self.active_start))
         self.entry_hashes = Mmr(chunk.entries, split_hashes(chunk.hash_peaks))
         self.active_bytes, self.active_first_ts = chunk.end, chunk.first_ts
 
     def _append(self, item: ScannedEntry) -> list[bytes]:
-        """Add an entry to tree, time and authors; CorruptError at the first rule that it breaks."""
-        self._raise_first(item, check_ack(item.prev_ack, item.stream_seq))
-        authors = self.check.authors
-        self._raise_first(item, authors.see(item.client_id, item.stream_seq, item.client_seq, item.prev_ack))
-        if self.size < self.active_start:
-            self.active_first_ts = item.hub_ts
-        root = None if item.receipt is None else item.receipt.mmr_root
-        self._raise_first(item, self.check.add_leaf(item.leaf_hash, item.hub_ts, root))
-        return self.check.nodes
+        """Check an entry and add it; CorruptError at the first rule that it breaks.
 
-    @staticmethod
-    def _raise_first(item: ScannedEntry, faults: list[Fault]) -> None:
-        for fault in faults:
-            if fault.rule is not Rule.TIME:  # a warning, which the verifier reports
-                raise item.fault(entry_fault(fault).what)
+        An impossible prev_ack is not held against later entries of its author.
+        """
+        check, seq = self.check, item.stream_seq
+        faults = check_ack(item.prev_ack, seq)
+        faults = faults or check.authors.see(item.client_id, seq, item.client_seq, item.prev_ack)
+        if faults:
+            faults += check.check_time(item.hub_ts)
+        else:
+            if self.size < self.active_start:
+                self.active_first_ts = item.hub_ts
+            root = None if item.receipt is None else item.receipt.mmr_root
+            faults = check.add_leaf(item.leaf_hash, item.hub_ts, root)
+        broken = [entry_fault(fault) for fault in faults]
+        for fault in broken:
+            if fault.severity == "warning":
+                self._warn(item, fault)
+        for fault in broken:
+            if fault.severity == "error":
+                raise item.fault(fault.what)
+        return check.nodes
 
     def add_journaled(self, item: ScannedEntry) -> None:
-        """An entry that the journal holds: chunk boundaries are not drawn yet."""
+        """Append an entry that the journal holds: chunk boundaries are not drawn yet."""
         if item.stream_seq != self.size + 1:
             raise item.fault(f"entry {self.size + 1} of its label belongs here")
         self._append(item)
@@ -297,14 +306,13 @@ class LabelFold:
         ]
 
 
-def chunk_authors(chunk: ScannedChunk) -> Authors:
-    """Return the authors of a chunk without faults, to be joined to those before it."""
-    return Authors.of(
-        {
-            client_id: AuthorSpan(places[0], first_seq, first_ack, 0, last_seq, last_ack, 0)
-            for client_id, _, first_seq, first_ack, last_seq, last_ack, places in chunk.writers
-        }
-    )
+def run_of(chunk: ScannedChunk, first_seq: int) -> RunSummary:
+    """Return the summary of a chunk without faults, to be joined to the entries before it."""
+    authors = {
+        client_id: AuthorSpan(places[0], first_seq, first_ack, 0, last_seq, last_ack, 0)
+        for client_id, _, first_seq, first_ack, last_seq, last_ack, places in chunk.writers
+    }
+    return RunSummary(chunk.entries, authors, 0, first_seq, chunk.first_ts, chunk.last_ts, split_hashes(chunk.peaks))
 
 
 def inventory(fs: Fs) -> dict[bytes, list[layout.LogFile]]:

@@ -30,11 +30,10 @@ from veen.core.objects.control import (
     HubPromote,
     LabelOpen,
     LimitsSet,
-    PolicyAuthority,
-    PolicyRevocation,
     RetentionDrop,
 )
 from veen.core.objects.msg import Msg
+from veen.core.objects.policies import POLICY_BODIES, PolicyBody
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr
 from veen.fs.descriptors import patiently
@@ -328,7 +327,7 @@ class Store:
                 self.state.caps[record.body.auth_ref] = Cap.begin(token, self.state.limits, record.hub_ts)
         elif isinstance(record.body, LimitsSet):
             self.state.limits = Limits.from_json(record.body.limits)
-        elif isinstance(record.body, (PolicyRevocation, PolicyAuthority)):
+        elif isinstance(record.body, POLICY_BODIES):
             self.state.policies.add(record.body, record.hub_ts)
         elif isinstance(record.body, (HubFence, HubPromote)):
             self.state.fenced = isinstance(record.body, HubFence)
@@ -386,7 +385,7 @@ class Store:
             self._limits = Limits.from_json(body.limits)
         elif isinstance(body, RetentionDrop):
             self._drop(body)
-        elif isinstance(body, (PolicyRevocation, PolicyAuthority)):
+        elif isinstance(body, POLICY_BODIES):
             self._pending.policies.append(policy_row(record, body))
         elif isinstance(body, CapAuthorize) and not (cap := self.state.caps[body.auth_ref]).applied:
             cap.applied = True
@@ -753,10 +752,10 @@ class Store:
         return self._index.chunk_at(files.row, stream_seq)
 
 
-def _policy_body(row: PolicyRow) -> PolicyRevocation | PolicyAuthority:
+def _policy_body(row: PolicyRow) -> PolicyBody:
     try:
         body = BODIES[row.kind].from_bytes(row.body)
     except (KeyError, FormatError) as exc:
         raise CorruptError(layout.INDEX, 0, f"policy record {row.seq} cannot be read: {exc}") from exc
-    assert isinstance(body, (PolicyRevocation, PolicyAuthority))  # noqa: S101 - only these are saved, under a check value
+    assert isinstance(body, POLICY_BODIES)  # noqa: S101 - only these are saved, under a check value
     return body

@@ -1,13 +1,15 @@
 """A client without a hub: sends to and reads from a log in memory, for tests of what talks over streams."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from veen.client.read.kept import ErasedRange
 from veen.core.errors import VeenError
 from veen.core.event import Event
 from veen.core.hashing import H
+from veen.core.objects.receipt import Receipt
 from veen.overlays.framework.body import Draft
 from veen.testing.events import FakeLog, label_of
 
@@ -17,18 +19,40 @@ class NoSuchStream(VeenError):
 
 
 @dataclass(frozen=True, slots=True)
-class FakeEntry:
-    """What sending and reading give."""
+class FakeMsg:
+    """What everybody sees of a message."""
 
-    event: Event
+    client_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FakeEntry:
+    """What sending and reading give. `event` is None for a reader who cannot open it; `error` says why."""
+
+    event: Event | None
+    receipt: Receipt
+    msg: FakeMsg
+    error: str | None = None
+
+    @classmethod
+    def of(cls, event: Event, error: str | None = None) -> "FakeEntry":
+        receipt = Receipt(
+            label=event.label,
+            stream_seq=event.stream_seq,
+            leaf_hash=event.leaf_hash,
+            mmr_root=H(event.leaf_hash),
+            hub_ts=event.hub_ts,
+            hub_sig=bytes(64),
+        )
+        return cls(event if error is None else None, receipt, FakeMsg(event.client_id), error)
 
     @property
     def msg_id(self) -> bytes:
-        return self.event.msg_id
+        return self.receipt.leaf_hash
 
     @property
     def seq(self) -> int:
-        return self.event.stream_seq
+        return self.receipt.stream_seq
 
 
 class FakeHub:
@@ -37,6 +61,9 @@ class FakeHub:
     def __init__(self) -> None:
         self.log = FakeLog()
         self.names: dict[bytes, str] = {}
+        self.sealed: dict[tuple[str, int], str] = {}  # by stream and position: why readers cannot open the entry
+        self.erased: dict[str, int] = {}  # by stream: up to here the payloads are erased
+        self.served = 0  # entries that were read
         self._grown = asyncio.Condition()
 
     def link(self, client: str) -> "FakeLink":
@@ -54,7 +81,7 @@ class FakeHub:
         event = self.log.append(draft, stream=self.name_of(stream), client=client)
         async with self._grown:
             self._grown.notify_all()
-        return FakeEntry(event)
+        return FakeEntry.of(event)
 
     async def wait_for(self, grown: Callable[[], bool]) -> None:
         async with self._grown:
@@ -82,15 +109,35 @@ class FakeLink:
 
     async def read(self, stream: str | bytes, *, from_seq: int | None = None) -> AsyncGenerator[FakeEntry, None]:
         for event in self._events(stream)[(from_seq or 1) - 1 :]:
-            yield FakeEntry(event)
+            yield self._entry(stream, event)
+
+    async def read_kept(
+        self, stream: str | bytes, *, after: Mapping[bytes, int] | None = None
+    ) -> AsyncGenerator[FakeEntry | ErasedRange, None]:
+        label, erased = label_of(self._hub.name_of(stream)), self._hub.erased.get(self._hub.name_of(stream), 0)
+        first = (after or {}).get(label, 0) + 1
+        if first <= erased:
+            yield ErasedRange(label, first, erased)
+        for event in self._events(stream)[max(first - 1, erased) :]:
+            yield self._entry(stream, event)
+
+    async def labels_of(self, stream: str | bytes) -> dict[bytes, int]:
+        return {label_of(self._hub.name_of(stream)): 0} if self._events(stream) else {}
+
+    async def receipt(self, stream: str | bytes, seq: int, *, epoch: int | None = None) -> Receipt:
+        return FakeEntry.of(self._events(stream)[seq - 1]).receipt
 
     async def follow(self, stream: str | bytes, *, from_seq: int | None = None) -> AsyncGenerator[FakeEntry, None]:
         position = len(self._events(stream)) if from_seq is None else from_seq - 1
         while True:
             while position < len(self._events(stream)):
                 position += 1
-                yield FakeEntry(self._events(stream)[position - 1])
+                yield self._entry(stream, self._events(stream)[position - 1])
             await self._hub.wait_for(partial(self._has_more, stream, position))
+
+    def _entry(self, stream: str | bytes, event: Event) -> FakeEntry:
+        self._hub.served += 1
+        return FakeEntry.of(event, self._hub.sealed.get((self._hub.name_of(stream), event.stream_seq)))
 
     def _has_more(self, stream: str | bytes, position: int) -> bool:
         return len(self._events(stream)) > position

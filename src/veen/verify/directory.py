@@ -190,7 +190,6 @@ class _Check:
             return
         try:
             item = item_of(record, record.label, placed.path, placed.offset)
-            rules.order(item, fold.check)
             fold.add_journaled(item)
             rules.anchor(record.label, fold)
         except CorruptError as exc:

@@ -8,21 +8,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from veen.core.crypto import ed25519
 from veen.core.entry import FRAME_BYTES, FRAME_HASH_AT, FRAME_LENGTHS, FRAME_LENGTHS_AT
-from veen.core.errors import FormatError, LimitError, SignatureError
+from veen.core.errors import FormatError, LimitError
 from veen.core.labels import epoch_at, epoch_window
 from veen.core.limits import Limits
-from veen.core.objects.identity import HubIdentity
+from veen.core.objects.identity import HubIdentity, key_id_of
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
+from veen.core.run_check import Pair, Rule, check_signatures
 from veen.core.sealing.ciphertext import Parts
 from veen.fs.errors import CorruptError
 from veen.storage import frame
 from veen.storage.control_state import Authorised
 from veen.storage.frame import Frame
 from veen.storage.pinned import ChunkRef
-from veen.storage.rules import EntryFault, contradictions
+from veen.storage.rules import EntryFault, contradictions, entry_fault
 from veen.storage.scan import ScannedEntry, item_of
 
 _NOT_VALID: Final = "its token was not valid at this time"
@@ -112,31 +112,21 @@ def signature_count(item: ScannedEntry, identity: HubIdentity | None) -> int:
     return (item.msg is not None) + (item.receipt is not None and identity is not None)
 
 
-def msg_signature_fault(msg: Msg, digest: bytes) -> EntryFault | None:
-    """Whether client_id signed a MSG with this digest."""
-    if ed25519.verify(msg.client_id, digest, msg.sig):
-        return None
-    return EntryFault("msg_sig", "sig does not verify under client_id")
-
-
 def signature_faults(item: ScannedEntry, identity: HubIdentity | None) -> Iterator[EntryFault]:
-    """Who wrote the entry, and which hub received it with which key (D-41)."""
-    if (msg := item.msg) is not None and (fault := msg_signature_fault(msg, msg.signing_digest())) is not None:
-        yield fault
-    if item.receipt is not None and identity is not None:
-        try:
-            identity.verify_receipt(item.receipt)
-        except SignatureError as exc:
-            yield _hub_fault(item.receipt, identity, str(exc))
-
-
-def _hub_fault(receipt: Receipt, identity: HubIdentity, what: str) -> EntryFault:
-    """A signature by a key that was not valid at the time is told from one by nobody."""
-    for key in identity.keys:
-        if ed25519.verify(key.hub_pk, receipt.signing_digest(), receipt.hub_sig):
-            said = f"hub_sig is by key {key.key_id}, which was not valid at {receipt.hub_ts}"
-            return EntryFault("hub_key", said, short=what)
-    return EntryFault("hub_sig", what)
+    """Check who wrote the entry, and which hub received it with which key (D-41)."""
+    receipt = item.receipt
+    if receipt is None:
+        return
+    for fault in check_signatures([Pair(item.msg, receipt)], identity)[0][0]:
+        if fault.rule is Rule.AUTHOR_SIG:
+            yield entry_fault(fault)
+            continue
+        what = f"{receipt.KIND}: hub_sig is by no key of this hub that is valid at {receipt.hub_ts}"
+        if isinstance(fault.actual, bytes):  # a signature by a key that was not valid then is told from one by nobody
+            said = f"hub_sig is by key {key_id_of(fault.actual)}, which was not valid at {receipt.hub_ts}"
+            yield EntryFault("hub_key", said, short=what)
+        else:
+            yield EntryFault("hub_sig", what)
 
 
 def token_faults(item: ScannedEntry, grant: Authorised | None, stream_id: bytes | None) -> Iterator[EntryFault]:

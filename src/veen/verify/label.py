@@ -44,7 +44,7 @@ class LabelCheck:
         self.rules, self.label, self.files, self.row = rules, label, files, row
         self.findings = rules.findings
         number, epoch, stream_id = (opened.row, opened.epoch, opened.stream_id) if opened else (0, 0, None)
-        self.fold = LabelFold(label, number, epoch, stream_id)
+        self.fold = LabelFold(label, number, epoch, stream_id, rules.warn)
         self.index = LabelIndexCheck(rules, label, row)
         upto = rules.retired_control if row is not None else None
         self._seals = SealCheck(rules, label, stream_id, opened.limits if opened else None, upto)
@@ -178,7 +178,6 @@ class LabelCheck:
         location = fold.location(item)
         if item.stream_seq == fold.active_start:
             self._seals.first_entry(item.length, item.hub_ts)
-        self.rules.order(item, fold.check)
         nodes = fold.add(item)
         if self.rules.control.anchors:
             self.rules.anchor(self.label, fold)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from veen.core.objects.identity import HubIdentity
-from veen.core.run_check import RunCheck
+from veen.core.run_check import signature_jobs
 from veen.fs.local import Fs
 from veen.native import ScannedChunk
 from veen.storage import layout
@@ -73,11 +73,9 @@ class DirectoryRules(LogScope):
     writers: dict[bytes, int] = field(default_factory=dict)  # retired: when each client was first accepted (D-102)
     _anchored: set[tuple[bytes, int]] = field(default_factory=set)  # anchors that were compared
 
-    def order(self, item: ScannedEntry, check: RunCheck) -> None:
-        """Report a time that goes back, which is a warning (D-28)."""
-        for _ in check.check_time(item.hub_ts):
-            what = f"entry {item.stream_seq}: hub_ts is before that of the entry before it (D-28)"
-            self.findings.warning(item.path, item.at, "time", what)
+    def warn(self, item: ScannedEntry, fault: EntryFault) -> None:
+        """Report a time that goes back, which is no error (D-28)."""
+        self.findings.warning(item.path, item.at, "time", f"entry {item.stream_seq}: {fault.what}")
 
     def writer(self, client_id: bytes, hub_ts: int) -> None:
         """A client's first entry of a label; labels are read one after the other."""
@@ -134,27 +132,16 @@ class DirectoryRules(LogScope):
         """Who wrote it, who received it, and by what right (I7)."""
         self.findings.count("entries")
         self.findings.count("bytes", item.length)
-        if self.level == "full":
+        if self.level == "full" and item.receipt is not None:
             self.findings.count("signatures", signature_count(item, self.identity))
-            if self.pool is None or (work := self._work_of(item)) is None:
+            work, hub_pk = signature_jobs(item.msg, item.receipt, self.identity)
+            if self.pool is None or (hub_pk is None and self.identity is not None):
                 self.verify(item)
             else:
                 self.pool.add(item, work)
         if item.auth_ref is not None:
             # Whether the token is for this stream is a rule of admission, which an audit holds the hub to.
             self._first_error(item, "capability", token_faults(item, self.control.caps.get(item.auth_ref), None))
-
-    def _work_of(self, item: ScannedEntry) -> bytes | None:
-        """The signatures of an entry for `ed25519.verify_many`; None where more than one hub key may have signed."""
-        work = b""
-        if (msg := item.msg) is not None:
-            work = msg.sig + msg.signing_digest() + msg.client_id
-        if (receipt := item.receipt) is not None and self.identity is not None:
-            keys = self.identity.keys_valid_at(receipt.hub_ts)
-            if len(keys) != 1:
-                return None
-            work += receipt.hub_sig + receipt.signing_digest() + keys[0].hub_pk
-        return work
 
     def verify(self, item: ScannedEntry) -> None:
         """The signatures of one entry."""

@@ -10,6 +10,8 @@ from tests.products.airgap.signer import SmallLog
 from tests.products.airgap.zones import SOURCE, TARGET, crossed, send_numbers, zones
 
 from veen.client.errors import NoReaderKey
+from veen.core.hashing import H
+from veen.core.labels import stream_id_of
 from veen.overlays.airgap.bodies import (
     OFFLINE,
     ONLINE,
@@ -43,6 +45,7 @@ def test_events_cross_once_in_order_with_their_evidence(tmp_path):
             written = await world.exporter(max_events=64).export(SOURCE)
             assert [bundle.trailer.count for bundle in written] == [64, 64, 22]
             names = world.carry()
+            hashes = [H(world.import_files.path(INCOMING, name).read_bytes()) for name in names]
             outcomes = await world.importer().run()
             assert [outcome.result for outcome in outcomes] == ["imported"] * 3
             assert world.import_files.bundles(IMPORTED) == names
@@ -59,6 +62,8 @@ def test_events_cross_once_in_order_with_their_evidence(tmp_path):
             online, offline = await online_records(world), await offline_records(world)
             assert [record.bundle_id for record in online] == [bundle.trailer.bundle_id for bundle in written]
             assert [record.bundle_id for record in offline] == [record.bundle_id for record in online]
+            assert [record.bundle_hash for record in online] == [record.bundle_hash for record in offline] == hashes
+            assert {record.export_stream_id for record in online} == {stream_id_of(SOURCE)}
             assert [(record.seq_from, record.seq_to, record.count) for record in online] == [
                 (1, 64, 64), (65, 128, 64), (129, 150, 22),
             ]  # fmt: skip

@@ -64,12 +64,13 @@ def keyring_of(world):
     return Keyring.of([*online, *offline, world.target_keys])
 
 
-def compared(world, *, online=True, offline=None, trust=None):
+def compared(world, *, online=True, offline=None, trust=None, checkpoints=()):
     """What is read of both zones; of the receiving one alone, with its folders of bundles."""
     zones = ZonePlaces(
         offline=str(offline or world.tmp / "z2"),
         online=str(world.tmp / "z1") if online is True else online or None,
         folders=() if online else (world.import_files.path(IMPORTED),),
+        checkpoints=checkpoints,
     )
     return read_zones(zones, keyring_of(world), trust or world.trust)
 
@@ -158,6 +159,103 @@ def test_missing_and_refused_bundles_are_listed(tmp_path):
     world = phase(tmp_path, more)
     (later,) = reconcile(arrived(world), sides_of(world)).data["streams"]
     assert later["gaps_beyond"] == [[17, 18]]
+
+
+@pytest.mark.req("AGB-12")
+def test_a_bundle_that_never_arrived_is_named_as_missing(tmp_path):
+    """001 products §4.7: every bundle that arrived is whole, and nothing is doubled."""
+
+    async def work(world):
+        await filled(world)
+        world.carry()
+        world.import_files.path("incoming", sorted(world.import_files.bundles("incoming"))[2]).unlink()
+        await world.importer(verify=verify_here).run()
+
+    report = reconcile(*compared(phase(tmp_path, work)))
+    (stream,) = report.data["streams"]
+    assert (stream["missing_bundles"], stream["duplicates"], stream["partial"]) == ([3], [], [])
+    assert (stream["exported"], stream["imported"], stream["missing_events"]) == ([[1, 12]], [[1, 8]], [[9, 12]])
+    assert "bundles that did not arrive: [3]" in texts(report)
+    assert json.loads(report.to_bytes())["verdict"]["value"] == "incomplete"
+
+
+@pytest.mark.req("AGB-12")
+def test_an_event_that_was_imported_twice_is_named_as_doubled(tmp_path):
+    """001 products §4.7: nothing is missing, and every bundle is whole."""
+
+    async def work(world):
+        await filled(world)
+        await bring(world)
+        await write_import(world, (await crossed(world))[6].body)
+
+    report = reconcile(*compared(phase(tmp_path, work)))
+    (stream,) = report.data["streams"]
+    assert (stream["missing_bundles"], stream["duplicates"], stream["partial"]) == ([], [[7, 7]], [])
+    assert report.data["invariants"]["J1"]["first"]["origin_seq"] == 7
+    assert json.loads(report.to_bytes())["verdict"]["value"] == "bad"
+
+
+@pytest.mark.req("AGB-12")
+def test_a_bundle_of_which_a_part_was_imported_is_named_as_partial(tmp_path):
+    """001 products §4.7: the importer was stopped within the second bundle; nobody audits it as imported."""
+    bundle_ids = []
+
+    async def work(world):
+        await filled(world, bundles=2)
+        await bring(world)
+        bundle_ids.extend(dict.fromkeys(row.body.bundle_id.hex() for row in await crossed(world)))
+
+    whole, sides = compared(phase(tmp_path, work))
+    second = bytes.fromhex(bundle_ids[1])
+    (key, label), (_, bundle) = (
+        next(iter(whole.labels.items())),
+        next(row for row in whole.bundles.items() if row[0] == second),
+    )
+    half = replace(
+        whole,
+        labels={key: replace(label, crossed=Positions(((1, 6),), ()))},
+        bundles={**whole.bundles, second: replace(bundle, positions=Positions(((0, 1),), ()))},
+    )
+    cut = replace(sides, offline=tuple(record for record in sides.offline if record.bundle_id != second))
+    report = reconcile(half, cut)
+    (stream,) = report.data["streams"]
+    assert stream["partial"] == [{"bundle_id": bundle_ids[1], "events": 4, "imported": 2}]
+    assert (stream["missing_bundles"], stream["duplicates"]) == ([], [])
+    assert "bundles of which a part arrived" in texts(report)
+    assert not report.is_clean
+
+
+@pytest.mark.req("AGB-12")
+def test_both_zones_are_compared_up_to_a_chosen_checkpoint(tmp_path):
+    """001 products §4.7: C1 takes the place of the head. What was exported and imported behind it is no finding."""
+    signed = []
+
+    async def work(world):
+        await filled(world, bundles=2)
+        signed.append(await world.producer.checkpoint(SOURCE))
+        await filled(world, bundles=1)
+        world.carry()
+        world.import_files.path("incoming", sorted(world.import_files.bundles("incoming"))[2]).unlink()
+        await world.importer(verify=verify_here).run()
+
+    world = phase(tmp_path, work)
+    assert reconcile(*compared(world)).data["streams"][0]["missing_bundles"] == [3]
+    report = reconcile(*compared(world, checkpoints=tuple(signed)))
+    assert report.is_clean, texts(report)
+    (stream,) = report.data["streams"]
+    assert (stream["head"], stream["stated_by"]) == (8, "a checkpoint that was given")
+    assert (stream["exported"], stream["missing_bundles"], stream["gaps_beyond"]) == ([[1, 8]], [], [])
+    assert stream["root_at_head_matches"] is True
+    alone = reconcile(*compared(world, online=False, checkpoints=tuple(signed)))
+    assert alone.is_clean, texts(alone)
+    within = signed[0].issue(
+        world.z1.identity.held.private[world.z1.identity.current_pk],
+        label_prev=signed[0].label_prev, label_curr=signed[0].label_curr,
+        upto_seq=8, mmr_root=H(b"another"), epoch=signed[0].epoch,
+    )  # fmt: skip
+    assert reconcile(*compared(world, checkpoints=(within,))).verdict.value == "bad"
+    with pytest.raises(BridgeError, match="not signed by a source"):
+        compared(world, checkpoints=(replace(signed[0], hub_sig=bytes(64)),))
 
 
 async def write_import(world, body):

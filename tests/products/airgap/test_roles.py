@@ -45,6 +45,7 @@ def test_roles_that_are_apart_pass():
         (1, {"tokens": (token(ONLINE_LOG, "record/security/auth"),)}, "a token for other streams"),
         (3, {"readable": ("record/security/auth",)}, "does nothing but"),
         (2, {"keys": frozenset({b"1"})}, "share a private key"),
+        (2, {"keys": frozenset({b"1", b"3"})}, "share a private key"),
         (3, {"tokens": (token("record/security/auth"),)}, "a token for other streams"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sqlite3
 
 import pytest
 from tests.client.builders import seeded
@@ -14,6 +15,7 @@ from veen.client.transport.inprocess import InProcess
 from veen.core.schema_id import schema_id
 from veen.overlays.operations.mirror import MIRROR, FederationMirror, hub_identifier
 from veen.products.federation import mirroring
+from veen.products.federation.copy_index import CopyIndex
 from veen.products.federation.mirroring import (
     GAP_SCHEMA,
     MirrorGap,
@@ -143,14 +145,17 @@ def test_bridges_in_a_circle_multiply_nothing(tmp_path, hubs, acquainted):
     run(scenario())
 
 
-def test_a_copy_that_goes_on_from_its_progress_is_the_one_from_the_start_and_reads_only_what_is_new(tmp_path):
-    """REVIEW L1-6, and the law that resumed equals from the start; a progress of other streams is not used."""
+def test_a_copy_that_goes_on_from_its_index_is_the_one_from_the_start_and_reads_only_what_is_new(tmp_path):
+    """The law that resumed equals from the start; an index of other streams is not used."""
 
     async def scenario():
         async with hub_at(tmp_path / "a") as a, hub_at(tmp_path / "b") as b:
             await write(a, tmp_path / "alice", 8)
             async with client_of(a, tmp_path / "ma") as source, client_of(b, tmp_path / "mb") as target:
-                first = await copy_stream(source, target, "orders", "mirrors", now=now)
+                index = CopyIndex(sqlite3.connect(tmp_path / "index.sqlite"))
+                await copy_stream(source, target, "orders", "mirrors", now=now, index=index)
+                index.close()  # the mirror ends here, and begins again
+                index = CopyIndex(sqlite3.connect(tmp_path / "index.sqlite"))
                 await write(a, tmp_path / "alice", 2, first=9)
                 read = []
                 for client in (source, target):
@@ -165,30 +170,55 @@ def test_a_copy_that_goes_on_from_its_progress_is_the_one_from_the_start_and_rea
                         return entries()
 
                     client.read = counted
-                again = await copy_stream(source, target, "orders", "mirrors", now=now, progress=first.progress)
+                again = await copy_stream(source, target, "orders", "mirrors", now=now, index=index)
                 assert (again.sent, again.existed) == (2, 0)
                 assert sorted(read) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]  # its own 8 copies, and the 2 that are new
                 assert (await copy_stream(source, target, "orders", "mirrors", now=now)).sent == 0
-                last = await copy_stream(source, target, "orders", "orders", now=now, progress=again.progress)
+                last = await copy_stream(source, target, "orders", "orders", now=now, index=index)
                 assert last.sent == 10
                 assert [entry.body for entry in await mirrored(target)] == [b"order %d" % n for n in range(1, 11)]
 
     run(scenario())
 
 
-@pytest.mark.parametrize("has_progress", [True, False])
-def test_a_copy_goes_on_where_the_target_has_erased_the_first_copies(tmp_path, has_progress):
+@pytest.mark.parametrize("change", ["root", "bridges"])
+def test_an_index_of_another_log_or_other_rules_is_begun_anew(tmp_path, change):
+    """What an index says is believed only where both logs have the roots that it was made under."""
+
+    async def scenario():
+        async with hub_at(tmp_path / "a") as a, hub_at(tmp_path / "b") as b:
+            await write(a, tmp_path / "alice", 3)
+            async with client_of(a, tmp_path / "ma") as source, client_of(b, tmp_path / "mb") as target:
+                index = CopyIndex()
+                await copy_stream(source, target, "orders", "mirrors", now=now, index=index)
+                label = source.label("orders")
+                upto, root = index.cuts("source")[label]
+                assert upto == 3
+                index.add_copy(b"x" * 32, has_origin=True)  # of the log that the index was made from
+                if change == "root":
+                    index.advance("source", {label: (upto, bytes(32))})
+                bridges = [bytes(32)] if change == "bridges" else []
+                report = await copy_stream(source, target, "orders", "mirrors", now=now, index=index, bridges=bridges)
+                assert (report.sent, report.existed, index.has_copy(b"x" * 32)) == (0, 3, False)
+                assert index.cuts("source")[label] == (3, root)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_copy_goes_on_where_the_target_has_erased_the_first_copies(tmp_path, has_index):
     """REVIEW P1-12: the target's own copies are the state, and their payloads may be erased there."""
 
     async def scenario():
         async with hub_at(tmp_path / "a") as a, hub_at(tmp_path / "b", limits__max_checkpoint_interval=2) as b:
             await write(a, tmp_path / "alice", 5)
             async with client_of(a, tmp_path / "ma") as source, client_of(b, tmp_path / "mb") as target:
-                progress = (await copy_stream(source, target, "orders", "mirrors", now=now)).progress
+                index = CopyIndex()
+                await copy_stream(source, target, "orders", "mirrors", now=now, index=index)
                 await erase(b)
                 await write(a, tmp_path / "alice", 1, first=6)
                 report = await copy_stream(
-                    source, target, "orders", "mirrors", now=now, progress=progress if has_progress else None
+                    source, target, "orders", "mirrors", now=now, index=index if has_index else None
                 )
                 assert (report.sent, report.gaps) == (1, [])
                 assert (await attest_stream(source, target, "orders", "mirrors", now=now)).sent == 6

@@ -30,7 +30,7 @@ from veen.testing.links import FakeHub
 
 NAMES = ("admin", "revocation")
 STREAMS = AdminStreams(H(b"admin"), H(b"revocation"), *admin_streams()[2:])
-FOLDS = PolicyFolds(realm=RealmFold(streams=STREAMS))
+FOLDS = PolicyFolds(realm=RealmFold(streams=STREAMS, any_emitter=True))
 QUICK = PolicyPace(first_pause=0.01, longest_pause=0.05)
 BOB = Revocation(kind="client-id", target=w.BOB.public, ts=w.NOW)
 
@@ -105,6 +105,10 @@ def test_what_the_log_says_is_told_once_and_again_changes_nothing(live):
         reported = await report_of(target)
         assert (reported.kex1_plus, reported.auth1, reported.records) == (True, True, 2)
         assert reported.missing(policy, w.NOW) == RealmPolicy((), ())
+        at, stream_id = ELSEWHERE.until - 1, ELSEWHERE.stream_id
+        assert reported.view.authority(ELSEWHERE.realm_id, stream_id, at) == ELSEWHERE
+        assert reported.view.authority(H(b"another realm"), stream_id, at) is None  # unspecified
+        assert reported.view.authority(ELSEWHERE.realm_id, H(b"another stream"), at) is None
 
     asyncio.run(scenario())
 
@@ -131,6 +135,126 @@ def test_a_record_reaches_every_hub_while_the_agent_follows(live):
     first.clock = lambda: w.NOW + 1
     assert b"CLIENT_REVOKED" in first.call("/v1/submit", SubmitRequest(msg=message(1)), status=403)
     assert all(report.trouble is None for report in reports)
+
+
+class Shelf:
+    """States that are kept, in memory."""
+
+    def __init__(self):
+        self.snapshots, self.saves = None, 0
+
+    def load(self):
+        return self.snapshots
+
+    def save(self, snapshots):
+        self.snapshots, self.saves = snapshots, self.saves + 1
+
+    def forget(self):
+        self.snapshots = None
+
+
+def reader_of(folds, kept=None):
+    return PolicyAgent(folds, NAMES, {}, clock=lambda: w.NOW, kept=kept)
+
+
+@pytest.mark.req("KEX1-08")
+def test_a_record_that_cannot_be_opened_makes_the_policy_incomplete_if_its_author_counts():
+    """A revocation may be in it. What a client wrote whose records do not count changes nothing, and is no gap."""
+
+    async def scenario():
+        source = FakeHub()
+        await say(source, revoke(1))
+        await say(source, revoke(2))
+        await say(source, revoke(3), client="mallory")
+        await say(source, revoke(4))
+        source.sealed = {
+            ("revocation", 2): "E.OPEN: no read key for this stream",
+            ("revocation", 3): "E.OPEN: no read key for this stream",
+            ("revocation", 4): "OVL.STALE_KEY: sealed to generation 0 after its time",
+        }
+        by_admin = PolicyFolds(realm=RealmFold(streams=STREAMS, emitters=[H(b"admin")]))
+        worker = reader_of(by_admin, shelf := Shelf())
+        policy = await worker.read(source.link("agent"))
+        assert [item.target for item in policy.revocations] == [H(b"client 1")]
+        assert [(gap.stream, gap.first, gap.last, gap.why[:6]) for gap in worker.gaps()] == [
+            ("revocation", 2, 2, "E.OPEN")
+        ]
+        assert [issue.code for issue in worker.issues()] == ["OVL.STALE_KEY"]
+        assert shelf.saves == 0  # the state of a part is not gone on from
+        everybody = reader_of(FOLDS)
+        await everybody.read(source.link("agent"))
+        assert [gap.first for gap in everybody.gaps()] == [2, 3]
+        source.sealed.clear()  # the keys came
+        assert len((await worker.read(source.link("agent"))).revocations) == 3
+        assert (worker.gaps(), shelf.saves) == ((), 1)
+
+    asyncio.run(scenario())
+
+
+def test_hubs_are_told_what_can_be_read_and_the_report_says_that_it_is_not_all(live):
+    _, target = live("a")
+    reports: list[HubReport] = []
+
+    async def scenario():
+        source = FakeHub()
+        source.sealed = {("revocation", 1): "E.OPEN: no read key for this stream"}
+        await say(source, revoke(1))
+        await say(source, revoke(2))
+        running = asyncio.create_task(agent([target], reports.append).run(source.link("agent")))
+        try:
+            await eventually(lambda: reports)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert (reports[0].pushed.revocations, reports[0].gaps) == (1, 1)
+
+
+@pytest.mark.parametrize("erased", [0, 30, 40])
+def test_an_agent_goes_on_from_the_state_that_was_kept_and_behind_what_was_erased(erased):
+    """With the state the policy is whole, whatever was erased since; without it, the gap is named."""
+
+    async def scenario():
+        source, shelf = FakeHub(), Shelf()
+        for number in range(40):
+            await say(source, revoke(number))
+        first = reader_of(FOLDS, shelf)
+        await first.read(source.link("agent"))
+        source.erased["revocation"] = erased
+        for number in range(40, 45):
+            await say(source, revoke(number))
+        source.served = 0
+        later = reader_of(FOLDS, shelf)
+        assert len((await later.read(source.link("agent"))).revocations) == 45
+        assert (later.gaps(), source.served, shelf.saves) == ((), 5, 2)
+        bare = reader_of(FOLDS)
+        assert len((await bare.read(source.link("agent"))).revocations) == 45 - erased
+        assert [(gap.first, gap.last) for gap in bare.gaps()] == ([(1, erased)] if erased else [])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("change", ["settings", "roots", "damage"])
+def test_a_state_of_other_rules_or_another_log_is_not_gone_on_from(change):
+    async def scenario():
+        source, shelf = FakeHub(), Shelf()
+        await say(source, revoke(1))
+        await reader_of(FOLDS, shelf).read(source.link("agent"))
+        folds = FOLDS
+        if change == "settings":
+            folds = PolicyFolds(realm=RealmFold(streams=STREAMS, emitters=[H(b"nobody")]))
+        elif change == "roots":
+            source = FakeHub()
+            await say(source, revoke(7))
+        else:
+            shelf.snapshots = {name: replace(kept, state_hash=bytes(32)) for name, kept in (shelf.load() or {}).items()}
+        worker = reader_of(folds, shelf)
+        expected = await reader_of(folds).read(source.link("agent"))
+        assert await worker.read(source.link("agent")) == expected
+        assert source.served == 2 + (0 if change == "roots" else 1)
+
+    asyncio.run(scenario())
 
 
 def test_a_hub_that_fails_delays_no_other_and_is_tried_again(live, tmp_path):

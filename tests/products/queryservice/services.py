@@ -59,6 +59,8 @@ def log_at(path, count=60):
 class World:
     """One hub, one wire to it, one store; services come and go."""
 
+    hub = None  # the hub that takes the records
+
     def __init__(self, tmp_path, data_dir, client, wire):
         self.data_dir, self.client, self.wire = data_dir, client, wire
         self.store = ResultStore(tmp_path / "store")
@@ -75,12 +77,14 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world_at(tmp_path, data_dir):
-    async with hub_at(tmp_path / "hub") as hub:
+async def world_at(tmp_path, data_dir, **limits):
+    async with hub_at(tmp_path / "hub", **limits) as hub:
         wire = HostileHub(InProcess(hub.api))
         who = person("query-service")
         async with client_at(wire, pin_of(hub), who, tmp_path / "home", ring=RING) as client:
-            yield World(tmp_path, data_dir, client, wire)
+            world = World(tmp_path, data_dir, client, wire)
+            world.hub = hub
+            yield world
 
 
 @contextlib.contextmanager

@@ -171,10 +171,10 @@ class Recording(QueryService):
     gate: asyncio.Event
     on_the_way: asyncio.Event
 
-    async def _record_digest(self, request, digest):
+    async def _record_digest(self, digest):
         self.on_the_way.set()
         await self.gate.wait()
-        await super()._record_digest(request, digest)
+        await super()._record_digest(digest)
 
 
 @pytest.mark.req("QRY-26", "QRY-27")

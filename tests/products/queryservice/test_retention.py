@@ -114,7 +114,6 @@ def test_a_removal_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_path):
     assert (retention.size, retention.removed) == (0, 0)
 
 
-@pytest.mark.req("QRY-27")
 def test_results_that_cannot_be_removed_fail_no_query_and_are_tried_again(tmp_path, log, monkeypatch):
     async def scenario():
         async with world_at(tmp_path, log) as world:

@@ -74,6 +74,9 @@ def test_a_small_query_is_recorded_answered_recorded_again_and_audited(tmp_path,
             )  # fmt: skip
             assert body.payload == normalise(FULL).descriptor.to_bytes()
             assert submission.status.result_id == result_id_of(request.leaf_hash)
+            assert (body_of(result).event_type, body_of(result).subject_id, body_of(result).principal_id) == (
+                "query.result", "service:query", world.client.client_id,
+            )  # fmt: skip
             assert body_of(result).payload == submission.digest.to_bytes()
             audit = decode(access, QUERY_AUDIT)
             assert isinstance(audit, Typed)
@@ -83,6 +86,25 @@ def test_a_small_query_is_recorded_answered_recorded_again_and_audited(tmp_path,
             assert audit.body.result_digest == sha256(submission.digest.to_bytes()).digest()
             assert await world.events(EXECUTIONS) == []
             await service.aclose()
+
+    run(scenario())
+
+
+def test_a_result_of_an_earlier_release_is_read_although_its_subject_asked_for_it(tmp_path, log):
+    """Earlier releases recorded who asked as the subject of query.result."""
+
+    async def scenario():
+        async with world_at(tmp_path, log) as world:
+            service = await world.open(subject_id=ALICE.subject_id)
+            submission = await service.submit(ALICE, FULL)
+            await service.aclose()
+            again = await world.open()
+            result_id = submission.status.result_id
+            assert again.status(ALICE, result_id).state == "completed"
+            page = await again.result(ALICE, result_id, 0, 100)
+            assert page["rows"] == list(submission.rows)
+            assert len(await world.events(RESULTS)) == 1
+            await again.aclose()
 
     run(scenario())
 
@@ -347,12 +369,12 @@ def test_records_by_other_keys_are_no_history_of_the_service(tmp_path, log):
             for event in (*copies[REQUESTS], *copies[RESULTS]):
                 foreign.add(event)
                 own.add(event)
-            assert (foreign.requests, foreign.digests) == ({}, {})
+            assert (list(foreign.requests), list(foreign.digests)) == ([], [])
             assert (list(own.results), list(own.digests)) == ([result_id], [result_id])
             forged = replace(copies[REQUESTS][0], client_id=b"m" * 32)  # the same request by somebody else
             own = QueryHistory(frozenset({world.client.client_id}))
             own.add(forged)
-            assert own.requests == {}
+            assert list(own.requests) == []
 
     run(scenario())
 
@@ -383,8 +405,8 @@ class Dying(QueryService):
             raise Killed
         return digest
 
-    async def _record_digest(self, request, digest):
-        await super()._record_digest(request, digest)
+    async def _record_digest(self, digest):
+        await super()._record_digest(digest)
         if self.step == "digest":
             raise Killed
 
@@ -410,6 +432,9 @@ def test_a_service_that_dies_at_any_step_goes_on_under_the_same_result_id(tmp_pa
             assert submission.digest == expected.digest
             assert list(submission.rows) == list(expected.rows())
             assert len(await world.events(REQUESTS)) == len(await world.events(RESULTS)) == 1
+            with pytest.raises(NotReady):
+                world.store.fail(result_id, "execution_failed", "after it was completed")
+            assert again.status(ALICE, result_id).state == "completed"
             await again.aclose()
 
     run(scenario())

@@ -64,7 +64,8 @@ class Recorder:
         options = {"mapping": {}, **wanted}
         async with self.authority(ADMIN) as authority:
             ring = self.role(ADMIN).keystore.secrets.keyring
-            self.lines = await apply(authority, ring, Wanted(producers=ids, **options), now=now)
+            who = self.role(ADMIN).keystore.identity
+            self.lines = await apply(authority, who, ring, Wanted(producers=ids, **options), now=now)
         return self.lines
 
 

@@ -223,9 +223,11 @@ def test_a_hub_that_lost_its_end_is_missing_evidence_not_silence(tmp_path):
 def test_findings_name_mapping_producers_schemas_and_losses(tmp_path):
     async def story():
         async with recorder_at(tmp_path, mapping={"tick": "record/app/audit"}) as world:
-            await run_agent(world, [lines_source(numbered(1))])  # tick on record/app/web
-            async with world.authority("web") as web:
+            async with world.authority("web") as web:  # a client without the rules of emitters
                 stream = stream_id_of(WEB)
+                mine = web.client.client_id
+                tick = sdr.event(subject_id="s", principal_id=mine, event_type="tick", event_time=1, origin="o")
+                await web.send(stream, tick)
                 draft = sdr.event(
                     subject_id="s", principal_id=b"\x01" * 32, event_type="tick", event_time=1, origin="o"
                 )

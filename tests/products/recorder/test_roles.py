@@ -58,12 +58,13 @@ def test_the_admin_reads_all_streams_but_the_openings(tmp_path):
             assert not ring.for_stream(OPENINGS_STREAM).can_read
             assert world.role(DISCLOSURE).keystore.secrets.keyring.for_stream(OPENINGS_STREAM).can_read
             for name in STREAMS:
-                assert not any(keys.can_read for keys in world.role(name).keystore.secrets.keyring.entries)
+                entries = world.role(name).keystore.secrets.keyring.entries
+                assert [str(keys) for keys in entries if keys.can_read] == [CHANGES_STREAM]  # which it enforces
 
     run(story())
 
 
-@pytest.mark.req("SDR-06")
+@pytest.mark.req("SDR-03", "SDR-06")
 def test_the_configuration_is_in_the_log_and_is_written_once(tmp_path):
     async def story():
         async with recorder_at(tmp_path, mapping={"login": "record/security/gate"}, every_events=500) as world:

@@ -105,6 +105,10 @@ def publish(
     _tell(output, _recorded(session, checkpoint, backend, anchor_ref), out)
 
 
+# The spelling of 001 products §3.5.
+hub_anchor = click.Command("anchor", params=list(publish.params), callback=publish.callback, help=publish.help)
+
+
 def _published(backend: "AnchorBackend", checkpoint: "Checkpoint") -> bytes:
     from veen.storage.anchors import NONCE_BYTES, AnchorError
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from veen.cli.shared.command import CliSession, client_options, identity_options
-from veen.cli.shared.files import hex32
+from veen.cli.shared.files import OBJECT_FILE, hex32
 from veen.cli.shared.output import Output
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.cli.shared.verifying import read_as
 from veen.core.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -113,6 +114,13 @@ def _at_hub(session: CliSession, zone: str, holders: "list[RoleHolder]") -> "lis
 @_BUNDLES
 @_TRUST
 @click.option(
+    "--checkpoint",
+    "checkpoints",
+    type=OBJECT_FILE,
+    multiple=True,
+    help="A CHECKPOINT of the sending hub: compare its label up to there. Repeatable.",
+)
+@click.option(
     "--engine", type=click.Choice(["python", "spark"]), default="python", help="Where the import streams are read."
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the signed report to this file.")
@@ -124,6 +132,7 @@ def reconcile(
     online: str | None,
     bundles: tuple[Path, ...],
     trust: Path,
+    checkpoints: tuple[Path, ...],
     engine: str,
     out: Path | None,
 ) -> None:
@@ -133,12 +142,14 @@ def reconcile(
     bundles that arrived say what left, so that the receiving zone can do it alone; beside a folder `imported` those in
     incoming, waiting and importing are looked at as well. Both hubs may go on running. The report lists how far each
     log was read. Exit code 1 if evidence is bad: an event without a good origin, an audit record that does not hold, or
-    two histories. Exit code 6 if something is missing, or was not read up to the head.
+    two histories. Exit code 6 if something is missing, or was not read up to the head. --checkpoint takes the place of
+    the head of its label: exports and imports behind it do not count as missing.
 
     \b
     veen bridge reconcile --offline /srv/z2 --online /srv/z1-copy --trust trust.toml --identity auditor
     veen bridge reconcile --offline /srv/z2 --bundles /srv/bridge/imported --trust trust.toml --identity auditor
     """
+    from veen.core.objects.checkpoint import Checkpoint
     from veen.products.airgap.reconciling import Arrived, Offline, signed_report
     from veen.products.airgap.reconciling import reconcile as compared
     from veen.products.airgap.sources import Zones, read_zones
@@ -157,7 +168,12 @@ def reconcile(
         with keys_for_tasks(keyring) as key_file:
             return arrived_on_spark(spark_session("veen bridge reconcile"), place, key_file, prefix=prefix)
 
-    zones = Zones(offline=offline, online=online, folders=bundles)
+    chosen = []
+    for path in checkpoints:
+        _, checkpoint = read_as(path, Checkpoint)
+        assert isinstance(checkpoint, Checkpoint)  # noqa: S101 - read_as made sure
+        chosen.append(checkpoint)
+    zones = Zones(offline=offline, online=online, folders=bundles, checkpoints=tuple(chosen))
     report = compared(*read_zones(zones, keyring, trusted, on_spark if engine == "spark" else None))
     signed = signed_report(report, session.keystore.identity.id_sign)
     if out is not None:

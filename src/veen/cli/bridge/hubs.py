@@ -13,6 +13,7 @@ import click
 
 from veen.cli.shared.command import FILE
 from veen.cli.shared.files import hex32
+from veen.cli.shared.first_contact import FIRST_USE_OPTION, first_use, not_pinned, say_trusted
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.values import SPAN
 
@@ -31,11 +32,22 @@ _KEYSTORE: Final = "keystore.enc"
 @click.option("--source-url", required=True, help="The URL of the hub to copy from.")
 @click.option("--target-url", required=True, help="The URL of the hub to copy to.")
 @click.option("--streams", required=True, help="Which streams, by the names in the keystore: core/*,wallet/*.")
-@click.option("--source-pin", required=True, help="The key of the source, ed25519:HEX or root:ed25519:HEX.")
-@click.option("--target-pin", required=True, help="The key of the target, ed25519:HEX or root:ed25519:HEX.")
 @click.option(
-    "--keys", type=click.Path(file_okay=False, path_type=Path), required=True,
-    help="A directory with keystore.enc, and capability tokens for the target as *.cbor; a mounted Secret.",
+    "--source-pin",
+    envvar="VEEN_SOURCE_PIN",
+    help="The key of the source, ed25519:HEX or root:ed25519:HEX. [VEEN_SOURCE_PIN, VEEN_SOURCE_PIN_FILE]",
+)
+@click.option(
+    "--target-pin",
+    envvar="VEEN_TARGET_PIN",
+    help="The key of the target, ed25519:HEX or root:ed25519:HEX. [VEEN_TARGET_PIN, VEEN_TARGET_PIN_FILE]",
+)
+@FIRST_USE_OPTION
+@click.option(
+    "--keys", type=click.Path(file_okay=False, path_type=Path), envvar="VEEN_BRIDGE_KEYS", default="/secrets",
+    show_default=True,
+    help="A directory with keystore.enc, and capability tokens for the target as *.cbor; a mounted Secret."
+    " [VEEN_BRIDGE_KEYS]",
 )  # fmt: skip
 @click.option("--passphrase-file", type=FILE, help="A file with the passphrase of the keystore.")
 @click.option(
@@ -47,7 +59,14 @@ _KEYSTORE: Final = "keystore.enc"
 @click.option("--every", type=SPAN, default="5s", show_default=True, help="The pause between two passes.")
 @click.option("--times", type=click.IntRange(min=1), help="End after so many passes; default: never.")
 @output_options
-def copy(output: Output, streams: str, keys: Path, passphrase_file: str | None, **options: Any) -> None:
+def copy(
+    output: Output,
+    streams: str,
+    keys: Path,
+    passphrase_file: str | None,
+    trust_on_first_use: bool,
+    **options: Any,
+) -> None:
     """Copy streams from one hub to another, over and over: each event once, in order, verified first.
 
     The same schema and body, under the keys of the stream, with the message at the source as parent. The log of the
@@ -68,8 +87,29 @@ def copy(output: Output, streams: str, keys: Path, passphrase_file: str | None, 
     if not selectors:
         raise click.UsageError("--streams names no stream")
     bridged_streams(keystore.secrets.keyring, selectors)  # says what is missing before a hub is asked
+    for side in ("source", "target"):
+        options[f"{side}_pin"] = _pin_of(output, side, options, trusts_first_use=trust_on_first_use)
     totals = asyncio.run(_run(keystore, selectors, _tokens(keys), options))
     output.result(totals)
+
+
+def _pin_of(output: Output, side: str, options: dict[str, Any], *, trusts_first_use: bool) -> str:
+    """Return the pin of one hub: of the command line or a variable, of a mounted file, or of the first use."""
+    from veen.client.config.settings import read_pin_file
+
+    url, pin = str(options[f"{side}_url"]), options[f"{side}_pin"]
+    if pin is not None:
+        return str(pin)
+    variable = f"VEEN_{side.upper()}_PIN_FILE"
+    if path := os.environ.get(variable):
+        pin = read_pin_file(path, variable)
+        say_trusted(output, url, pin, f"{variable}, {path} says so")
+        return pin
+    if trusts_first_use:
+        return first_use(output, _home().state, url, insecure_http=True)
+    fail = not_pinned(url)
+    fail.hint = f"give --{side}-pin, {variable} with a mounted file, or --trust-on-first-use"
+    raise fail
 
 
 def _opened(keys: Path, passphrase_file: str | None) -> "Keystore":

@@ -186,6 +186,7 @@ class _Opened:
             keys=place.keys(session),
             engine=place.engine,
             identity=place.identity(),
+            subject_id=f"service:{session.identity_name}",
             authors=frozenset(key.client_id for key in keystore.identity.client_keys),
             spark=spark,
             **bounds,

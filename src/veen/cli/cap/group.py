@@ -32,6 +32,7 @@ cap = LazyGroup(
     help="Capability tokens: who may write where, until when, how fast.",
     table={
         "authorize": ("veen.cli.cap.group:cap_authorize", "Show a token to the hub: from then on it counts."),
+        "serve": ("veen.cli.cap.serving:serve", "Issue tokens to those that a policy names, over RPC."),
     },
 )
 

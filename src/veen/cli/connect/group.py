@@ -12,11 +12,13 @@ import click
 from veen.cli.disc.sources import DiscoverySource, discovery_options, folded_directory
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.as_of import View
-from veen.cli.shared.authority import CAP, read_token, token_store
+from veen.cli.shared.authority import CAP, authority, read_token, token_store
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.output import Fail, Output
+from veen.cli.shared.values import SPAN
 
 if TYPE_CHECKING:
+    from veen.core.objects.captoken import CapToken
     from veen.overlays.discovery.bodies import HubAdvert, ServiceAdvert
     from veen.overlays.discovery.connect import ConnectPlan, ConnectWish
 
@@ -157,6 +159,8 @@ def plan(output: Output, session: CliSession, wish: "ConnectWish", source: Disco
 @connect.verb("apply", "Connect to the best service of the plan, under a context name.")
 @click.argument("name")
 @click.option("--confirm", help="The key of the hub as you know it: ed25519:HEX. Asked for on a terminal if left out.")
+@click.option("--ttl", type=SPAN, help="How long a token is asked for. Default: as long as the issuer gives.")
+@click.option("--timeout", type=SPAN, default="30s", help="How long to wait for the issuer. Default: 30s.")
 @CAP
 @discovery_options
 @client_options
@@ -166,11 +170,16 @@ def apply(
     session: CliSession,
     name: str,
     confirm: str | None,
+    ttl: int | None,
+    timeout: int,
     cap: Path | None,
     wish: "ConnectWish",
     source: DiscoverySource,
 ) -> None:
-    """Check the identity of the planned hub, pin its key, write the context NAME, and authorise --cap there.
+    """Check the identity of the planned hub, pin its key, write the context NAME, and authorise a token there.
+
+    The token is --cap, or one that you hold and that lasts, or it is asked of the issuer that the service names
+    (`veen cap serve`).
 
     A hub whose identity has not the advertised key and hub_id is CONNECT.IDENTITY. Its key must be confirmed: by
     --confirm, by a context that pins it already, or by a person. The outcome is kept with the identity's state.
@@ -188,10 +197,8 @@ def apply(
     if result.service is None:
         raise Fail("CONNECT.NO_SERVICE", "no service fits", _why(result, "service", "overlay"), "veen connect plan")
     row, service = _hub_row(result.hub, wish), _service_row(result.service)
-    if result.needs_token and cap is None:
-        request = json.dumps(_request(session, result))
-        raise Fail("CONNECT.TOKEN", f"{service['name']} asks for a capability token", request, "give --cap FILE")
     pin = _confirmed(session, row, confirm)
+    token = read_token(cap) if cap is not None else _token(session, output, result, ttl, timeout)
     session.close()  # the client of the directory gives the identity back
     values = {"hub": row["url"], "hub_pk": pin, "hub_id": row["hub_id"]}
     change(session.user_home.config_file, {f"context.{name}.{key}": value for key, value in values.items()})
@@ -199,8 +206,8 @@ def apply(
     try:
         client = there.client()  # pinned: another key ends it here
         bound: dict[str, Any] = {"auth_ref": None, "expires_at": None}
-        if cap is not None:
-            grant = client.authorize(read_token(cap))
+        if token is not None:
+            grant = client.authorize(token)
             store = token_store(there)
             store.put(grant.token)
             store.granted(grant.auth_ref, client.hub_id, grant.issued_at)
@@ -213,6 +220,46 @@ def apply(
     fs.replace(f"{name}.json", json.dumps({**data, "applied_at": int(time.time())}).encode())
     output.result(data)
     output.next(f"veen rpc call {service['requests']} METHOD --context {name}")
+
+
+def _token(
+    session: CliSession, output: Output, result: "ConnectPlan", ttl: int | None, timeout: int
+) -> "CapToken | None":
+    """Return the token of phase 3: one that is held and lasts, or a new one of the issuer; None if none is needed."""
+    from veen.client.errors import UnknownStream
+    from veen.overlays.rpc.caller import NoAnswer, RpcFailed
+    from veen.products.issuance.asking import IssuancePlace, ask_token
+
+    service, hub = result.service, result.hub
+    if service is None or hub is None or not result.needs_token:
+        return None
+    subject_pk, stream_ids = session.keystore.identity.client_id, service.stream_ids
+    now = int(time.time())
+    for held in token_store(session).all():
+        fits = all(held.allows(subject_pk, stream_id) for stream_id in stream_ids)
+        is_known = held.issued_at(hub.hub_id) is not None
+        if fits and is_known and held.is_live(hub.hub_id, now) and not held.is_due(hub.hub_id, now):
+            return held.token
+
+    def missing(why: str) -> Fail:
+        return Fail("CONNECT.TOKEN", f"{service.name} asks for a capability token", why, "give --cap FILE")
+
+    place = None if service.auth_policy is None else IssuancePlace.of_details(service.auth_policy.details)
+    if place is None:
+        raise missing(json.dumps(_request(session, result)))
+    client, stream = session.client(), f"hex:{place.stream_id.hex()}"
+    try:
+        authority(session, stream, None)
+        with output.progress(f"asking {service.name} for a token"):
+            return client.run(
+                lambda link: ask_token(
+                    link, place.stream_id, subject_pk, stream_ids, servers=place.servers, ttl=ttl, timeout=timeout
+                )
+            )
+    except UnknownStream as exc:
+        raise missing(f"you have no keys of its issuer's stream {stream}") from exc
+    except (RpcFailed, NoAnswer) as exc:
+        raise missing(f"its issuer: {exc}") from exc
 
 
 def _why(result: "ConnectPlan", *kinds: str) -> str:

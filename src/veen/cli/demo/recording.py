@@ -105,7 +105,7 @@ async def _set_up(roles: dict[str, RecorderRole], connect: Connect, hub_id: byte
     ring = admin.keystore.secrets.keyring
     wanted = Wanted(producers={service.keystore.identity.client_id: [SHOP]}, mapping={})
     async with connect(admin.keystore.identity, ring) as client:
-        await apply(TokenAuthority(client, admin.tokens), ring, wanted, now=now)
+        await apply(TokenAuthority(client, admin.tokens), admin.keystore.identity, ring, wanted, now=now)
 
 
 async def _record(roles: dict[str, RecorderRole], connect: Connect, root: Path, home: Home) -> bytes:

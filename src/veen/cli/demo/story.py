@@ -17,7 +17,8 @@ from veen.client.client import Client
 from veen.client.config.edit import change
 from veen.client.home import Home, PrivateFs
 from veen.client.identity.keyring import Keyring, StreamKeys
-from veen.client.identity.keystore import Kdf, Keystore, create_identity
+from veen.client.identity.keystore import Keystore, create_identity
+from veen.client.identity.passphrases import Kdf
 from veen.client.read.picture import Picture, text
 from veen.client.read.svg import to_svg
 from veen.client.send.sealing import Attach

@@ -172,6 +172,8 @@ def _overlay(
         "--auth", "mode", type=click.Choice(("cap_token", "mtls", "none", "other")), help="How callers are admitted."
     ),
     option("--org", help="Who runs it."),
+    option("--issuer", type=STREAM, help="Where `veen cap serve` issues its tokens. Requires --auth cap_token."),
+    option("--issuer-id", "issuer_ids", type=HEX32, multiple=True, help="Whose answers count there. Repeatable."),
     _TAGS,
     _TTL,
     _KEYS,
@@ -186,6 +188,8 @@ def _service(
     caps: tuple[str, ...],
     mode: str | None,
     org: str | None,
+    issuer: str | None,
+    issuer_ids: tuple[bytes, ...],
     tags: tuple[str, ...],
     ttl: int,
     keys: bool,
@@ -201,6 +205,14 @@ def _service(
     ids = [StreamRef.parse(stream).stream_id for stream in streams]
     if not ids or None in ids or len(ids) > 2:
         raise click.UsageError("give --stream once, for requests, or twice, for requests and answers")
+    details = None
+    if issuer is not None:
+        from veen.products.issuance.asking import IssuancePlace
+
+        issuing = StreamRef.parse(issuer).stream_id
+        if mode != "cap_token" or issuing is None:
+            raise click.UsageError("--issuer names a stream, and needs --auth cap_token")
+        details = IssuancePlace(stream_id=issuing, servers=issuer_ids).to_details()
     ident = service_id_of(session.keystore.identity.id_sign.public, name)
 
     def make() -> ServiceAdvert:
@@ -212,7 +224,7 @@ def _service(
             stream_ids=tuple(stream_id for stream_id in ids if stream_id is not None),
             regions=regions,
             required_caps=caps,
-            auth_policy=None if mode is None else AuthPolicy(mode=mode),
+            auth_policy=None if mode is None else AuthPolicy(mode=mode, details=details),
             operator=None if org is None else ServiceOperator(org=org),
             tags=tags,
             ttl_sec=ttl,

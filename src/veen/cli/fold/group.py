@@ -45,6 +45,16 @@ def fold_named(name: str) -> "AnyFold":
     raise click.UsageError(f"there is no overlay {name!r}: `veen fold list` shows which there are")
 
 
+def _owned(session: CliSession, fold: "AnyFold") -> "AnyFold":
+    """Give a fold of policy the client keys of the owner of each of its streams (D-186)."""
+    from veen.cli.label.realm import AdminRealm
+    from veen.folds.owners import by_owner, unowned_streams
+
+    realm = AdminRealm("default", ())
+    named = {stream: realm.emitters(session, f"hex:{stream.hex()}") or () for stream in unowned_streams(fold)}
+    return by_owner(fold, named) if named else fold
+
+
 @fold.verb("list", "The overlays that are installed.")
 @output_options
 def list_(output: Output) -> None:
@@ -105,7 +115,7 @@ def _show_streams(output: Output, session: CliSession, streams: tuple[str, ...],
 
     if len(streams) > 1 and view.moment is not None and view.moment.position is not None:
         raise click.UsageError("a position is one of a single stream: give a time instead")
-    folded = fold_streams(session, fold_named(overlay), streams, moment=view.moment, keep=view.keep)
+    folded = fold_streams(session, _owned(session, fold_named(overlay)), streams, moment=view.moment, keep=view.keep)
     state = plain(folded.state)
 
     def human() -> None:
@@ -175,7 +185,9 @@ def _run_stream(
     from veen.overlays.framework.runner import MemorySource, Runner
 
     with output.progress("reading and folding"):
-        runner = Runner(fold_named(overlay), MemorySource(events_of(session, [stream])), interval=interval)
+        runner = Runner(
+            _owned(session, fold_named(overlay)), MemorySource(events_of(session, [stream])), interval=interval
+        )
         runner.refresh()
     session.remember_stream(stream)
     columns = ("upto", "as_of", "state_hash", "issues", "summaries", "events")

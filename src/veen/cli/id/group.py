@@ -83,6 +83,8 @@ def _create(output: Output, session: CliSession, name: str | None, out: Path | N
         output.note(f"{default} stays the identity in use; to choose the new one: veen config set identity {name}")
     if insecure:
         output.note("the keystore has no passphrase: whoever can read the file has the keys")
+    else:
+        output.note("a lost passphrase loses the keys; make a recovery key: veen keystore recovery add")
     output.next("veen context add NAME --hub URL --pin ed25519:HEX")
 
 

@@ -30,7 +30,8 @@ _TARGET: Final = argument("target")
 def _fold(session: CliSession, realm: AdminRealm) -> "LabelClassFold":
     from veen.overlays.naming.label_class import LabelClassFold
 
-    return LabelClassFold(realm.realm_id, emitters=realm.emitters(session, realm.class_stream()))
+    emitters = realm.emitters(session, realm.class_stream())
+    return LabelClassFold(realm.realm_id, emitters=emitters, any_emitter=emitters is None)
 
 
 def _labels(session: CliSession, text: str) -> dict[bytes, str]:

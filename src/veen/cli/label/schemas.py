@@ -34,7 +34,8 @@ _SEALED: Final = bytes(32)  # in place of the schema of an entry that the keys d
 def _fold(session: CliSession, realm: AdminRealm) -> "SchemaRegistryFold":
     from veen.overlays.naming.schema_registry import SchemaRegistryFold
 
-    return SchemaRegistryFold(realm.realm_id, emitters=realm.emitters(session, realm.schema_stream()))
+    emitters = realm.emitters(session, realm.schema_stream())
+    return SchemaRegistryFold(realm.realm_id, emitters=emitters, any_emitter=emitters is None)
 
 
 def _row(schema_id: bytes, entry: Any) -> dict[str, Any]:

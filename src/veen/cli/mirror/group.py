@@ -1,5 +1,6 @@
 """`veen mirror`: state or copy the entries of another hub in a stream of this one."""
 
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 
 if TYPE_CHECKING:
     from veen.client.client import Client
+    from veen.products.federation.copy_index import CopyIndex
     from veen.products.federation.mirroring import MirrorCheck, MirrorReport
 
 T = TypeVar("T")
@@ -102,9 +104,13 @@ def _mirror(
 
     async def work(source_client: "Client", target: "Client") -> "tuple[bytes, MirrorReport]":
         stream = _known_stream(session, source_client, streams[0])
-        report = await run(
-            source_client, target, stream, streams[1], now=lambda: int(time.time()), capability=capability
-        )
+        with contextlib.ExitStack() as stack:
+            more: dict[str, Any] = {}
+            if verb == "copied":
+                more["index"] = stack.enter_context(contextlib.closing(_index(session, source_client, target, streams)))
+            report = await run(
+                source_client, target, stream, streams[1], now=lambda: int(time.time()), capability=capability, **more
+            )
         return source_client.hub_id, report
 
     with output.progress("reading and verifying the source"):
@@ -132,6 +138,15 @@ def _mirror(
             output.line(f"  gap from {gap['first_seq']} to {gap['last_seq']}: {gap['reason']}", "warn")
 
     output.result(data, human)
+
+
+def _index(session: CliSession, source: "Client", target: "Client", streams: tuple[str, str]) -> "CopyIndex":
+    """Open the index that earlier runs of this copy have left in the cache."""
+    from veen.core.hashing import Ht
+    from veen.products.federation.copy_index import CopyIndex
+
+    name = Ht("veen/copy-index", "\0".join((source.hub_id.hex(), target.hub_id.hex(), *streams)).encode()).hex()
+    return CopyIndex(session.home.copies_fs(session.identity_name).database(f"{name[:32]}.sqlite"))
 
 
 @mirror.verb("attest", "State what the source hub signed, entry by entry.")

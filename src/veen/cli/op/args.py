@@ -81,11 +81,12 @@ class _Policy:
     def fold(self, session: CliSession, name: str, streams: Sequence[str]) -> "AnyFold":
         from veen.overlays.framework.registry import BUILTIN
 
+        speaks = self._is_speaking()
         if name == "operation.mirror":
-            return BUILTIN.folds[name](authors=self._identities(session, "mirror_authors"))
+            return BUILTIN.folds[name](authors=self._identities(session, "mirror_authors"), speaks=speaks)
         if name == "operation.queryaudit":
-            return BUILTIN.folds[name](services=self._identities(session, "services"))
-        settings: dict[str, Any] = {"speakers": self._speakers(session)}
+            return BUILTIN.folds[name](services=self._identities(session, "services"), speaks=speaks)
+        settings: dict[str, Any] = {"speakers": self._speakers(session), "speaks": speaks}
         if name == "operation.paid":
             settings |= {
                 "issuing": [account_of(session, text) for text in self._texts("issuing")],
@@ -150,6 +151,13 @@ class _Policy:
             )
         return Speakers.by(records)
 
+    def _is_speaking(self) -> bool:
+        """Return False if client keys are not to speak for principals (D-179)."""
+        value = self.policy.get("speaks", "on")
+        if value not in ("on", "off"):
+            raise _bad_policy('speaks is "on" or "off"')
+        return bool(value == "on")
+
     def _guards(self, session: CliSession) -> "Guards":
         from veen.overlays.operations.recovery import Guards
 
@@ -174,6 +182,7 @@ _SPEAKS: Final = frozenset(("client", "identity", "since", "until"))
 _MEMBERS: Final = frozenset(
     [
         *("granters", "issuing", "owners", "currencies", "default_currency", "services", "speakers"),
+        "speaks",
         *("issuers", "mirror_authors"),
         *("guardians", "threshold", "guardians_of", "executors"),
     ]

@@ -16,7 +16,7 @@ from veen.cli.shared.nouns import Noun, Outgoing
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.overlay_values import HEX32, plain
 from veen.cli.shared.pinned_hubs import hubs_of
-from veen.cli.shared.values import SPAN
+from veen.cli.shared.values import SIZE, SPAN
 
 if TYPE_CHECKING:
     from veen.client.client import Client
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from veen.overlays.federation.policy import RealmPolicy
     from veen.products.policy.agent import HubReport, PolicyAgent
 
+_NAMED_GAPS: Final = 5
 _KINDS: Final = ("client-id", "auth-ref", "cap-token")
 
 policy: Final = Noun(
@@ -188,10 +189,10 @@ def run(output: Output, session: CliSession, span: int | None, sources: PolicySo
     import asyncio
 
     hubs = hubs_of(session, sources.targets)
-    with output.records("pushes", ("hub", "revocations", "authorities", "trouble")) as records:
+    with output.records("pushes", ("hub", "revocations", "authorities", "trouble", "gaps")) as records:
 
         def show_push(report: "HubReport") -> None:
-            records.add(_pushed(report), tuple(_pushed(report).values())[:4])
+            records.add(_pushed(report), tuple(_pushed(report).values())[:5])
 
         agent = agent_of(session, sources, hubs, show_push)
 
@@ -213,7 +214,8 @@ def run(output: Output, session: CliSession, span: int | None, sources: PolicySo
 def push(output: Output, session: CliSession, sources: PolicySources) -> None:
     """Fold the streams of a realm and tell each hub; what a hub knows it does not write down again.
 
-    Exit code 6 and POLICY.HUB if a hub did not take all of it; the others have it.
+    Exit code 6 and POLICY.HUB if a hub did not take all of it; the others have it. Exit code 6 and POLICY.INCOMPLETE
+    if entries could not be opened or were erased, so that revocations may be missing; hubs have the rest.
 
     \b
     veen policy push
@@ -238,6 +240,7 @@ def push(output: Output, session: CliSession, sources: PolicySources) -> None:
             "; ".join(f"{report.hub}: {report.trouble}" for report in failed),
             "veen policy show",
         )
+    _check_complete(agent)
 
 
 @policy.verb("show", "The policy of a realm, and what hubs have of it.")
@@ -245,6 +248,8 @@ def push(output: Output, session: CliSession, sources: PolicySources) -> None:
 @client_options
 def show(output: Output, session: CliSession, sources: PolicySources) -> None:
     """Fold the streams of a realm, ask each hub for its records, and compare: `missing` is what a hub was not told.
+
+    Exit code 6 and POLICY.INCOMPLETE if entries of the streams could not be opened or were erased.
 
     \b
     veen policy show
@@ -277,6 +282,61 @@ def show(output: Output, session: CliSession, sources: PolicySources) -> None:
             output.note(f"{issue['code']} at {issue['stream_seq']}: {issue['what']}")
 
     output.result(data, human)
+    _check_complete(agent)
+
+
+@policy.verb("bound", "Have the hub refuse messages above a size.")
+@click.argument("target")
+@click.argument("size", type=SIZE)
+@client_options
+def bound(output: Output, session: CliSession, target: str, size: int) -> None:
+    """Have the hub refuse messages to TARGET that have more than SIZE bytes as they are sent, sealed and padded.
+
+    TARGET is a stream, a pattern over names of the keyring ('record/*'), or label:HEX. SIZE 0 lifts the bound. The hub
+    writes it into its control journal and enforces it from the next second on (E.SIZE). Needs the hub's administrator
+    token. For a recorder add 16 KiB to the bound of payloads.
+
+    \b
+    veen policy bound record/app/web 272KiB --token-file hub-admin.token
+    veen policy bound 'record/*' 272KiB --token-file hub-admin.token
+    """
+    from veen.core.objects.control import PolicyBounds
+    from veen.core.objects.policies import SizeBound
+
+    targets = _bound_targets(session, target)
+    bounds = [SizeBound(kind=kind, target=each, max_msg_bytes=size) for each, (kind, _) in targets.items()]
+    with output.progress("telling the hub"):
+        records = session.client().run(lambda client: client.bound(bounds))
+    new = {row.target for record in records if isinstance(record.body, PolicyBounds) for row in record.body.bounds}
+    rows = [
+        {"target": name, "kind": kind, "id": each.hex(), "max_msg_bytes": size, "new": each in new}
+        for each, (kind, name) in targets.items()
+    ]
+    records_of = [record.seq for record in records]
+    output.result(
+        {"bounds": rows, "control_seq": records_of[0] if records_of else None},
+        lambda: output.table(tuple(rows[0]), [tuple(row.values()) for row in rows]),
+    )
+
+
+def _bound_targets(session: CliSession, text: str) -> dict[bytes, tuple[str, str]]:
+    """Return label or stream_id -> (kind, name)."""
+    from fnmatch import fnmatchcase
+
+    from veen.cli.shared.overlay_commands import absent
+    from veen.client.identity.keyring import StreamRef
+
+    if any(mark in text for mark in "*?["):
+        entries = session.keystore.secrets.keyring.entries
+        named = {keys.stream_id: keys.name for keys in entries if keys.name and fnmatchcase(keys.name, text)}
+        if not named:
+            raise absent(f"stream like {text!r} in the keyring", "veen id keyring list")
+        return {stream_id: ("stream", name) for stream_id, name in sorted(named.items(), key=lambda row: row[1])}
+    ref = StreamRef.parse(text)
+    if ref.label is not None:
+        return {ref.label: ("label", text)}
+    assert ref.stream_id is not None  # noqa: S101 - a reference is a label or a stream
+    return {ref.stream_id: ("stream", text)}
 
 
 @policy.verb("drop", "Drop keys and tokens of yours that the realm has revoked.")
@@ -314,6 +374,7 @@ def _pushed(report: "HubReport") -> dict[str, Any]:
         "revocations": report.pushed.revocations,
         "authorities": report.pushed.authorities,
         "trouble": report.trouble,
+        "gaps": report.gaps,
         "seconds": None if report.seconds is None else round(report.seconds, 4),
     }
 
@@ -325,7 +386,21 @@ def _policy(agent: "PolicyAgent") -> dict[str, Any]:
         "authorities": [_shown(item) for item in wanted.authorities],
         "unresolved": [plain(item) for item in wanted.unresolved],
         "issues": [plain(issue) for issue in agent.issues()],
+        "gaps": [plain(gap) for gap in agent.gaps()],
     }
+
+
+def _check_complete(agent: "PolicyAgent") -> None:
+    """Fail if the policy was made without some entries that may count."""
+    if gaps := agent.gaps():
+        named = [f"{gap.stream} {gap.first}..{gap.last}: {gap.why}" for gap in gaps[:_NAMED_GAPS]]
+        more = [f"{len(gaps) - _NAMED_GAPS} more"] if len(gaps) > _NAMED_GAPS else []
+        raise Fail(
+            "POLICY.INCOMPLETE",
+            f"the policy is made without {agent.missing_count} entries",
+            "; ".join([*named, *more]),
+            "veen keys check",
+        )
 
 
 def _shown(item: Any) -> dict[str, Any]:

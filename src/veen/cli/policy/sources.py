@@ -1,6 +1,6 @@
 """What the commands of `veen policy` share: which streams are folded, and which hubs are told."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -18,6 +18,8 @@ from veen.cli.shared.overlay_values import HEX32
 if TYPE_CHECKING:
     from veen.client.pinned_hub import PinnedHub
     from veen.overlays.federation.realm import RealmFold
+    from veen.overlays.framework.fold import AnyFold
+    from veen.overlays.framework.snapshot import Snapshot
     from veen.overlays.operations.delegation import Caps
     from veen.products.policy.agent import HubReport, PolicyAgent, PolicyFolds
 
@@ -53,14 +55,15 @@ def realm_fold(session: CliSession, realm: AdminRealm) -> "RealmFold":
     from veen.overlays.federation.realm import RealmFold, admin_streams
 
     if realm.has_one_rule:
-        return RealmFold(realm.realm_id, emitters=realm.emitters(session, realm.revocation_stream()))
+        emitters = realm.emitters(session, realm.revocation_stream())
+        return RealmFold(realm.realm_id, emitters=emitters, any_emitter=emitters is None)
     ids = admin_streams(realm.realm_id)
     rules = {
         ids.revocation: realm.emitters(session, realm.revocation_stream()),
         ids.fed_admin: realm.emitters(session, realm.authority_stream()),
     }
     named = {stream_id: rule for stream_id, rule in rules.items() if rule is not None}
-    return RealmFold(realm.realm_id, emitters=named or None)
+    return RealmFold(realm.realm_id, emitters=named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,42 @@ def agent_of(
     from veen.products.policy.agent import PolicyAgent
     from veen.products.policy.hubs import policy_link
 
-    streams = sources.streams(session)
+    streams, folds = sources.streams(session), sources.folds(session)
     opened = {hub.name: partial(policy_link, hub) for hub in hubs}
-    return PolicyAgent(sources.folds(session), streams, opened, report=report)
+    kept = CachedStates(session, folds.present, streams)
+    return PolicyAgent(folds, streams, opened, report=report, kept=kept)
+
+
+class CachedStates:
+    """The states of the agent's folds in the cache of the home (`KeptStates` of the agent)."""
+
+    def __init__(self, session: CliSession, folds: "Sequence[AnyFold]", streams: Sequence[str]) -> None:
+        from veen.cli.shared.fold_cache import FoldCache
+        from veen.cli.shared.folding import readable
+
+        keys, fs = readable(session, streams), session.home.folds_fs(session.identity_name)
+        hub_id = session.client().hub_id
+        self._caches = {fold.name: FoldCache(fs, hub_id, fold, keys, purpose="policy") for fold in folds}
+
+    def load(self) -> "Mapping[str, Snapshot] | None":
+        """Return what was saved; None if a part of it is absent, damaged, or of another position of the log."""
+        from veen.overlays.framework.snapshot import SnapshotRefused
+
+        try:
+            cached = {name: cache.load() for name, cache in self._caches.items()}
+        except SnapshotRefused:
+            return None
+        snapshots = {name: entry.snapshot for name, entry in cached.items() if entry is not None and not entry.unopened}
+        if len(snapshots) < len(self._caches) or len({snapshot.cuts for snapshot in snapshots.values()}) > 1:
+            return None
+        return snapshots
+
+    def save(self, snapshots: "Mapping[str, Snapshot]") -> None:
+        from veen.cli.shared.fold_cache import CachedFold
+
+        for name, snapshot in snapshots.items():
+            self._caches[name].save(CachedFold(snapshot=snapshot, ts=0, unopened=0))
+
+    def forget(self) -> None:
+        for cache in self._caches.values():
+            cache.forget()

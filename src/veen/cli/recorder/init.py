@@ -189,7 +189,7 @@ async def _set_up(
         async with connect(chief.keystore.identity, ring) as client:
             authority = TokenAuthority(client, chief.tokens)
             gated = await authority.is_gated()
-            lines = await apply(authority, ring, wanted, now=now)
+            lines = await apply(authority, chief.keystore.identity, ring, wanted, now=now)
     except HubRefused as exc:
         if exc.code != "E.CAP":
             raise

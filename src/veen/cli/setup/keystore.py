@@ -1,4 +1,4 @@
-"""`veen keystore`: which keystores the desktop keyring opens."""
+"""`veen keystore`: what opens keystores besides their passphrases."""
 
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,16 @@ if TYPE_CHECKING:
 
 keystore = LazyGroup(
     "keystore",
-    help="""Have the desktop keyring open keystores: GNOME Keyring, KWallet, the macOS Keychain (extra `keyring`).
+    help="""What opens keystores besides the passphrase: the desktop keyring, and recovery secrets.
 
-    Whoever is logged in to the desktop then uses the identity without typing its passphrase. To type it once and have
-    the keystore open for a while only: veen agent start.
+    With GNOME Keyring, KWallet or the macOS Keychain (extra `keyring`), whoever is logged in to the desktop uses the
+    identity without typing its passphrase. To type it once and have the keystore open for a while only: veen agent
+    start. A recovery secret opens the keystore when the passphrase is lost.
     """,
+    table={
+        "recover": ("veen.cli.setup.recovery:recover", "Open with a recovery secret, and set a new passphrase."),
+        "recovery": ("veen.cli.setup.recovery:recovery", "Recovery secrets: keys and second passphrases."),
+    },
 )
 
 

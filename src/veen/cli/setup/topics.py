@@ -33,6 +33,8 @@ Each variable stands for a flag, which outranks it. Secrets are never values of 
   VEEN_CONTEXT           the context to use                              --context
   VEEN_HUB               the URL of the hub                              --hub
   VEEN_PIN               the key of the hub, ed25519:HEX                 --pin
+  VEEN_PIN_FILE          a file with that key, a mounted Secret say
+  VEEN_TRUST_ON_FIRST_USE  1: without a pin, believe the key that the hub shows first, and remember it
   VEEN_HUB_ID            the hub_id that goes with that key, in hex
   VEEN_IDENTITY          whose keys: a name, or a directory              --identity
   VEEN_WITNESS_POLICY    a policy that the newest note of the hub must satisfy
@@ -48,6 +50,7 @@ Each variable stands for a flag, which outranks it. Secrets are never values of 
   VEEN_WAIT              seconds to keep trying a hub that does not answer   --wait
   VEEN_TIMEOUT           seconds that one call to a hub may take
   VEEN_HOME              one directory for configuration, keys, state and cache
+  VEEN_LOG_FORMAT        json: lines of JSON on stdout and stderr, as containers write them; terminals stay
   VEEN_FORCE_TTY         behave as if stdout and stderr were terminals
   VEEN_DEBUG             print the traceback of every error as well
   NO_COLOR               no colour

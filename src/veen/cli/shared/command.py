@@ -62,6 +62,7 @@ class CliSession:
         self._flags = flags
         self._is_beside = False  # whether another process uses the identity, and the client has a key of its own
         self._open = contextlib.ExitStack()
+        self.trusts_first_use = False  # set by commands with --trust-on-first-use
         self.sends = False  # whether the command sends messages of the user; then a failure says what became of them
         self._waiting_before = 0  # messages that had no receipt when the client was opened
 
@@ -77,9 +78,9 @@ class CliSession:
     @cached_property
     def settings(self) -> "ClientSettings":
         from veen.client.config.projects import read_both
-        from veen.client.config.settings import resolve
+        from veen.client.config.settings import resolve_with_files
 
-        settings = resolve(self._flags, os.environ, *read_both(Path.cwd(), self.user_home.config_file))
+        settings = resolve_with_files(self._flags, os.environ, *read_both(Path.cwd(), self.user_home.config_file))
         if settings.token_file.value is None and settings.token_file.origin != "unset":
             self.output.note(f"{settings.token_file.origin}; to send a token there, give --token-file FILE")
         return settings
@@ -286,13 +287,24 @@ class CliSession:
     @cached_property
     def pinned(self) -> "PinnedKey":
         """The pinned key. On first contact a person is asked; a script never trusts by itself."""
+        from veen.cli.shared.first_contact import TRUST_FIRST_USE, first_contact, first_use, say_trusted
         from veen.core.pin_text import PinnedKey
 
-        text = self.settings.hub_pk.value
-        if text is None:
-            from veen.cli.shared.first_contact import first_contact
-
+        text, origin = self.settings.hub_pk.value, self.settings.hub_pk.origin
+        if text is None and (self.trusts_first_use or TRUST_FIRST_USE in os.environ):
+            text = first_use(
+                self.output,
+                self.user_home.state,
+                self.hub_url,
+                ca_file=self.settings.path("ca_file"),
+                token_file=self.settings.path("token_file"),
+                insecure_http=bool(self.settings.insecure_http.value),
+                seconds=self.settings.wait.value,
+            )
+        elif text is None:
             text = first_contact(self)
+        elif origin.startswith("VEEN_PIN") and (self.output.is_log or origin != "VEEN_PIN"):
+            say_trusted(self.output, self.hub_url, text, f"{origin} says so")
         return PinnedKey.parse(text)
 
     @property
@@ -358,6 +370,7 @@ class CliSession:
     def _client(self) -> "SyncClient":
         url, pin = self.hub_url, self.pin  # before the passphrase: a person should not type it in vain
         keystore = self.keystore
+        from veen.api.rules import rules_of
         from veen.client.client import Client
         from veen.client.errors import IdentityInUse
         from veen.client.sync import SyncClient
@@ -378,6 +391,7 @@ class CliSession:
                     retry=Retry(seconds=self.settings.wait.value),
                     call_seconds=self.settings.timeout.value,
                     keys_learned=self._keep_keys,
+                    **rules_of(keystore.secrets.keyring),
                 )
             )
 

@@ -1,8 +1,10 @@
 """First contact: whose key is it? Asked of a person, once; a script must be told (UX: no silent trust)."""
 
+import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -19,6 +21,55 @@ class HubClaim:
     hub_id: str
     first_pk: str  # fixes hub_id; later keys are introduced by it, so this is the one to pin
     current_pk: str
+
+
+TRUST_FIRST_USE: Final = "VEEN_TRUST_ON_FIRST_USE"
+FIRST_USE_OPTION: Final = click.option(
+    "--trust-on-first-use",
+    is_flag=True,
+    envvar=TRUST_FIRST_USE,
+    help=f"Without a pin, believe the key that the hub shows first, and remember it. [{TRUST_FIRST_USE}]",
+)
+_FIRST_USES: Final = "first-use.json"  # URL -> the key that was believed
+
+
+def say_trusted(output: Output, url: str, key: str, ground: str) -> None:
+    """Say which key is trusted as that of a hub, and on what ground; no --quiet leaves it out."""
+    output.notice(f"{key} is trusted as the key of {url}: {ground}", hub=url, hub_pk=key, ground=ground)
+
+
+def first_use(
+    output: Output,
+    state: Path,
+    url: str,
+    *,
+    ca_file: Path | None = None,
+    token_file: Path | None = None,
+    insecure_http: bool = False,
+    seconds: float = 0,
+) -> str:
+    """Return the key of a hub that was believed at its first use, now or earlier; another one is refused later."""
+    from veen.client.errors import NetworkError
+    from veen.client.home import PrivateFs
+
+    fs = PrivateFs(state)
+    path = fs.root / _FIRST_USES
+    known: dict[str, str] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if url in known:
+        say_trusted(output, url, known[url], "it was the key at the first use from here")
+        return known[url]
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            claim = claimed(url, ca_file, token_file, insecure_http=insecure_http)
+            break
+        except NetworkError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(1)
+    fs.replace(_FIRST_USES, json.dumps({**known, url: claim.first_pk}, sort_keys=True).encode() + b"\n")
+    say_trusted(output, url, claim.first_pk, "first use, and nobody has confirmed it")
+    return claim.first_pk
 
 
 def claimed(url: str, ca_file: Path | None, token_file: Path | None, *, insecure_http: bool = False) -> HubClaim:
@@ -85,5 +136,6 @@ def not_pinned(url: str) -> Fail:
         "E.LOCAL.PIN",
         f"{url}: no key of this hub is known",
         "without a pinned key nothing that it signs can be believed",
-        f"ask its operator for hub_pk, then run: veen context add NAME --hub {url} --pin ed25519:HEX",
+        f"ask its operator for hub_pk, then run: veen context add NAME --hub {url} --pin ed25519:HEX;"
+        f" in a container: VEEN_PIN, VEEN_PIN_FILE, or {TRUST_FIRST_USE}=1",
     )

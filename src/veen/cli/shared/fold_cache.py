@@ -7,7 +7,7 @@ its streams. Whoever can open it could as well read the log. It is a cache: dele
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from veen.client.home import PrivateFs
 from veen.client.identity.keyring import StreamKeys
@@ -36,13 +36,18 @@ class CachedFold:
 class FoldCache:
     """The one summary that is kept of a fold over some streams of a hub."""
 
-    def __init__(self, fs: PrivateFs, hub_id: bytes, fold: AnyFold, keys: Sequence[StreamKeys]) -> None:
-        what = (
+    def __init__(
+        self, fs: PrivateFs, hub_id: bytes, fold: AnyFold, keys: Sequence[StreamKeys], *, purpose: str | None = None
+    ) -> None:
+        """`purpose` keeps a summary apart that was made by other rules about entries that cannot be opened."""
+        what: tuple[Any, ...] = (
             fold.name,
             fold.mirrors,
             fold.settings(),
             [(stream_keys.stream_id, stream_keys.reader_pk) for stream_keys in keys],
         )
+        if purpose is not None:
+            what = (*what, purpose)
         self._fs, self._aad = fs, b"veen/fold-cache" + hub_id + state_bytes(what)
         self._path = f"{fold.name}-{H(self._aad).hex()[:32]}"
         self._key = hkdf(

@@ -38,6 +38,7 @@ from typing import IO, Any, Final, TypeVar
 
 import click
 
+from veen.cli.shared.log_lines import LogLines
 from veen.cli.shared.progress import ProgressLine, unmixed
 from veen.cli.shared.records import RecordWriter, aligned
 from veen.cli.shared.text import block, cell, compact, padded, pretty, safe, width_of
@@ -112,6 +113,8 @@ def is_terminal(stream: IO[Any]) -> bool:
 
 
 def _mode_of_stdout() -> Mode:
+    if isinstance(sys.stdout, LogLines):
+        return Mode.NDJSON
     return Mode.HUMAN if is_terminal(sys.stdout) else Mode.PLAIN
 
 
@@ -144,6 +147,11 @@ class Output:
     @property
     def as_json(self) -> bool:
         return self.mode in (Mode.JSON, Mode.NDJSON)
+
+    @property
+    def is_log(self) -> bool:
+        """True if standard output has lines of a log (spec-4 §10.3)."""
+        return isinstance(sys.stdout, LogLines)
 
     @property
     def may_ask(self) -> bool:

@@ -93,7 +93,9 @@ class RecordWriter:
     def close(self) -> None:
         if self._rows is not None:
             self._release()
-        if self._output.mode.value == "json":  # a whole object, also if the command failed half way
+        if self._output.is_log:
+            self._output.echo(compact({"summary": self._summary, "of": self._name}))
+        elif self._output.mode.value == "json":  # a whole object, also if the command failed half way
             self._output.echo(("" if self._count else self._open()) + "\n]" + self._tail())
 
     def _open(self) -> str:

@@ -8,6 +8,7 @@ import click
 
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import FILE, CliSession, client_options, several
+from veen.cli.shared.first_contact import FIRST_USE_OPTION
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
 
@@ -25,13 +26,19 @@ selftest = LazyGroup(
 
 _PROBE_OPTIONS: Final = several(
     click.option(
-        "--issuer-key", type=FILE, help="A file with the private key, in hex, whose capability tokens the hub takes."
+        "--issuer-key",
+        type=FILE,
+        envvar="VEEN_ISSUER_KEY_FILE",
+        help="A file with the private key, in hex, whose capability tokens the hub takes. [VEEN_ISSUER_KEY_FILE]",
     ),
     click.option(
         "--stream",
         type=STREAM,
-        help="The only stream that the hub trusts the issuer for; default: a new one with a random name.",
+        envvar="VEEN_SELFTEST_STREAM",
+        help="The only stream that the hub trusts the issuer for; default: a new one with a random name."
+        " [VEEN_SELFTEST_STREAM]",
     ),
+    FIRST_USE_OPTION,
 )
 
 
@@ -129,7 +136,9 @@ def _issuer_key(path: str | None) -> "SigningKey | None":
 @selftest.verb("core", "What every hub promises: receipts, proofs, refusals, reading.")
 @_PROBE_OPTIONS
 @client_options
-def core(output: Output, session: CliSession, issuer_key: str | None, stream: str | None) -> None:
+def core(
+    output: Output, session: CliSession, issuer_key: str | None, stream: str | None, trust_on_first_use: bool
+) -> None:
     """Check a running hub: identity, receipts, refusals, proofs, checkpoints, reading, attachments.
 
     Writes about twenty small messages to one stream, under keys of its own. A hub that asks for capabilities needs
@@ -139,6 +148,7 @@ def core(output: Output, session: CliSession, issuer_key: str | None, stream: st
     veen selftest core --hub http://127.0.0.1:8080 --pin ed25519:HEX
     veen selftest core --hub http://veen-hub:8080 --pin ed25519:HEX --issuer-key issuer.key --stream veen/selftest/7
     """
+    session.trusts_first_use = trust_on_first_use
     hub = _chosen_hub(session, issuer=_issuer_key(issuer_key), stream=stream)
     _run(output, "core", hub)
 
@@ -148,7 +158,12 @@ def core(output: Output, session: CliSession, issuer_key: str | None, stream: st
 @click.option("--admin-token-file", type=FILE, help="A file with a bearer token of an administrator of the hub.")
 @client_options
 def authority(
-    output: Output, session: CliSession, issuer_key: str | None, stream: str | None, admin_token_file: str | None
+    output: Output,
+    session: CliSession,
+    issuer_key: str | None,
+    stream: str | None,
+    admin_token_file: str | None,
+    trust_on_first_use: bool,
 ) -> None:
     """Check what a running hub enforces of capabilities: issuer, subject, streams, expiry, rate, revocation.
 
@@ -158,6 +173,7 @@ def authority(
     \b
     veen selftest authority --hub http://veen-authority:8080 --pin ed25519:HEX --issuer-key issuer.key
     """
+    session.trusts_first_use = trust_on_first_use
     admin = None if admin_token_file is None else Path(admin_token_file)
     hub = _chosen_hub(session, issuer=_issuer_key(issuer_key), stream=stream, admin_token_file=admin)
     if hub is None:
@@ -197,9 +213,9 @@ def federated(
 ) -> None:
     """Check two running hubs: whose identity is whose, attest and copy in both directions, folds over copies.
 
-    Writes small messages under keys of its own; both hubs must admit clients without capabilities. Without --hub two
-    hubs are started for it, as processes, and removed again; then a replica is tried as well, which would copy the
-    whole of a hub of yours.
+    Writes small messages under keys of its own; both hubs must admit clients without capabilities. Without a hub on
+    the command line two hubs are started for it, as processes, and removed again; then a replica is tried as well,
+    which would copy the whole of a hub of yours.
 
     \b
     veen selftest federated
@@ -208,7 +224,9 @@ def federated(
     from veen.client.verify.pin import HubPin
     from veen.selftest.world import HubAt
 
-    hub = _chosen_hub(session)
+    # A default context, which nobody named here, is the first of two hubs only if there is a second one.
+    is_alone = peer_hub is None and peer_pin is None and session.settings.is_implied("hub")
+    hub = None if is_alone else _chosen_hub(session)
     if (hub is None) != (peer_hub is None) or (peer_hub is None) != (peer_pin is None):
         raise click.UsageError("give both hubs, --hub and --peer-hub with --peer-pin, or none")
     peer = None

@@ -14,7 +14,7 @@ Rules that keep a pin a pin, and a token with its hub:
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +40,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "wait": "VEEN_WAIT",
     "timeout": "VEEN_TIMEOUT",
 }
+PIN_FILE: Final = "VEEN_PIN_FILE"
 _FLAGS: Final[Mapping[str, str]] = {"hub_pk": "--pin"}
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "mode": "full",
@@ -147,6 +148,29 @@ def resolve(
     if not asked["hub_id"][0] and values["hub_pk"].value != table.get("hub_pk"):
         values["hub_id"] = _UNSET  # it belongs to the key of the context, and another key is asked for
     return ClientSettings(context=context, **values)
+
+
+def resolve_with_files(
+    flags: Mapping[str, str | None], env: Mapping[str, str], project: ConfigFile, user: ConfigFile
+) -> ClientSettings:
+    """Return what `resolve` returns; the pin may also be in the file that VEEN_PIN_FILE names, as a mounted Secret."""
+    path = env.get(PIN_FILE)
+    if not path or env.get("VEEN_PIN") or flags.get("hub_pk") is not None:
+        return resolve(flags, env, project, user)
+    settings = resolve(flags, {**env, "VEEN_PIN": read_pin_file(path, PIN_FILE)}, project, user)
+    if settings.hub_pk.origin != "VEEN_PIN":
+        return settings
+    return replace(settings, hub_pk=Value(settings.hub_pk.value, f"{PIN_FILE}, {path}"))
+
+
+def read_pin_file(path: str, variable: str) -> str:
+    """Return the pin in a file that a variable names."""
+    try:
+        return Path(path).read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        cause = exc.strerror if isinstance(exc, OSError) else "it is no text"
+        hint = "put ed25519: and 64 hex digits there: veen hub key show --data-dir DIR --only-pin"
+        raise SettingsError("E.USAGE", f"{variable}: {path} cannot be read", str(cause), hint) from exc
 
 
 def _project_chose(context: Value, file: ConfigFile | None, project: ConfigFile, user: ConfigFile) -> bool:

@@ -19,7 +19,6 @@ from typing import Annotated, Final, Self
 
 from veen.client.errors import CardInvalid
 from veen.client.generations.records import (
-    CARD_SCHEMA,
     GENERATION_SCHEMA,
     JOIN_SCHEMA,
     MAX_WRAPS,
@@ -40,6 +39,7 @@ from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.crypto import x25519
 from veen.core.errors import FormatError, SignatureError
 from veen.core.event import Event
+from veen.core.objects.card import CARD_SCHEMA
 from veen.core.wire import LEFT_OUT_EMPTY, Bytes32, Length, Map, Part, Size, Uint
 
 GRACE_SEC: Final = 600  # after a new generation, what is sealed to an older one still counts for so long

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from veen.client.client import Client
-from veen.client.errors import GenerationRefused, NotOwner, NotReader
+from veen.client.errors import GenerationRefused, NotOwner, NotReader, UnknownStream
 from veen.client.generations import records
 from veen.client.generations.fold import KeyState
 from veen.client.identity.card import IdentityCard
@@ -19,6 +19,7 @@ from veen.client.identity.keyring import Stream, StreamKeys
 from veen.client.send.writing import Sent
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import LimitError
+from veen.core.objects.card import CARD_SCHEMA
 
 _TRIES: Final = 3  # of a record whose number another device of the owner took
 
@@ -168,9 +169,22 @@ async def announce_card(client: Client, identity: Identity, stream: Stream) -> S
     card = IdentityCard.issue(identity.id_sign, dh_pk=identity.dh_pk, client_id=client.client_id, name=identity.name)
     body = records.AuthorCard(card=card).to_bytes()
     if keys.owner_pk is None:
-        return await client.send(stream, body, schema=records.CARD_SCHEMA)
-    return await _publish(client, keys, keys.owner_pk, body, records.CARD_SCHEMA)
+        return await client.send(stream, body, schema=CARD_SCHEMA)
+    return await _publish(client, keys, keys.owner_pk, body, CARD_SCHEMA)
 
 
 async def _publish(client: Client, keys: StreamKeys, owner_pk: bytes, body: bytes, schema: bytes) -> Sent:
     return await client.send(records.control_keys(keys.stream_id, owner_pk), body, schema=schema)
+
+
+async def owner_client_ids(client: Client, stream: Stream) -> frozenset[bytes]:
+    """Return the client keys that the owner of a stream announced in it, and our own if we are the owner (D-186)."""
+    try:
+        owner_pk = client.keyring.owner_of(stream)
+    except UnknownStream:
+        return frozenset()
+    if owner_pk is None:
+        return frozenset()
+    state = await client.key_state(stream)
+    announced = {row.client_id for row in state.authors if row.id_sign_pk == owner_pk} if state is not None else set()
+    return frozenset(announced | set(client.client_ids if client.id_sign_pk == owner_pk else ()))

@@ -36,6 +36,7 @@ from veen.core.crypto import ed25519, hpke, x25519
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FormatError, InvalidKeyError, OpenError, SignatureError
 from veen.core.hashing import Ht, u64be
+from veen.core.objects.card import CARD_SCHEMA, CardRecord
 from veen.core.schema_id import schema_id
 from veen.core.wire import LEFT_OUT_EMPTY, Bytes32, Bytes64, Length, Map, Part, Size, Uint
 
@@ -43,7 +44,6 @@ GENERATION_SCHEMA: Final = schema_id("veen.keys.generation.v1")
 WRAP_SCHEMA: Final = schema_id("veen.keys.wrap.v1")
 JOIN_SCHEMA: Final = schema_id("veen.keys.join.v1")
 SHRED_SCHEMA: Final = schema_id("veen.keys.shred.v1")
-CARD_SCHEMA: Final = schema_id("veen.card.v1")
 KEY_SCHEMAS: Final = frozenset((GENERATION_SCHEMA, WRAP_SCHEMA, JOIN_SCHEMA, SHRED_SCHEMA, CARD_SCHEMA))
 
 MAX_WRAPS: Final = 8_192  # of one message: about 800 KB
@@ -351,7 +351,7 @@ class KeyShred(_Signed, kind="key shredding"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuthorCard(Map, kind="author card"):
-    """The author of the message is the identity on this card: both keys sign, the one on the card and its own."""
+class AuthorCard(CardRecord):
+    """The record of veen.card.v1 with a card that has a text form."""
 
     card: IdentityCard

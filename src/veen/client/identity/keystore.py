@@ -11,25 +11,25 @@ has to be asked for by name (`--insecure-plain-keystore`).
 
 import contextlib
 import os
-import unicodedata
 from dataclasses import dataclass, replace
 from hmac import compare_digest
 from typing import Annotated, ClassVar, Final, Self
 
-from nacl.bindings import crypto_pwhash_alg, crypto_pwhash_ALG_ARGON2ID13, crypto_pwhash_SALTBYTES
-from nacl.exceptions import CryptoError
+from nacl.bindings import crypto_pwhash_SALTBYTES
 
 from veen.client.errors import IdentityExists, KeystoreDamaged, LocalError, WrongPassphrase
 from veen.client.home import CARD, KEYSTORE, Home
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.identity import Identity, Random
+from veen.client.identity.passphrases import Kdf
 from veen.client.identity.prekey import PrekeySecret, kept
+from veen.client.identity.recovery import MAX_SLOTS, RecoverySlot, open_slots
 from veen.client.identity.secrets import Secrets
 from veen.core import cbor
 from veen.core.crypto import aead, hkdf
 from veen.core.errors import FormatError, OpenError
 from veen.core.hashing import Ht
-from veen.core.wire import Map, Size, Uint
+from veen.core.wire import LEFT_OUT_EMPTY, Length, Map, Size, Uint
 from veen.fs.inside import FileRefused, check_size
 from veen.fs.local import Fs
 
@@ -37,39 +37,13 @@ MAX_KEYSTORE_BYTES: Final = 4 * 1024 * 1024
 MAX_CARD_BYTES: Final = 4_096  # a card as text has less than a quarter of that
 _SUM_BYTES: Final = 32
 _CHECK_BYTES: Final = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kdf:
-    """How a passphrase becomes a key. What may be written and what is read have the same bounds."""
-
-    memory_kib: int = 64 * 1024
-    passes: int = 3
-
-    MIN_MEMORY_KIB: ClassVar[int] = 8  # libsodium's own; 0 in a file without passphrase
-    MAX_MEMORY_KIB: ClassVar[int] = 256 * 1024
-    MAX_PASSES: ClassVar[int] = 16
-
-    def key(self, passphrase: str, salt: bytes) -> bytes:
-        """Judged before anything is allocated: a hostile header costs nothing."""
-        if not self.MIN_MEMORY_KIB <= self.memory_kib <= self.MAX_MEMORY_KIB or not 1 <= self.passes <= self.MAX_PASSES:
-            raise KeystoreDamaged(
-                f"it asks for {self.memory_kib} KiB and {self.passes} passes of argon2id;"
-                f" at most {self.MAX_MEMORY_KIB} KiB and {self.MAX_PASSES} passes are done"
-            )
-        # The same characters typed on another system may arrive composed otherwise.
-        secret = unicodedata.normalize("NFC", passphrase).encode(errors="surrogatepass")
-        try:
-            return crypto_pwhash_alg(
-                aead.KEY_BYTES, secret, salt, self.passes, self.memory_kib * 1024, crypto_pwhash_ALG_ARGON2ID13
-            )
-        except CryptoError as exc:
-            raise LocalError(f"argon2id could not run with {self.memory_kib} KiB of memory") from exc
+_SEALED: Final = 8  # keys of two fields in the map
+_CHECKSUM: Final = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedKeystore(Map, kind="keystore"):
-    """The bytes of keystore.enc. Everything before `sealed` is its associated data."""
+    """The bytes of keystore.enc. Everything but `sealed` and `checksum` is its associated data."""
 
     MAX_BYTES: ClassVar[int] = MAX_KEYSTORE_BYTES
 
@@ -80,7 +54,8 @@ class SealedKeystore(Map, kind="keystore"):
     key_check: Annotated[bytes, Size(_CHECK_BYTES)]
     nonce: Annotated[bytes, Size(aead.NONCE_BYTES)]
     sealed: bytes
-    checksum: Annotated[bytes, Size(_SUM_BYTES)]  # of all before it, for accidents only
+    checksum: Annotated[bytes, Size(_SUM_BYTES)]  # of everything else, for accidents only
+    recovery: Annotated[tuple[RecoverySlot, ...], Length(1, MAX_SLOTS), LEFT_OUT_EMPTY] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -88,7 +63,7 @@ class SealedKeystore(Map, kind="keystore"):
 
     def header(self) -> bytes:
         tree = self.to_tree()
-        return cbor.encode({key: tree[key] for key in range(1, 8)})
+        return cbor.encode({key: value for key, value in tree.items() if key not in (_SEALED, _CHECKSUM)})
 
     def sum(self) -> bytes:
         return Ht("veen/keystore-sum", self.header() + self.sealed)
@@ -221,10 +196,52 @@ class Keystore:
         self.save(replace(self.secrets, identity=identity, prekeys=kept((*self.secrets.prekeys, prekey), now)))
         return identity
 
+    @classmethod
+    def recover(cls, fs: Fs, secret: str, *, random: Random = os.urandom) -> Self:
+        """Open with a recovery key or a second passphrase. Raise WrongPassphrase if the file has no slot for it."""
+        sealed = SealedKeystore.read(fs)
+        return cls.open(fs, None, key=open_slots(sealed.recovery, secret, sealed.salt), random=random)
+
     def change_passphrase(self, passphrase: str | None, *, kdf: Kdf | None = None) -> None:
-        """New salt, new key; the old passphrase opens only old copies of the file."""
+        """Seal with a new salt and a new key; the old passphrase opens only old copies of the file."""
+        self._reseal(passphrase, kdf, self.recoveries)
+
+    @property
+    def recoveries(self) -> tuple[RecoverySlot, ...]:
+        """Further ways to open this keystore."""
+        return self._header.recovery
+
+    def make_recovery_key(self) -> tuple[RecoverySlot, str]:
+        """Make a random recovery key. Return its slot, for `add_recovery`, and its text, which nothing keeps."""
+        return RecoverySlot.for_key(self._root, self.salt, self._random)
+
+    def make_recovery_passphrase(self, passphrase: str, *, kdf: Kdf | None = None) -> RecoverySlot:
+        """Return the slot of a second passphrase, which opens this keystore by `recover` alone."""
+        return RecoverySlot.for_passphrase(passphrase, kdf or Kdf(), self._root, self.salt, self._random)
+
+    def add_recovery(self, slot: RecoverySlot) -> None:
+        """Keep a slot that was made for this keystore since its passphrase changed last, durably."""
+        if self.is_plain:
+            raise LocalError("the keystore has no passphrase that could be lost: every command opens it")
+        if len(self.recoveries) == MAX_SLOTS:
+            raise LocalError(f"the keystore has {MAX_SLOTS} recovery secrets already: remove one first")
+        self._write(replace(self._header, recovery=(*self.recoveries, slot)), self._root, self.secrets)
+
+    def remove_recovery(self, slot_id: str, passphrase: str, *, kdf: Kdf | None = None) -> None:
+        """Remove a recovery secret, and seal the keystore under a new key.
+
+        A new key, because the removed secret still opens older copies of the file, and these hold the key of before.
+        `passphrase` seals the keystore from now on.
+        """
+        rest = tuple(slot for slot in self.recoveries if slot.id != slot_id)
+        if len(rest) == len(self.recoveries):
+            raise LocalError(f"the keystore has no recovery secret {slot_id!r}")
+        self._reseal(passphrase, kdf, rest)
+
+    def _reseal(self, passphrase: str | None, kdf: Kdf | None, slots: tuple[RecoverySlot, ...]) -> None:
         header, root = _fresh_header(passphrase, kdf or Kdf(), self._random)
-        self._write(header, root, self.secrets)
+        slots = tuple(slot.resealed(root, header.salt, self._random) for slot in slots)
+        self._write(replace(header, recovery=() if passphrase is None else slots), root, self.secrets)
 
     def __repr__(self) -> str:
         return f"Keystore({self.identity!r}, {'plain' if self.is_plain else 'sealed'})"

@@ -1,14 +1,21 @@
-"""Which passphrases are too weak to protect a keystore: a length, and a rough estimate of what guessing costs.
+"""Passphrases: how one is stretched into a key, and which are too weak to protect a keystore.
 
-The estimate is meant to catch what people type without thinking: short words, repetitions, runs along the alphabet or
-the keyboard, and the passwords that every list of guesses begins with. It is no dictionary and praises nothing.
+A passphrase has a minimum length and a minimum of guesses that a program would need, roughly estimated. The estimate
+catches what people type without thinking: short words, repetitions, runs along the alphabet or the keyboard, and the
+passwords that every list of guesses begins with. It is not a dictionary, and it does not call a passphrase good.
 """
 
 import math
 import re
-from typing import Final
+import unicodedata
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
-from veen.client.errors import LocalError
+from nacl.bindings import crypto_pwhash_alg, crypto_pwhash_ALG_ARGON2ID13
+from nacl.exceptions import CryptoError
+
+from veen.client.errors import KeystoreDamaged, LocalError
+from veen.core.crypto import aead
 
 MIN_CHARACTERS: Final = 10
 MIN_BITS: Final = 40.0
@@ -71,6 +78,34 @@ _ROWS: Final = (
     "yxcvbnm",
 )
 _LEET: Final = str.maketrans("013457@$", "oleastas")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kdf:
+    """Parameters of argon2id, which stretches a passphrase. The same bounds hold for writing and for reading."""
+
+    memory_kib: int = 64 * 1024
+    passes: int = 3
+
+    MIN_MEMORY_KIB: ClassVar[int] = 8  # libsodium's own; 0 in a file without passphrase
+    MAX_MEMORY_KIB: ClassVar[int] = 256 * 1024
+    MAX_PASSES: ClassVar[int] = 16
+
+    def key(self, passphrase: str, salt: bytes) -> bytes:
+        """Stretch a passphrase. The bounds are checked before anything is allocated: a hostile header costs nothing."""
+        if not self.MIN_MEMORY_KIB <= self.memory_kib <= self.MAX_MEMORY_KIB or not 1 <= self.passes <= self.MAX_PASSES:
+            raise KeystoreDamaged(
+                f"it asks for {self.memory_kib} KiB and {self.passes} passes of argon2id;"
+                f" at most {self.MAX_MEMORY_KIB} KiB and {self.MAX_PASSES} passes are done"
+            )
+        # The same characters typed on another system may arrive composed otherwise.
+        secret = unicodedata.normalize("NFC", passphrase).encode(errors="surrogatepass")
+        try:
+            return crypto_pwhash_alg(
+                aead.KEY_BYTES, secret, salt, self.passes, self.memory_kib * 1024, crypto_pwhash_ALG_ARGON2ID13
+            )
+        except CryptoError as exc:
+            raise LocalError(f"argon2id could not run with {self.memory_kib} KiB of memory") from exc
 
 
 class WeakPassphrase(LocalError, code="E.LOCAL.WEAK"):

@@ -15,7 +15,8 @@ from typing import Final
 from veen.client import agent, desktop_keyring
 from veen.client.errors import IdentityExists, IdentityInUse, SettingsError, WrongPassphrase
 from veen.client.home import Home, PrivateFs, read_secret
-from veen.client.identity.keystore import Kdf, Keystore, SealedKeystore, create_identity, open_identity
+from veen.client.identity.keystore import Keystore, SealedKeystore, create_identity, open_identity
+from veen.client.identity.passphrases import Kdf
 
 _MAX_PASSPHRASE_BYTES: Final = 4096
 _OTHERS_SECONDS: Final = 30  # for another process to make an identity

@@ -226,9 +226,10 @@ def check_set(source: Fs, hub_pks: Sequence[bytes] = ()) -> PortableSet:
     entries = EntryCheck(signers)
     messages = _objects(source, _PAYLOADS, Msg) if _size(manifest, _PAYLOADS) else None
     for receipt in _objects(source, _RECEIPTS, Receipt):
-        entries.receipt(_RECEIPTS, receipt)
-        if messages is not None:
-            entries.payload(_PAYLOADS, next(messages, None), receipt)
+        msg = next(messages, None) if messages is not None else None
+        entries.add(_RECEIPTS, receipt, _PAYLOADS, msg)
+        if messages is not None and msg is None:
+            raise PortableSetInvalid(_PAYLOADS, "there are fewer messages than receipts")
     if messages is not None and next(messages, None) is not None:
         raise PortableSetInvalid(_PAYLOADS, "there are more messages than receipts")
     attachments = [listed for listed in manifest.files if listed.path.startswith(f"{ATTACHMENTS}/")]

@@ -1,6 +1,7 @@
 """What the entries, checkpoints and attachments of a portable set must fulfil (D-72)."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from veen.client.errors import PortableSetInvalid
 from veen.client.portable.set_files import Listed
@@ -9,55 +10,54 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
+from veen.core.run_check import Fault, Pair, Rule, RunCheck, check_signatures
 from veen.core.tree.mmr import Mmr
+
+_RECEIPT: Final = {  # words for what is wrong with a RECEIPT, the first rule first
+    Rule.HUB_SIG: "hub_sig is by none of the hub keys",
+    Rule.ROOT: "the entries do not fold into its root (I3)",
+}
+_MESSAGE: Final = {  # and with its MSG
+    Rule.CT_HASH: "MSG: ct_hash is not the hash of the ciphertext (I1)",
+    Rule.AUTHOR_SIG: "MSG: sig does not verify under client_id",
+    Rule.LABEL: "the message is not the one of the receipt (I2)",
+    Rule.LEAF: "the message is not the one of the receipt (I2)",
+    Rule.ACK_AHEAD: "prev_ack {0.actual} names an entry that did not exist yet (I6)",
+    Rule.ACK_BACK: "prev_ack goes back from {0.expected} to {0.actual} (I6)",
+    Rule.CLIENT_SEQ: "client_seq is {0.actual}, {0.expected} follows (I8, I9)",
+}
 
 
 class EntryCheck:
-    """Receipts and their messages, one after another: order, signatures, and the tree where it begins at entry 1."""
+    """Receipts and their messages, one after another: sorted, signed, and each label a run as far as it is here."""
 
     def __init__(self, hubs: Sequence[HubIdentity]) -> None:
         self.count = 0
         self._hubs = list(hubs)
-        self._last: Receipt | None = None
-        self._tree: Mmr | None = None  # of the current label, as long as no entry is missing
+        self._check = RunCheck(bytes(32), Mmr())
 
-    def receipt(self, path: str, receipt: Receipt) -> None:
-        last = self._last
-        if last is not None and (receipt.label, receipt.stream_seq) <= (last.label, last.stream_seq):
+    def add(self, path: str, receipt: Receipt, payloads: str, msg: Msg | None) -> None:
+        """Check the next entry; PortableSetInvalid names the file of the RECEIPT or of the MSG."""
+        if (receipt.label, receipt.stream_seq) <= (self._check.label, self._check.size):
             raise PortableSetInvalid(path, f"{_place(receipt)}: not sorted by label and stream_seq")
-        self._check_signature(path, receipt)
-        if last is None or last.label != receipt.label:
-            self._tree = Mmr()
-        if self._tree is not None and self._tree.size + 1 == receipt.stream_seq:
-            self._tree.append(receipt.leaf_hash)
-            if self._tree.root() != receipt.mmr_root:
-                raise PortableSetInvalid(path, f"{_place(receipt)}: the entries do not fold into its root (I3)")
-        else:
-            self._tree = None
-        self._last = receipt
+        if receipt.label != self._check.label:
+            self._check = RunCheck(receipt.label, Mmr())
+        self._check.skip(receipt.stream_seq - self._check.size - 1)
+        faults = {fault.rule: fault for fault in (*self._check.append(msg, receipt), *self._unsigned(msg, receipt))}
+        for where, words in ((path, _RECEIPT), (payloads, _MESSAGE)):
+            for rule in words:
+                if rule in faults:
+                    raise PortableSetInvalid(where, f"{_place(receipt)}: {words[rule].format(faults[rule])}")
         self.count += 1
 
-    def payload(self, path: str, msg: Msg | None, receipt: Receipt) -> None:
-        if msg is None:
-            raise PortableSetInvalid(path, f"{_place(receipt)}: the message is missing")
-        try:
-            msg.verify()
-        except VerifyError as exc:
-            raise PortableSetInvalid(path, f"{_place(receipt)}: {exc}") from exc
-        if msg.label != receipt.label or msg.leaf_hash() != receipt.leaf_hash:
-            raise PortableSetInvalid(path, f"{_place(receipt)}: the message is not the one of the receipt (I2)")
-
-    def _check_signature(self, path: str, receipt: Receipt) -> None:
-        """By one of the hubs. The one that signed the last receipt is asked first."""
+    def _unsigned(self, msg: Msg | None, receipt: Receipt) -> list[Fault]:
+        """Verify the signatures, by one of the hubs. The one that signed the last receipt is asked first."""
+        faults = check_signatures([Pair(msg, receipt)], None)[0][0]
         for place, hub in enumerate(self._hubs):
-            try:
-                hub.verify_receipt(receipt)
-            except VerifyError:
-                continue
-            self._hubs.insert(0, self._hubs.pop(place))
-            return
-        if self._hubs:
-            raise PortableSetInvalid(path, f"{_place(receipt)}: hub_sig is by none of the hub keys")
+            if not check_signatures([Pair(None, receipt)], hub)[0][0]:
+                self._hubs.insert(0, self._hubs.pop(place))
+                return faults
+        return [*faults, Fault(Rule.HUB_SIG, receipt.stream_seq)] if self._hubs else faults
 
 
 def check_checkpoints(path: str, checkpoints: Iterable[Checkpoint], hubs: Sequence[HubIdentity]) -> int:

@@ -7,7 +7,7 @@ that were sealed once are only ever sent again as they are.
 import hashlib
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from veen.client.identity.identity import Random
@@ -97,11 +97,21 @@ class Prepared:
 class Sealer:
     """Makes the messages of one writer for one label."""
 
-    __slots__ = ("_key", "_limits", "_profile", "_profile_id", "_random", "_reader_pk", "label")
+    __slots__ = ("_expiry", "_key", "_limits", "_profile", "_profile_id", "_random", "_reader_pk", "label")
 
     def __init__(
-        self, key: SigningKey, label: bytes, reader_pk: bytes, profile: Profile, *, limits: Limits, random: Random
+        self,
+        key: SigningKey,
+        label: bytes,
+        reader_pk: bytes,
+        profile: Profile,
+        *,
+        limits: Limits,
+        random: Random,
+        expiry: Callable[[], int] | None = None,
     ) -> None:
+        """`expiry` gives `expires_at` to messages that have none; a draft stays the same draft without it."""
+        self._expiry = expiry
         self.label = label
         self._key, self._reader_pk, self._limits, self._random = key, reader_pk, limits, random
         self._profile, self._profile_id = profile, profile.profile_id()
@@ -129,6 +139,8 @@ class Sealer:
             prev_ack=prev_ack,
             auth_ref=auth_ref,
         )
+        if draft.expires_at is None and self._expiry is not None:
+            draft = replace(draft, expires_at=self._expiry())
         sealed = seal(
             reader_pk or self._reader_pk,
             binding,

@@ -6,7 +6,7 @@ give back what they proved.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -16,6 +16,7 @@ from veen.client.identity.identity import Identity, Random
 from veen.client.identity.keyring import Keyring, Stream, StreamKeys, StreamRef
 from veen.client.read.attachments import Attachments
 from veen.client.read.reading import LabelReader
+from veen.client.send.rules import LabelAdvice
 from veen.client.send.sealing import Sealer
 from veen.client.send.writing import Sent, Writer
 from veen.client.session import HubSession
@@ -69,6 +70,7 @@ class Labels:
         self.keyring = keyring  # replaced by whoever learns of a new generation (veen.client.generations)
         self.personal: dict[bytes, tuple[StreamKeys, ...]] = {}  # by stream_id: keys of an inbox, which no keyring has
         self._mode, self._random, self._profile = mode, random, profile
+        self.advice: dict[bytes, LabelAdvice | None] = {}  # by label; asked for before its writer is made
         self.attachments = Attachments(session, identity.client_key.key)
         self._writers: OrderedDict[bytes, Writer] = OrderedDict()
         self._opening = asyncio.Lock()
@@ -130,7 +132,8 @@ class Labels:
     async def _open(self, target: Target) -> Writer:
         session = self._session
         key = self._identity.client_key.key
-        profile = self._profile or session.profile()
+        advice = self.advice.get(target.label)
+        profile = self._profile or self._advised_profile(advice) or session.profile()
         state = await asyncio.to_thread(self._store.load, session.hub_id, target.label, key.public)
         if state is None:
             state = LabelState(
@@ -145,7 +148,10 @@ class Labels:
         sealer = None
         if target.keys:
             reader_pk = target.keys[0].reader_pk
-            sealer = Sealer(key, target.label, reader_pk, profile, limits=session.limits, random=self._random)
+            sealer = Sealer(
+                key, target.label, reader_pk, profile, limits=session.limits, random=self._random,
+                expiry=None if advice is None or advice.retention_sec is None else self._expiry(advice.retention_sec),
+            )  # fmt: skip
         return Writer(
             session,
             self._store,
@@ -155,6 +161,15 @@ class Labels:
             upload=self.attachments.put_all,
             cursor=partial(session.client_cursor, key, target.label),
         )
+
+    def _advised_profile(self, advice: LabelAdvice | None) -> Profile | None:
+        """Return the profile of the hub that pads as advised; None if it has none, or nothing is advised."""
+        by_block = {profile.pad_block: profile for profile in reversed(self._session.status.profiles)}
+        blocks = () if advice is None else advice.pad_blocks
+        return next((by_block[block] for block in blocks if block in by_block), None)
+
+    def _expiry(self, retention_sec: int) -> Callable[[], int]:
+        return lambda: self._session.hub_now() + retention_sec
 
     def take_recovered(self) -> list[Sent]:
         """What was delivered late by any writer since this was last asked, in the order of their labels."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from veen.client.errors import HubRefused
+from veen.client.generations.owning import owner_client_ids
 from veen.client.send.captokens import describe
 from veen.client.send.grants import TokenGrant
 from veen.client.transport.calls import is_not_found
@@ -121,7 +122,9 @@ async def _grant(console: Console, auth_ref: bytes) -> TokenGrant | None:
 
 
 async def _revoked(console: Console) -> set[bytes]:
-    folded = await console.events.folded(RealmFold(), now=now())
+    fold = RealmFold()
+    emitters = {stream: await owner_client_ids(console.client, stream) for stream in fold.unowned_streams}
+    folded = await console.events.folded(fold.with_emitters(emitters), now=now())
     return {record.target for record in folded.state.revocations if folded.state.revoked(
         record.kind, record.target, folded.as_of)}  # fmt: skip
 

@@ -14,7 +14,7 @@ from veen.core.crypto import ed25519
 from veen.core.errors import MalformedError, SignatureError, VerifyError
 from veen.core.hashing import H, Ht
 from veen.core.objects.captoken import CapToken
-from veen.core.objects.policies import PolicyAuthority, PolicyRevocation
+from veen.core.objects.policies import PolicyAuthority, PolicyBounds, PolicyRevocation
 from veen.core.wire import (
     Bytes32,
     Bytes64,
@@ -42,6 +42,7 @@ __all__ = [
     "LimitsSet",
     "OuterKey",
     "PolicyAuthority",
+    "PolicyBounds",
     "PolicyRevocation",
     "RequestDone",
     "RetentionDrop",
@@ -192,6 +193,7 @@ BODIES: Final[dict[str, type[Wire]]] = {
         HubFence,
         HubPromote,
         RequestDone,
+        PolicyBounds,
     )
 }
 

@@ -152,10 +152,14 @@ class Msg(Wire, kind="MSG"):
         if sha256(self.ciphertext).digest() != self.ct_hash:
             raise VerifyError("MSG: ct_hash is not the hash of the ciphertext (I1)")
 
+    def is_signed(self, digest: bytes) -> bool:
+        """Return True if client_id signed this `signing_digest`."""
+        return ed25519.verify(self.client_id, digest, self.sig)
+
     def verify(self) -> None:
         """Raise unless the ciphertext is the one that client_id signed."""
         self.check_ct_hash()
-        if not ed25519.verify(self.client_id, self.signing_digest(), self.sig):
+        if not self.is_signed(self.signing_digest()):
             raise SignatureError("MSG: sig does not verify under client_id")
 
 

@@ -15,6 +15,7 @@ REVOCATION_KINDS: Final = ("client-id", "auth-ref", "cap-token")
 SINGLE_PRIMARY: Final = "single-primary"
 MULTI_PRIMARY: Final = "multi-primary"
 AUTHORITY_POLICIES: Final = (SINGLE_PRIMARY, MULTI_PRIMARY)
+BOUND_KINDS: Final = ("label", "stream")
 FOREVER: Final = 1 << 64  # behind every time that can be written
 MAX_POLICY_ITEMS: Final = 256  # of one control record
 _MAX_REPLICAS: Final = 16
@@ -77,3 +78,27 @@ class PolicyAuthority(Part, kind="policy.authority"):
     @property
     def until(self) -> int:
         return max(item.until for item in self.authorities)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeBound(Part, kind="size bound"):
+    """The largest MSG that a label, or any label of a stream, may get (D-127). 0 lifts the bound."""
+
+    kind: Annotated[str, Choice(*BOUND_KINDS)]
+    target: Bytes32  # a label, or a stream_id
+    max_msg_bytes: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyBounds(Part, kind="policy.bounds"):
+    """Bounds the hub did not know before; they count from the second after this record on (D-127)."""
+
+    bounds: Annotated[tuple[SizeBound, ...], Length(1, MAX_POLICY_ITEMS)]
+
+    @property
+    def until(self) -> int:
+        return FOREVER
+
+
+PolicyBody = PolicyRevocation | PolicyAuthority | PolicyBounds
+POLICY_BODIES: Final = (PolicyRevocation, PolicyAuthority, PolicyBounds)

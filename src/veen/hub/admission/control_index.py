@@ -8,11 +8,10 @@ from veen.core.objects.control import (
     ControlRecord,
     KeyRotate,
     OuterKey,
-    PolicyAuthority,
-    PolicyRevocation,
     RequestDone,
     StreamRegister,
 )
+from veen.core.objects.policies import POLICY_BODIES
 from veen.storage.index import RecordRow
 from veen.storage.store import Store
 
@@ -50,7 +49,7 @@ class ControlIndex:
         """The policy records behind one of the control journal, in order; at most `limit`."""
         rows = [
             row
-            for kind in (PolicyRevocation.KIND, PolicyAuthority.KIND)
+            for kind in (body.KIND for body in POLICY_BODIES)
             for row in self._store.control_rows(kind, b"", after_seq=after_seq, limit=limit)
         ]
         return map(self._record, sorted(rows, key=lambda row: row.seq)[:limit])

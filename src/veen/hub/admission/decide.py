@@ -106,10 +106,17 @@ def _check_ciphertext(ciphertext: bytes, limits: Limits) -> Refuse | None:
 
 
 def decide(
-    state: LogState, policy: Policy, resolver: Resolver, msg: Msg | Checked, hub_ts: int, find_entry: FindEntry
+    state: LogState,
+    policy: Policy,
+    resolver: Resolver,
+    msg: Msg | Checked,
+    hub_ts: int,
+    find_entry: FindEntry,
+    *,
+    size: int = 0,
 ) -> Accept | Refuse:
-    """The auth stage after the signature, and the commit stage."""
-    decision = _decide(state, policy, resolver, msg, hub_ts)
+    """The auth stage after the signature, and the commit stage. `size` is the number of bytes of the MSG."""
+    decision = _decide(state, policy, resolver, msg, hub_ts, size)
     return located(state, msg, decision, find_entry) if isinstance(decision, Refuse) else decision
 
 
@@ -125,7 +132,9 @@ def located(state: LogState, msg: Msg | Checked, refuse: Refuse, find_entry: Fin
     return replace(refuse, detail={**refuse.detail, "label": msg.label.hex(), "stream_seq": entry[0]})
 
 
-def _decide(state: LogState, policy: Policy, resolver: Resolver, msg: Msg | Checked, hub_ts: int) -> Accept | Refuse:
+def _decide(
+    state: LogState, policy: Policy, resolver: Resolver, msg: Msg | Checked, hub_ts: int, size: int
+) -> Accept | Refuse:
     label = state.labels.get(msg.label)
     cap = state.caps.get(msg.auth_ref) if msg.auth_ref is not None else None
     # (stream_id, epoch) of the message's label; an empty stream_id where the hub does not know it (D-24).
@@ -154,6 +163,8 @@ def _decide(state: LogState, policy: Policy, resolver: Resolver, msg: Msg | Chec
             return refused
     if place is None or (cap is not None and not _in_scope(cap.token, place, policy)):
         return Refuse(Refusal.CAP_SCOPE, {"label": msg.label.hex()})
+    if 0 < (largest := state.policies.max_msg_bytes(msg.label, place[0], hub_ts)) < size:  # D-127
+        return Refuse(Refusal.FIELD_SIZE, {"field": "msg", "actual": size, "max_allowed": largest})
     if kex1 is not None and (refused := check_revocation(state, cap, msg.client_id, hub_ts)):
         return refused
     if cap is not None:

@@ -142,6 +142,12 @@ _GETS: Final[dict[str, tuple[str, type[Wire] | list[type[Wire]], dict[str, Schem
     "/readyz": ("The hub admits messages", ReadyResponse, {}),
     "/version": ("Versions", VersionResponse, {}),
     "/tooling/anchor": ("Anchors beside their checkpoints", AnchorsResponse, {"label": _LABEL, "from": _UINT}),
+    "/tooling/checkpoint_latest": ("The CHECKPOINT of a whole label", Checkpoint, {"label": _LABEL}),
+    "/tooling/checkpoint_range": (
+        "Checkpoints by epoch",
+        [Checkpoint],
+        {"epoch_min": _UINT, "epoch_max": _UINT, "label": _LABEL, "after": _LABEL},
+    ),
     "/tooling/identity": ("The keys of the hub", IdentityResponse, {}),
     "/tooling/policy": ("Policy records (administrators)", PolicyRecordsResponse, {"after": _UINT}),
     "/tooling/status": ("What a client needs to know", StatusResponse, {}),
@@ -152,6 +158,7 @@ _GETS: Final[dict[str, tuple[str, type[Wire] | list[type[Wire]], dict[str, Schem
     ),
     "/tooling/streams": ("Registered streams (administrators)", StreamsResponse, {}),
 }
+_LABEL_OPTIONAL: Final = ("/tooling/checkpoint_range",)
 _ERRORS: Final = {
     "400": "E.BAD_REQUEST, E.VERSION, E.FORMAT, E.TIME",
     "401": "E.UNAUTHORIZED",
@@ -181,7 +188,12 @@ def document() -> dict[str, Any]:
         operation = _operation(path, "get", about, answer, components)
         if parameters:
             operation["parameters"] = [
-                {"name": name, "in": "query", "required": name == "label", "schema": schema}
+                {
+                    "name": name,
+                    "in": "query",
+                    "required": name == "label" and path not in _LABEL_OPTIONAL,
+                    "schema": schema,
+                }
                 for name, schema in parameters.items()
             ]
         paths.setdefault(path, {})["get"] = operation

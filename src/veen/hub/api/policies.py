@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from veen.core.errors import ApiCode
-from veen.core.objects.control import ControlRecord, PolicyAuthority, PolicyRevocation
-from veen.core.objects.policies import Authority, Revocation
+from veen.core.objects.control import ControlRecord, PolicyAuthority, PolicyBounds, PolicyRevocation
+from veen.core.objects.policies import Authority, Revocation, SizeBound
 from veen.core.objects.tooling import MAX_LISTED, PolicyRecordsResponse, PolicyRequest, PolicyResponse
 from veen.core.wire import Wire
 from veen.hub.api.access import Role
@@ -44,6 +44,8 @@ class Policies:
                     self._services.observer.revoked(max(0, record.hub_ts - revocation.ts))
         if request.authorities:
             records.append(await self._context.journal(self._authorising(request.authorities)))
+        if request.bounds:
+            records.append(await self._context.journal(self._bounding(request.bounds)))
         journaled = tuple(record for record in records if record is not None)
         return self._api.replies.ok(PolicyResponse(records=journaled), call.answer)
 
@@ -69,6 +71,16 @@ class Policies:
         def make(hub_ts: int) -> Wire | None:
             new = self._news(given, hub_ts)
             return PolicyAuthority(authorities=new) if new else None
+
+        return make
+
+    def _bounding(self, given: Iterable[SizeBound]) -> Callable[[int], Wire | None]:
+        """Of two bounds of one target the last counts. Every hub enforces bounds, so no setting turns them on."""
+        last = {(bound.kind, bound.target): bound for bound in given}
+
+        def make(hub_ts: int) -> Wire | None:
+            new = self._news(last.values(), hub_ts)
+            return PolicyBounds(bounds=new) if new else None
 
         return make
 

@@ -22,6 +22,7 @@ _MAX_URL: Final = 2048
 _VERSIONED: Final = re.compile(r"/v[0-9]{1,9}(/|$)")
 _ATTACHMENT: Final = "/tooling/attachment/"
 _OUTER: Final = "/outer/"
+_QUERY_API: Final = "/api/query/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,10 @@ _ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/tooling/events": {"GET": Route("events", answer="json", large=True)},
     "/tooling/openapi.json": {"GET": Route("openapi", answer="json")},
     **{
-        f"/tooling/{name}": {"POST": Route(name, large=name in ("attachments", "checkpoint_range", "feed", "tail"))}
+        f"/tooling/{name}": {"POST": Route(name, large=name in ("attachments", "feed", "tail"))}
         for name in (
             "attachments",
             "cap_status",
-            "checkpoint_latest",
-            "checkpoint_range",
             "client_cursor",
             "consistency",
             "feed",
@@ -89,6 +88,11 @@ _ROUTES: Final[dict[str, dict[str, Route]]] = {
             "rotate_key",
             "tail",
         )
+    },
+    "/tooling/checkpoint_latest": {"POST": Route("checkpoint_latest"), "GET": Route("checkpoint_latest_get")},
+    "/tooling/checkpoint_range": {
+        "POST": Route("checkpoint_range", large=True),
+        "GET": Route("checkpoint_range_get", large=True),
     },
     **{f"/tooling/{name}": {"POST": Route(name), "GET": Route(name, answer="json")} for name in ("status", "identity")},
     **{
@@ -108,7 +112,7 @@ def find_route(method: str, url: str) -> tuple[Route, dict[str, str]]:
     if methods is None:
         if _VERSIONED.match(path) and not path.startswith("/v1/"):
             raise ApiError(ApiCode.VERSION, "this hub speaks /v1", detail={"field": "path", "expected": "v1"})
-        raise not_found("no such path")
+        raise no_such_path(path)
     route = methods.get("GET" if method == "HEAD" else method)
     if route is None:
         allow = methods_of(methods)
@@ -116,6 +120,19 @@ def find_route(method: str, url: str) -> tuple[Route, dict[str, str]]:
     if query_text:
         query.update(parse_qsl(query_text, keep_blank_values=True, max_num_fields=16))
     return route, query
+
+
+def no_such_path(path: str) -> ApiError:
+    """Return the 404 of a path. It names the right path of an operation: 001 writes /submit and /anchor."""
+    name = path.rstrip("/").rpartition("/")[2]
+    if path.startswith(_QUERY_API):
+        hint = "the query service answers it: veen query serve"
+        return not_found(f"no such path; {hint}", hint=hint)
+    for right in (f"/v1/{name}", f"/tooling/{name}"):
+        if right in _ROUTES:
+            hint = f"{name} is at {right} ({methods_of(_ROUTES[right])})"
+            return not_found(f"no such path; {hint}", hint=hint)
+    return not_found("no such path")
 
 
 def _methods_at(path: str) -> tuple[dict[str, Route] | None, dict[str, str]]:

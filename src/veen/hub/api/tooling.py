@@ -12,6 +12,7 @@ from typing import Final
 from veen.core import cbor
 from veen.core.errors import ApiCode, CapabilityError, FieldSizeError, Refusal, SignatureError, VerifyError
 from veen.core.objects.captoken import CapToken
+from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import CapAuthorize, ControlRecord, StreamRegister
 from veen.core.objects.envelopes import CheckpointResponse, ProofResponse
 from veen.core.objects.evidence import Equivocation
@@ -45,7 +46,7 @@ from veen.core.tree.proof import MmrProof, prove_consistency, prove_inclusion
 from veen.core.wire import Wire
 from veen.hub.admission.decide import Refuse, check_token
 from veen.hub.api.access import Role
-from veen.hub.api.calls import Call, bad_request, not_found
+from veen.hub.api.calls import ApiContext, Call, bad_request, not_found
 from veen.hub.api.label_order import LabelOrder
 from veen.hub.api.operations import Api, Handler
 from veen.hub.api.pages import open_page, page_bounds
@@ -56,6 +57,8 @@ from veen.storage.keys.rotation import RotationUnderWayError
 from veen.storage.label_files import LabelHead
 from veen.storage.state import Cap
 
+GET_LATEST: Final = "checkpoint_latest_get"  # the forms of 001 spec-1 §16
+GET_RANGE: Final = "checkpoint_range_get"
 _TURN: Final = 8  # signatures or proofs made before the event loop may do something else
 
 
@@ -83,6 +86,8 @@ class Tooling:
             "consistency": (Role.READ, self._consistency),
             "checkpoint_latest": (Role.READ, self._checkpoint_latest),
             "checkpoint_range": (Role.READ, self._checkpoint_range),
+            GET_LATEST: (Role.READ, self._checkpoint_latest),
+            GET_RANGE: (Role.READ, self._checkpoint_range),
             "client_cursor": (Role.ANY, self._client_cursor),
             "inspect": (Role.READ, self._inspect),
             "report_equivocation": (Role.ANY, self._report_equivocation),
@@ -230,13 +235,13 @@ class Tooling:
         return self._ok(ConsistencyResponse(consistency_proof=proof, server_version=version), call)
 
     async def _checkpoint_latest(self, call: Call) -> Reply:
-        files = self._context.files(self._context.read(call, LabelRequest).label)
+        files = self._context.files(checkpoint_label(self._context, call))
         checkpoint = self._context.latest_checkpoint(files.head())
-        return self._ok(CheckpointResponse(checkpoint=checkpoint, server_version=self._services.server_version), call)
+        return self._ok(checkpoint_answer(checkpoint, self._services.server_version, call), call)
 
     async def _checkpoint_range(self, call: Call) -> Reply:
         """Per label its latest checkpoint, by (epoch, label); a list of MAX_LISTED may go on (D-65)."""
-        request = self._context.read(call, CheckpointRangeRequest)
+        request = checkpoint_range(self._context, call)
         items: list[bytes] = []
         if request.label is not None:
             files = self._context.store.files(request.label)
@@ -332,6 +337,33 @@ class Tooling:
 
             items = await self._context.read_worker.each(encoded, range(len(page.frames)))
             return self._api.replies.sequence(items, call.answer)
+
+
+def checkpoint_label(context: ApiContext, call: Call) -> bytes:
+    """Return the label whose latest checkpoint is asked for, by POST or by GET (001 spec-1 §16)."""
+    if call.operation == GET_LATEST:
+        return hex_field(call.query, "label", 32)
+    return context.read(call, LabelRequest).label
+
+
+def checkpoint_answer(checkpoint: Checkpoint, server_version: str, call: Call) -> Wire:
+    """Return the answer to POST, or the CHECKPOINT alone to GET, as 001 spec-1 §16 has it."""
+    if call.operation == GET_LATEST:
+        return checkpoint
+    return CheckpointResponse(checkpoint=checkpoint, server_version=server_version)
+
+
+def checkpoint_range(context: ApiContext, call: Call) -> CheckpointRangeRequest:
+    """Return the range of epochs that is asked for, by POST or by GET; without parameters all epochs."""
+    if call.operation != GET_RANGE:
+        return context.read(call, CheckpointRangeRequest)
+    query = call.query
+    return CheckpointRangeRequest(
+        epoch_min=uint_field(query, "epoch_min", 0),
+        epoch_max=uint_field(query, "epoch_max", cbor.U64_MAX),
+        label=hex_field(query, "label", 32) if "label" in query else None,
+        after=hex_field(query, "after", 32) if "after" in query else None,
+    )
 
 
 def label_info(head: LabelHead) -> LabelInfo:

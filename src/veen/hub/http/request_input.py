@@ -15,7 +15,7 @@ import httptools
 from veen.core.errors import ApiCode
 from veen.core.limits import Limits
 from veen.hub.api.reply import ApiError, Form, Reply
-from veen.hub.api.routes import SUBMIT, Route, allowed, find_route
+from veen.hub.api.routes import SUBMIT, Route, allowed, find_route, no_such_path
 from veen.hub.http.shares import LARGE
 from veen.hub.http.states import InputEvent, InputState, after_input
 
@@ -346,7 +346,7 @@ def _understand(request: Request) -> None:
 def _options(url: str) -> Reply:
     methods = allowed(url)
     if methods is None:
-        raise ApiError(ApiCode.NOT_FOUND, "no such path")
+        raise no_such_path(url.partition("?")[0])
     return Reply(204, headers=(("Allow", methods),))
 
 

@@ -255,7 +255,8 @@ class EventLog:
             message = more.pop("message")
             values = "".join(f" {name}={value}" for name, value in more.items())
             return f"{self._time(moment)[11:19]} {level:<7} {operation}: {message}{values}\n"
-        fields = {"ts": self._time(moment), "level": level, **self._sink.common, "operation": operation, **more}
+        word = "warn" if level == "warning" else level  # spec-4 §10.3
+        fields = {"ts": self._time(moment), "level": word, **self._sink.common, "operation": operation, **more}
         return json.dumps(fields, ensure_ascii=False) + "\n"
 
     def _format_submit(self, submit: Submit) -> str:

@@ -12,9 +12,9 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FormatError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord, OuterKey
-from veen.core.objects.envelopes import CheckpointRequest, CheckpointResponse
+from veen.core.objects.envelopes import CheckpointRequest
 from veen.core.objects.identity import HubIdentity
-from veen.core.objects.tooling import MAX_LISTED, CheckpointRangeRequest, LabelRequest
+from veen.core.objects.tooling import MAX_LISTED
 from veen.core.tlog.note import VerifierKey
 from veen.fs.errors import CorruptError, StorageError
 from veen.fs.local import Fs
@@ -23,6 +23,7 @@ from veen.hub.api.access import Role
 from veen.hub.api.calls import Call
 from veen.hub.api.label_order import LabelOrder
 from veen.hub.api.reply import ApiError, Reply, dump_json
+from veen.hub.api.tooling import GET_LATEST, GET_RANGE, checkpoint_answer, checkpoint_label, checkpoint_range
 from veen.hub.process.metrics import Value
 from veen.hub.process.runtime import Hub
 from veen.hub.process.startup import Sealing
@@ -157,6 +158,8 @@ class ReplicaHub(Hub):
                 "checkpoint": (Role.READ, self._checkpoint),
                 "checkpoint_latest": (Role.READ, self._checkpoint_latest),
                 "checkpoint_range": (Role.READ, self._checkpoint_range),
+                GET_LATEST: (Role.READ, self._checkpoint_latest),
+                GET_RANGE: (Role.READ, self._checkpoint_range),
             }
         )
 
@@ -166,11 +169,11 @@ class ReplicaHub(Hub):
         return self._checkpoint_reply(await self._signed(request.label, request.upto_seq), call)
 
     async def _checkpoint_latest(self, call: Call) -> Reply:
-        files = self.api.context.files(self.api.context.read(call, LabelRequest).label)
+        files = self.api.context.files(checkpoint_label(self.api.context, call))
         return self._checkpoint_reply(await self._signed(files.label, files.size), call)
 
     async def _checkpoint_range(self, call: Call) -> Reply:
-        request = self.api.context.read(call, CheckpointRangeRequest)
+        request = checkpoint_range(self.api.context, call)
         order = LabelOrder(self.api.context)
         if request.label is not None:
             files = self.sequencer.store.files(request.label)
@@ -185,9 +188,7 @@ class ReplicaHub(Hub):
         return self.api.replies.sequence(items, call.answer)
 
     def _checkpoint_reply(self, checkpoint: Checkpoint, call: Call) -> Reply:
-        return self.api.replies.ok(
-            CheckpointResponse(checkpoint=checkpoint, server_version=self.server_version), call.answer
-        )
+        return self.api.replies.ok(checkpoint_answer(checkpoint, self.server_version, call), call.answer)
 
     async def _signed(self, label: bytes, upto_seq: int) -> Checkpoint:
         """The primary's own; from here if it was asked for before."""

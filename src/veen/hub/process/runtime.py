@@ -340,7 +340,7 @@ class Hub:
     async def _listen(self) -> None:
         config = self.config
         self._server = HttpServer(self.api, self._http_settings(config, HttpSettings()))
-        self._transports = Transports(self.api, self._server, self.log.event)
+        self._transports = Transports(self.api, self._server, self.log.event, self.background)
         self._stack.push_async_callback(self._transports.stop)  # when HTTP has stopped, as nobody waits any longer then
         self._tls = _tls_of(config)
         try:

@@ -1,4 +1,5 @@
-"""The supervisor of everything that runs beside the log: housekeeping, scrubber, outer log, watches, anchors.
+"""The supervisor of everything that runs beside the log: housekeeping, scrubber, outer log, watches, anchors,
+and the loops of the transports that are no servers of connections.
 
 A task that ends is logged, counted, shown in the metrics and started again, after a pause that doubles with each
 failure up to a bound. None of them may stop the hub, and none may end without a word.
@@ -57,6 +58,13 @@ class Supervisor:
         """Run `work()`, which is not expected to return, and run it again whenever it ends."""
         self._states[name] = TaskState()
         self._tasks[name] = asyncio.create_task(self._supervise(name, work), name=f"veen-{name}")
+
+    async def end(self, name: str) -> None:
+        """Cancel one task and wait until it has ended; it is not started again."""
+        if (task := self._tasks.pop(name, None)) is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+            del self._states[name]
 
     async def _supervise(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         state, pause, clock = self._states[name], self._first, asyncio.get_running_loop().time

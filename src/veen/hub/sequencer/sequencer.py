@@ -30,12 +30,11 @@ from veen.core.limits import Limits
 from veen.core.objects.control import (
     ControlRecord,
     HubFence,
-    PolicyAuthority,
-    PolicyRevocation,
     RequestDone,
     root_of_heads,
 )
 from veen.core.objects.msg import Msg
+from veen.core.objects.policies import POLICY_BODIES
 from veen.core.objects.receipt import Receipt, signed_bytes
 from veen.core.wire import Wire
 from veen.fs.descriptors import patiently
@@ -534,7 +533,7 @@ class Sequencer:
     def _sequence(self, job: _Job, msg: Msg | native.Checked, hub_ts: int, key: SigningKey) -> None:
         """Decide about a message and give it its place in the log: the only function that does."""
         state, opened = self.store.state, self._open
-        decision = decide(state, self.policy, self._resolver, msg, hub_ts, self._find_entry)
+        decision = decide(state, self.policy, self._resolver, msg, hub_ts, self._find_entry, size=len(job.raw))
         if self.replaced or state.fenced:  # since it was taken in
             decision = NotPrimary(self.not_primary or "").refuse()
         if isinstance(decision, Refuse):
@@ -593,7 +592,7 @@ class Sequencer:
 
     def _new_second_after(self, record: ControlRecord) -> None:
         """A policy record counts from the second after its own on (D-101): that second begins at once (D-167)."""
-        if isinstance(record.body, (PolicyRevocation, PolicyAuthority)):
+        if isinstance(record.body, POLICY_BODIES):
             self._clock.at_least(record.hub_ts + 1)
 
     def _find_entry(self, label: Label, client_row: int, client_seq: int) -> tuple[int, bytes] | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from veen.hub.api.operations import Api
 from veen.hub.http.server import HttpServer
 from veen.hub.process.config import HubConfig
+from veen.hub.process.supervisor import Supervisor
 from veen.hub.transports.door import CallDoor
 from veen.hub.transports.file_spool import FileSpool
 
@@ -31,8 +32,9 @@ class _Listening(Protocol):
 class Transports:
     """Belongs to the event loop's thread. `_listening` has those that were started, in order."""
 
-    def __init__(self, api: Api, server: HttpServer, report: _Report) -> None:
-        self._api, self._server, self._report = api, server, report
+    def __init__(self, api: Api, server: HttpServer, report: _Report, beside: Supervisor) -> None:
+        """`beside` runs the loops of the transports, and starts them again."""
+        self._api, self._server, self._report, self._beside = api, server, report, beside
         self._listening: list[_Listening] = []
         self._quic: QuicListener | None = None
 
@@ -51,6 +53,7 @@ class Transports:
                     max_age_sec=spool.max_age,
                     max_bytes=spool.max_bytes,
                     report=lambda level, message: self._report(level, "spool", message),
+                    beside=self._beside,
                 )
             )
 
@@ -63,6 +66,7 @@ class Transports:
                     config.nats,
                     hub_id,
                     report=lambda level, message: self._report(level, "nats", message),
+                    beside=self._beside,
                 )
             )
 

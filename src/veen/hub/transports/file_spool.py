@@ -28,8 +28,10 @@ from veen.fs.spool_files import NotPlainFile, TooLargeFile, file_mode, put_file,
 from veen.hub.api.access import Principal
 from veen.hub.api.reply import ApiError, Reply
 from veen.hub.process.config import ConfigError
+from veen.hub.process.supervisor import Supervisor
 from veen.hub.transports.door import CallDoor, frame_of
 
+_LOOP: Final = "spool"
 _NAME: Final = re.compile(r"(?P<ms>[0-9]{13})-[0-9a-f]{32}\.req")
 _FOLDERS: Final = ("in", "taken", "out", "rejected")
 _MODE: Final = 0o700
@@ -71,17 +73,18 @@ class FileSpool:
         max_age_sec: float,
         max_bytes: int,
         report: Callable[[str, str], None],
+        beside: Supervisor,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`report` is told a level and a message for the hub's log."""
+        """`report` is told a level and a message for the hub's log; `beside` runs the loop that looks for requests."""
         self._door, self._directory = door, directory
         self._max_age_sec, self._max_bytes, self._report, self._clock = max_age_sec, max_bytes, report, clock
+        self._beside = beside
         self._in, self._taken, self._out, self._rejected = (directory / name for name in _FOLDERS)
         self._mode = 0o600  # of responses
         self._out_bytes = 0  # of responses in `out/`, at most: some may have been read since the last tidying
         self._calls: set[asyncio.Task[None]] = set()
         self._body_bytes = 0  # of the requests of `_calls`
-        self._scanner: asyncio.Task[None] | None = None
         self._trouble = ""  # the last one that was reported
 
     @property
@@ -98,16 +101,15 @@ class FileSpool:
             raise _unusable(self._directory, exc.strerror or str(exc)) from exc
         for job in await asyncio.to_thread(self._unfinished):
             self._begin(job)
-        self._scanner = asyncio.create_task(self._scan())
+        self._beside.start(_LOOP, self._scan)
 
     async def drain(self) -> None:
         """Take no more requests."""
-        if self._scanner is not None:
-            self._scanner.cancel()
-            await asyncio.wait((self._scanner,))
+        await self._beside.end(_LOOP)
 
     async def stop(self) -> None:
         """Finish the requests that were taken; what takes too long is for the next start."""
+        await self._beside.end(_LOOP)
         if self._calls:
             await asyncio.wait(self._calls, timeout=_STOP_SEC)
         for call in self._calls:

@@ -25,6 +25,7 @@ from veen.hub.api.pages import open_page
 from veen.hub.api.reply import ApiError, Reply
 from veen.hub.http.shares import LARGE
 from veen.hub.process.config import ConfigError, NatsConfig
+from veen.hub.process.supervisor import Supervisor
 from veen.hub.transports.door import CallDoor, frame_of
 from veen.net.nats_link import (
     MARGIN_BYTES,
@@ -53,6 +54,8 @@ _MAX_ASSEMBLING: Final = 64  # frames in parts at a time
 _ASSEMBLE_SEC: Final = 30.0
 _PENDING_MESSAGES: Final = 16_384  # of a subscription, before the library drops what comes
 _PENDING_BYTES: Final = 128 * 1024 * 1024
+_LOOP: Final = "nats"
+_TAIL_LOOP: Final = "nats tail"
 _RETRY_SEC: Final = 1.0
 _STOP_SEC: Final = 10.0
 _MAX_TAILED: Final = 4_096  # labels with entries that are not published yet; more are left out
@@ -74,15 +77,21 @@ class NatsListener:
     """One connection to one NATS server. Every field belongs to the event loop's thread."""
 
     def __init__(
-        self, door: CallDoor, config: NatsConfig, hub_id: bytes, *, report: Callable[[str, str], None]
+        self,
+        door: CallDoor,
+        config: NatsConfig,
+        hub_id: bytes,
+        *,
+        report: Callable[[str, str], None],
+        beside: Supervisor,
     ) -> None:
+        """`beside` runs the loops that connect again and that publish new entries."""
+        self._beside = beside
         self._door, self._config, self._hub, self._report = door, config, hub_id16(hub_id), report
         self._address = NatsAddress.of(config.url, ca_file=config.ca_file)
         self._link: NatsClient | None = None  # while it is connected
         self._lost = asyncio.Event()
         self._draining = False
-        self._keeper: asyncio.Task[None] | None = None  # connects again
-        self._tailer: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._assembling: dict[str, tuple[FrameParts, float]] = {}  # by reply subject: what came so far, and its end
         self._tailed: dict[bytes, int] = {}  # labels with new entries, and the first of them
@@ -115,15 +124,13 @@ class NatsListener:
             self._tell(f"not reached: {exc}")
         if self._config.tail:
             self._door.api.services.sequencer.on_applied(self._applied)
-            self._tailer = asyncio.create_task(self._publish_news())
-        self._keeper = asyncio.create_task(self._keep())
+            self._beside.start(_TAIL_LOOP, self._publish_news)
+        self._beside.start(_LOOP, self._keep)
 
     async def drain(self) -> None:
         """Take no more calls; those who ask from now on hear at once that no hub listens."""
         self._draining = True
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait((self._keeper,))
+        await self._beside.end(_LOOP)
         if self._link is not None:
             for subscription in list(self._link._subs.values()):
                 with contextlib.suppress(Exception):  # the connection may be gone
@@ -131,13 +138,14 @@ class NatsListener:
 
     async def stop(self) -> None:
         """Finish the calls that were taken."""
+        await self._beside.end(_LOOP)
         if self._calls:
             await asyncio.wait(self._calls, timeout=_STOP_SEC)
-        rest = [*self._calls, *([self._tailer] if self._tailer is not None else [])]
-        for task in rest:
-            task.cancel()
-        if rest:
-            await asyncio.wait(rest)
+        await self._beside.end(_TAIL_LOOP)
+        for call in self._calls:
+            call.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls)
         if self._link is not None:
             with contextlib.suppress(Exception):  # nothing is lost with it any more
                 await asyncio.wait_for(self._link.flush(), 1)

@@ -4,13 +4,14 @@ The records lie on encrypted streams like any other message, so hubs cannot read
 them: a client, to drop what was revoked while it was away (§4.4); an agent, to hand the outcome to hubs (D-51).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from veen.core.hashing import Ht
 from veen.core.objects.policies import REVOCATION_KINDS, Authority, Revocation, realm_id_of
 from veen.core.wire import Bytes32, Choice, Form, Uint, Wire
+from veen.overlays.federation.emitters import EmitterRule, Emitters
 from veen.overlays.framework.body import Body, Draft
 from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
@@ -118,11 +119,12 @@ class RealmState:
         )
 
 
-class RealmFold(Compact[RealmRecords, RealmState]):
+class RealmFold(EmitterRule, Compact[RealmRecords, RealmState]):
     """The records of one realm that stand on its admin streams and come from those who may speak for it.
 
     `emitters` are client_ids (§2.3: a small, well-defined set), for both streams or by stream_id; a stream that a
-    mapping does not name has none. None: the records of every writer count, which leaves the choice to the hub's
+    mapping does not name has none. Without emitters nobody counts until `with_emitters` brings the keys of the owner of
+    each stream (D-186). `any_emitter`: the records of every writer count, which leaves the choice to the hub's
     capabilities.
     """
 
@@ -134,35 +136,30 @@ class RealmFold(Compact[RealmRecords, RealmState]):
         self,
         realm_id: bytes = DEFAULT_REALM,
         *,
-        emitters: Collection[bytes] | Mapping[bytes, Collection[bytes]] | None = None,
+        emitters: Emitters | None = None,
+        any_emitter: bool = False,
         streams: AdminStreams | None = None,
         mirrors: Mirrors = NO_MIRRORS,
     ) -> None:
         super().__init__(mirrors=mirrors)
         self._realm_id = realm_id
-        self._emitters = emitters if emitters is None or isinstance(emitters, Mapping) else frozenset(emitters)
         self._streams = streams or admin_streams(realm_id)
+        self._set_rule(emitters, any_emitter, (self._streams.fed_admin, self._streams.revocation))
 
     def settings(self) -> Any:
-        emitters: Any = None
-        if isinstance(self._emitters, Mapping):
-            emitters = [[stream_id, sorted(named)] for stream_id, named in sorted(self._emitters.items())]
-        elif self._emitters is not None:
-            emitters = sorted(self._emitters)
-        return [self._realm_id, emitters, list(self._streams)]
+        return [self._realm_id, self._rule_settings(), list(self._streams)]
 
-    def _may_emit(self, stream_id: bytes, client_id: bytes) -> bool:
-        if self._emitters is None:
-            return True
-        named = self._emitters.get(stream_id, ()) if isinstance(self._emitters, Mapping) else self._emitters
-        return client_id in named
+    @property
+    def admin_streams(self) -> AdminStreams:
+        """The streams on which the realm is administered."""
+        return self._streams
 
     def start(self) -> RealmRecords:
         return RealmRecords()
 
     def add(self, into: RealmRecords, event: Typed[Any]) -> None:
         e, body = event
-        if not self._may_emit(e.stream_id, e.client_id):
+        if not self.may_emit(e.stream_id, e.client_id):
             raise Violation("REALM.EMITTER", "this client may not speak for the realm")
         on = self._streams.fed_admin if isinstance(body, AuthorityRecord) else self._streams.revocation
         if e.stream_id != on:

@@ -5,10 +5,11 @@ from typing import Generic, NamedTuple, TypeVar
 from veen.core import cbor
 from veen.core.errors import FieldSizeError, FormatError, VeenError, VersionError
 from veen.core.event import Event, Order
-from veen.overlays.framework.body import Body, InvalidBody
+from veen.core.wire import Wire
+from veen.overlays.framework.body import InvalidBody
 from veen.overlays.framework.schema import Schema
 
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=Wire)
 
 Place = tuple[bytes, int]  # (label, stream_seq)
 

@@ -20,9 +20,11 @@ from veen.overlays.federation import realm
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.joined import Joined
 from veen.overlays.framework.schema import AnySchema, SchemaClash, SchemaSet
+from veen.overlays.framework.speaking import SPEAKING, STATEMENTS
 from veen.overlays.framework.typed_table import StateTable, TypedTable
 from veen.overlays.id import bodies as identity
 from veen.overlays.id import fold as identity_fold
+from veen.overlays.id import letter as identity_letter
 from veen.overlays.id import tables as identity_tables
 from veen.overlays.naming import label_class as labelclass
 from veen.overlays.naming import schema_registry as schemaregistry
@@ -35,6 +37,7 @@ from veen.overlays.recorder import events as recorder_events
 from veen.overlays.rpc import messages as rpc
 from veen.overlays.wallet import bodies as wallet
 from veen.overlays.wallet import ledger
+from veen.overlays.wallet import letter as wallet_letter
 
 GROUP: Final = "veen.overlays"
 
@@ -118,7 +121,8 @@ class Registry(Mapping[str, Overlay]):
         if (overlay := self.get(name)) is not None:
             folds = [make() for make in overlay.folds.values()]
             return (folds[0] if len(folds) == 1 else Joined(folds)) if folds else None
-        return self.folds[name]() if name in self.folds else None
+        make = self.folds.get(name) or BY_LETTER.get(name)
+        return None if make is None else make()
 
     def why_not(self, name: str) -> str | None:
         """Why the overlay of this name cannot be folded, if it is installed at all."""
@@ -155,6 +159,12 @@ def discover(points: Iterable[EntryPoint] | None = None) -> tuple[list[Overlay],
 def _tables(schemas: Iterable[AnySchema]) -> tuple[TypedTable, ...]:
     return tuple(map(TypedTable.of, schemas))
 
+
+# The folds that follow their texts to the letter, to compare implementations (D-180). No table of a lake is made of them.
+BY_LETTER: Final[Mapping[str, Callable[..., AnyFold]]] = {
+    identity_letter.LetterIdFold.name: identity_letter.LetterIdFold,
+    wallet_letter.LetterLedgerFold.name: wallet_letter.LetterLedgerFold,
+}
 
 BUILTIN: Final = Registry(
     [
@@ -249,7 +259,7 @@ BUILTIN: Final = Registry(
                 "operation.agreement": agreement.AgreementFold,
                 "operation.publication": publication.PublicationFold,
                 "operation.recovery": recovery.RecoveryFold,
-                "operation.queryaudit": queryaudit.QueryAuditFold,
+                "operation.queryaudit": queryaudit.make_fold,
                 "operation.mirror": mirror.MirrorFold,
             },
             tables=_tables(tuple(operations.ALL.values())),
@@ -263,6 +273,13 @@ BUILTIN: Final = Registry(
                 *queryaudit.STATES,
                 *mirror.STATES,
             ),
+        ),
+        Overlay(
+            name="speaks",
+            about="client keys that speak for principals (D-179)",
+            schemas=tuple(SPEAKING.values()),
+            folds={},
+            tables=_tables(tuple(STATEMENTS.values())),
         ),
         Overlay(
             name="discovery",

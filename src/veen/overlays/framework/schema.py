@@ -8,9 +8,10 @@ from typing import Any, Final, Generic, TypeVar
 from veen.core.errors import VeenError
 from veen.core.schema_id import schema_id
 from veen.core.sealing.attachment_root import Attachment
-from veen.overlays.framework.body import Body, Draft
+from veen.core.wire import Wire
+from veen.overlays.framework.body import Draft
 
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=Wire)
 
 _NAME: Final = re.compile(r"(?P<family>[a-z][a-z0-9]*(?:\.[a-z0-9]+)*)\.v(?P<version>[1-9][0-9]{0,3})")
 

@@ -3,14 +3,20 @@
 Compact folds take events in any order; ordered ones settle each at once, since nothing earlier will follow.
 """
 
+import heapq
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
-from veen.core.event import Event
+from veen.core.event import Event, Order
 from veen.overlays.framework.decode import Issue, Place, Typed, decode
-from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.fold import AnyFold, Fold
 from veen.overlays.framework.ordered import LateEvent, Ordered, OrderedPrefix, Progress
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 
 def fold_events(fold: AnyFold, events: Iterable[Event], base: Any = None) -> Any:
@@ -19,6 +25,75 @@ def fold_events(fold: AnyFold, events: Iterable[Event], base: Any = None) -> Any
         return _Advance(fold, fold.identity() if base is None else fold.seal(base)).over(iter(events))
     summary = fold.summarize(events)
     return summary if base is None else fold.merge(base, summary)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """The state of an ordered fold after the first `count` events in logical order."""
+
+    count: int
+    summary: Any
+
+
+class RunningFold(Generic[T, V]):
+    """A fold that goes on as events come, label by label in order: each event is decoded and judged once.
+
+    A compact fold keeps its summary alone. An ordered one keeps the events, and marks at growing distances: an event
+    that belongs before the end, because labels are read one after another, makes it go back to the mark before it.
+    """
+
+    def __init__(self, fold: Fold[T, V], base: T | None = None) -> None:
+        """`base` is the summary of everything before the events that will be added."""
+        self.fold = fold
+        self._waiting: list[Event] = []  # not yet in the summary
+        self._events: list[Event] = []  # those in the summary, in logical order; of ordered folds only
+        self._marks = [_Mark(0, fold.identity() if base is None else fold.seal(base))]
+
+    def add(self, event: Event) -> None:
+        """Take an event; it is folded when somebody asks for the state."""
+        self._waiting.append(event)
+
+    def summary(self) -> T:
+        """Return the summary of all events so far."""
+        if self._waiting:
+            waiting = sorted(self._waiting, key=lambda event: event.order)
+            if isinstance(self.fold, Ordered):
+                self._advance(waiting)
+            else:
+                self._marks = [_Mark(0, fold_events(self.fold, waiting, self._marks[-1].summary))]
+            self._waiting.clear()
+        return cast(T, self._marks[-1].summary)
+
+    def view(self, as_of: int | None = None) -> V:
+        return self.fold.view(self.summary(), as_of)
+
+    def issues(self) -> tuple[Issue, ...]:
+        return self.fold.issues(self.summary())
+
+    def _advance(self, waiting: list[Event]) -> None:
+        """Fold sorted events on top of the last mark that is not after the first of them."""
+        place = bisect_left(self._events, waiting[0].order, key=lambda event: event.order)
+        while len(self._marks) > 1 and self._marks[-1].count > place:
+            self._marks.pop()
+        mark = self._marks[-1]
+        late = self._events[place:]
+        del self._events[place:]
+        self._events.extend(heapq.merge(late, waiting, key=_order))
+        summary = fold_events(self.fold, self._events[mark.count :], mark.summary)
+        self._marks.append(_Mark(len(self._events), summary))
+        self._thin()
+
+    def _thin(self) -> None:
+        """Keep O(log n) marks: the distance between neighbours grows with the distance from the end."""
+        end, kept = self._marks[-1].count, self._marks[:1]
+        for mark, following in zip(self._marks[1:], self._marks[2:], strict=False):
+            if following.count - kept[-1].count > (end - following.count) // 2:
+                kept.append(mark)
+        self._marks = [*kept, self._marks[-1]]
+
+
+def _order(event: Event) -> Order:
+    return event.order
 
 
 class _Advance:

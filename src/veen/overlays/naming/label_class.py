@@ -8,12 +8,13 @@ whether a message is admitted, and a label without a class is as correct as any 
     LCLASS.STREAM   the record does not stand on the realm's stream of label classes
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, NamedTuple
 
 from veen.core.event import Order
 from veen.core.wire import Bytes32, Name, Uint
+from veen.overlays.federation.emitters import EmitterRule, Emitters
 from veen.overlays.federation.realm import DEFAULT_REALM, admin_streams
 from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.decode import Typed, Violation
@@ -100,8 +101,11 @@ class LabelClasses:
         return advise(None) if record is None else advise(record.class_name, record.retention_hint)
 
 
-class LabelClassFold(Compact[dict[bytes, Classified], LabelClasses]):
-    """The classes of one realm. `emitters` are client_ids; None: records of every writer of the stream count."""
+class LabelClassFold(EmitterRule, Compact[dict[bytes, Classified], LabelClasses]):
+    """The classes of one realm. `emitters` are client_ids; by default the owner's count (D-186).
+
+    A fold does not know her: nobody counts until `with_emitters` brings her keys. `any_emitter`: everybody counts.
+    """
 
     name = "label.class"
     schemas = SchemaSet([LABEL_CLASS])
@@ -111,23 +115,24 @@ class LabelClassFold(Compact[dict[bytes, Classified], LabelClasses]):
         self,
         realm_id: bytes = DEFAULT_REALM,
         *,
-        emitters: Collection[bytes] | None = None,
+        emitters: Emitters | None = None,
+        any_emitter: bool = False,
         stream_id: bytes | None = None,
         mirrors: Mirrors = NO_MIRRORS,
     ) -> None:
         super().__init__(mirrors=mirrors)
-        self._emitters = None if emitters is None else frozenset(emitters)
         self._stream_id = stream_id or admin_streams(realm_id).label_class
+        self._set_rule(emitters, any_emitter, (self._stream_id,))
 
     def settings(self) -> Any:
-        return [None if self._emitters is None else sorted(self._emitters), self._stream_id]
+        return [self._rule_settings(), self._stream_id]
 
     def start(self) -> dict[bytes, Classified]:
         return {}
 
     def add(self, into: dict[bytes, Classified], event: Typed[LabelClass]) -> None:
         e, body = event
-        if self._emitters is not None and e.client_id not in self._emitters:
+        if not self.may_emit(e.stream_id, e.client_id):
             raise Violation("LCLASS.EMITTER", "this client may not classify labels")
         if e.stream_id != self._stream_id:
             raise Violation("LCLASS.STREAM", "not on the stream of label classes of the realm")

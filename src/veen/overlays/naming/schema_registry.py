@@ -9,13 +9,14 @@ a schema whose owner another sender changed as contested.
     META.STREAM   the record does not stand on the realm's stream of schemas
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from veen.core.event import Order
 from veen.core.hashing import H
 from veen.core.wire import Bytes32, Uint
+from veen.overlays.federation.emitters import EmitterRule, Emitters
 from veen.overlays.federation.realm import DEFAULT_REALM, admin_streams
 from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.decode import Typed, Violation
@@ -105,8 +106,11 @@ class SchemaRegistry:
         return sorted(set(used) - self.schemas.keys())
 
 
-class SchemaRegistryFold(Compact[Claims, SchemaRegistry]):
-    """The schemas of one realm. `emitters` are client_ids; None: records of every writer of the stream count."""
+class SchemaRegistryFold(EmitterRule, Compact[Claims, SchemaRegistry]):
+    """The schemas of one realm. `emitters` are client_ids; by default the owner's count (D-186).
+
+    A fold does not know her: nobody counts until `with_emitters` brings her keys. `any_emitter`: everybody counts.
+    """
 
     name = "schema.registry"
     schemas = SchemaSet([META_SCHEMA])
@@ -116,23 +120,24 @@ class SchemaRegistryFold(Compact[Claims, SchemaRegistry]):
         self,
         realm_id: bytes = DEFAULT_REALM,
         *,
-        emitters: Collection[bytes] | None = None,
+        emitters: Emitters | None = None,
+        any_emitter: bool = False,
         stream_id: bytes | None = None,
         mirrors: Mirrors = NO_MIRRORS,
     ) -> None:
         super().__init__(mirrors=mirrors)
-        self._emitters = None if emitters is None else frozenset(emitters)
         self._stream_id = stream_id or admin_streams(realm_id).schema_meta
+        self._set_rule(emitters, any_emitter, (self._stream_id,))
 
     def settings(self) -> Any:
-        return [None if self._emitters is None else sorted(self._emitters), self._stream_id]
+        return [self._rule_settings(), self._stream_id]
 
     def start(self) -> Claims:
         return Claims()
 
     def add(self, into: Claims, event: Typed[MetaSchema]) -> None:
         e, body = event
-        if self._emitters is not None and e.client_id not in self._emitters:
+        if not self.may_emit(e.stream_id, e.client_id):
             raise Violation("META.EMITTER", "this client may not register schemas")
         if e.stream_id != self._stream_id:
             raise Violation("META.STREAM", "not on the stream of schemas of the realm")

@@ -28,6 +28,7 @@ from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.speaking import SpeakingKey, SpeakingRecord
 from veen.overlays.framework.state import state_record
 from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.acting import Act, ActingFold
@@ -229,7 +230,8 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
 
     name = "operation.access"
     schemas = SchemaSet([GRANT, REVOKE, DELEGATED])
-    TABLE = dict[_Key, _Record]
+    KEEPS_NAMES = True
+    TABLE = dict[_Key | SpeakingKey, _Record | SpeakingRecord]
 
     def __init__(
         self,
@@ -238,8 +240,10 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         speakers: Speakers = KEYS_ONLY,
         caps: Caps = NO_CAPS,
         mirrors: Mirrors = NO_MIRRORS,
+        speaks: bool = True,
+        realms: Collection[bytes] = (),
     ) -> None:
-        super().__init__(speakers=speakers, caps=caps, mirrors=mirrors)
+        super().__init__(speakers=speakers, caps=caps, mirrors=mirrors, speaks=speaks, realms=realms)
         self._granters = frozenset(granters)
 
     def own_settings(self) -> Any:
@@ -276,15 +280,16 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         named = state.get(subject)
         ids = named.grants_of_subject if isinstance(named, Named) else ()
         state[subject] = Named(grants_of_subject=(*ids, act.operation_id))
+        self.note_name(state, body.subject_identity)
 
     def _granter(self, state: Table[_Key, _Record], act: Act[AccessGrant]) -> bytes:
         """The identity under which the sender may grant this (A1, D-159)."""
-        granters = act.identities & self._granters
+        granters = [granter for granter in self._granters if granter in act.identities]
         if granters:
             return min(granters)
         own = [
             grant
-            for identity in sorted(act.identities)
+            for identity in sorted(act.identities.names)
             for grant in _grants_of(state, identity)
             if grant.is_live(act.event.hub_ts) and ACCESS_ADMIN in grant.stream_ids
         ]
@@ -297,8 +302,11 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
 
     def _revoke(self, state: Table[_Key, _Record], act: Act[AccessRevoke]) -> None:
         """A configured granter revokes anything, anyone else what he granted himself and nothing beyond it."""
-        body, is_granter = act.body, bool(act.identities & self._granters)
-        named = [grant for grant in _grants_of(state, body.subject_identity) if self._is_meant(grant, body)]
+        body, is_granter = act.body, act.identities.any_of(self._granters)
+        subjects = self.names_of(state, act.event.stream_id, body.subject_identity)
+        named = [
+            grant for subject in sorted(subjects) for grant in _grants_of(state, subject) if self._is_meant(grant, body)
+        ]
         ours = named if is_granter else [grant for grant in named if grant.granter in act.identities]
         if not is_granter and not ours:
             raise Violation("REVOKE.AUTHORITY", "the sender granted none of this and is no granter")
@@ -328,7 +336,7 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         """What has expired stays: whoever asks names the time."""
         grants: dict[bytes, GrantedAccess] = {}
         revocations: dict[bytes, Revoked] = {}
-        for (_, key), record in state.items():
+        for (_, key), record in self.records(state):
             if isinstance(record, GrantedAccess):
                 grants[key] = record
             elif isinstance(record, Revoked):

@@ -1,17 +1,19 @@
-"""The base of folds of operations: each is taken as its sender sent it, or as an agent did for a principal (D-137).
+"""The base of folds of operations: each is taken as its sender sent it, or as an agent did for a principal (D-179).
 
 A fold that lists DELEGATED among its schemas gets embedded operations of its own schemas with the authority of the
 principal, once `check_chain` has found nothing against them (001 spec-3 §4.3).
 """
 
 from abc import abstractmethod
+from collections.abc import Collection
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from veen.core.event import Event
 from veen.overlays.framework.body import Body
 from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.framework.ordered import Ordered, Table
+from veen.overlays.framework.ordered import Table
+from veen.overlays.framework.speaking import Speaking, Voice
 from veen.overlays.operations.common import KEYS_ONLY, Speakers, operation_id_of
 from veen.overlays.operations.delegation import NO_CAPS, Caps, DelegatedExecution, check_chain, inner_body
 
@@ -28,7 +30,7 @@ class Act(NamedTuple, Generic[B]):
     body: B
     msg_id: bytes  # of the original, where the event is a copy (D-85)
     operation_id: bytes
-    identities: frozenset[bytes]  # the sender's key and whom it speaks for; delegated: the principal alone
+    identities: Voice  # of the sender at this place; delegated: the principal alone
     is_delegated: bool
 
     def check_speaker(self, identity: bytes, code: str, field: str) -> None:
@@ -37,33 +39,44 @@ class Act(NamedTuple, Generic[B]):
             raise Violation(code, f"the sender does not speak for {field} {identity.hex()}")
 
 
-class ActingFold(Ordered[K, R, V]):
+class ActingFold(Speaking[K, R, V]):
     """The overlay writes `act` and `show`, and `own_settings` where it has settings of its own."""
 
-    def __init__(self, *, speakers: Speakers = KEYS_ONLY, caps: Caps = NO_CAPS, mirrors: Mirrors = NO_MIRRORS) -> None:
-        super().__init__(mirrors=mirrors)
+    version = 2  # client keys are bound to principals by statements of the stream (D-179)
+
+    def __init__(
+        self,
+        *,
+        speakers: Speakers = KEYS_ONLY,
+        caps: Caps = NO_CAPS,
+        mirrors: Mirrors = NO_MIRRORS,
+        speaks: bool = True,
+        realms: Collection[bytes] = (),
+    ) -> None:
+        super().__init__(speaks=speaks, realms=realms, mirrors=mirrors)
         self.speakers, self.caps = speakers, caps
 
     def own_settings(self) -> Any:
         return None
 
     def settings(self) -> Any:
-        return [self.speakers.settings(), self.caps.settings(), self.own_settings()]
+        return [self.speakers.settings(), self.caps.settings(), self.own_settings(), *self.speaking_settings()]
 
     @abstractmethod
     def act(self, state: Table[K, R], act: Act[Any]) -> None:
         """Apply one operation. Check first and write then, as in `Ordered.step`."""
 
     def step(self, state: Table[K, R], event: Typed[Any]) -> None:
+        if self.take_statement(state, event):
+            return
         e, body = event
         is_delegated = type(body) is DelegatedExecution
+        if is_delegated and body.operation_schema not in self.schemas:
+            return  # an operation of another profile
+        voice = self.voice(state, e, self.speakers.others(e.client_id, e.ts))
         if is_delegated:
-            if body.operation_schema not in self.schemas:
-                return  # an operation of another profile
-            check_chain(body, e, self.caps, self.speakers)
-            identities = frozenset((body.principal_identity,))
+            check_chain(body, e, self.caps, voice)
+            voice = Voice(body.principal_identity)
             body = inner_body(body, e, self.schemas)
-        else:
-            identities = self.speakers.identities(e.client_id, e.ts)
         msg_id = self.mirrors.identity(e)
-        self.act(state, Act(e, body, msg_id, operation_id_of(msg_id), identities, is_delegated))
+        self.act(state, Act(e, body, msg_id, operation_id_of(msg_id), voice, is_delegated))

@@ -12,7 +12,7 @@ and expiry_time; of several active versions the highest counts. The fold of any 
     AGREE.DECISION   the decision is none of accept, reject, withdraw
     AGREE.UNKNOWN    there is no definition of this version
     AGREE.PARTY      the party is not listed in the definition
-    AGREE.SPEAKER    the sender does not speak for party_identity (D-137)
+    AGREE.SPEAKER    the sender does not speak for party_identity (D-179)
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,6 +24,7 @@ from veen.overlays.framework.body import Draft, InvalidBody
 from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.speaking import SpeakingKey, SpeakingRecord
 from veen.overlays.framework.state import Free, state_record
 from veen.overlays.framework.typed_table import StateTable, TypedColumn
 from veen.overlays.operations.acting import Act, ActingFold
@@ -157,7 +158,7 @@ class AgreementFold(ActingFold[_Key, _Record, Agreements]):
 
     name = "operation.agreement"
     schemas = SchemaSet([DEFINITION, CONFIRMATION, DELEGATED])
-    TABLE = dict[_Key, _Record]
+    TABLE = dict[_Key | SpeakingKey, _Record | SpeakingRecord]
 
     def act(self, state: Table[_Key, _Record], act: Act[Any]) -> None:
         if isinstance(act.body, AgreementDefinition):
@@ -178,12 +179,12 @@ class AgreementFold(ActingFold[_Key, _Record, Agreements]):
             if body.version > top.highest_version + MAX_STEP:
                 raise Violation("AGREE.VERSION", f"version {body.version} is too far above {top.highest_version}")
             before = state["definition", body.agreement_id, top.highest_version, b""]
-            if isinstance(before, Defined) and not act.identities & {*before.definers, *before.parties}:
+            if isinstance(before, Defined) and not act.identities.any_of((*before.definers, *before.parties)):
                 raise Violation("AGREE.OWNER", "the sender neither defined nor is a party of the version before")
         state["highest", body.agreement_id, 0, b""] = Highest(highest_version=body.version)
         state["definition", body.agreement_id, body.version, b""] = Defined(
             operation_id=act.operation_id,
-            definers=act.identities,
+            definers=act.identities.stored,
             terms_hash=body.terms_hash,
             terms_attachment_root=body.terms_attachment_root,
             parties=body.parties,
@@ -210,7 +211,7 @@ class AgreementFold(ActingFold[_Key, _Record, Agreements]):
     def show(self, state: Table[_Key, _Record], as_of: int) -> Agreements:
         definitions: dict[tuple[bytes, int], Defined] = {}
         decisions: dict[tuple[bytes, int, bytes], Decision] = {}
-        for (_, agreement_id, version, party), record in state.items():
+        for (_, agreement_id, version, party), record in self.records(state):
             if isinstance(record, Defined):
                 definitions[agreement_id, version] = record
             elif isinstance(record, Decision):

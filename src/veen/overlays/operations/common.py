@@ -11,6 +11,7 @@ from veen.overlays.id.state import IdState
 
 _OPERATION_ID: Final = tag_prefix("veen/operation-id")
 _ACCOUNT: Final = tag_prefix("veen/account")
+_NOBODY: Final[frozenset[bytes]] = frozenset()
 MAX_LIST: Final = 1_024  # elements of a list in a body
 
 
@@ -81,6 +82,10 @@ class Speakers:
             record.identity for record in records if record.since <= at and (record.until is None or at <= record.until)
         )
         return frozenset((client_id, *spoken))
+
+    def others(self, client_id: bytes, at: int) -> frozenset[bytes]:
+        """Return the identities besides itself for which the key speaks at a time."""
+        return self.identities(client_id, at) - {client_id} if client_id in self._by_client else _NOBODY
 
     def settings(self) -> list[list[Any]]:
         return sorted(([*record] for record in self.records), key=repr)

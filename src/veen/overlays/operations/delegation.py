@@ -5,7 +5,7 @@ void until the reader has the token and folds again, since the set of tokens is 
 
     DELEG.EMPTY       the chain has no link (D1)
     DELEG.NESTED      the embedded operation is itself a delegated execution
-    DELEG.SPEAKER     the sender is not agent_identity and does not speak for it (D-137)
+    DELEG.SPEAKER     the sender is not agent_identity and does not speak for it (D-179)
     DELEG.UNRESOLVED  a token of the chain is not known to the reader
     DELEG.CHAIN       a link does not lead to the next, or the tokens do not cover the stream (D2)
     DELEG.EXPIRED     a token was not valid at hub_ts
@@ -15,7 +15,7 @@ void until the reader has the token and folds again, since the set of tokens is 
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, Final, NamedTuple
@@ -30,8 +30,9 @@ from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
-from veen.overlays.framework.ordered import Ordered, Table
+from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import AnySchema, Schema, SchemaSet
+from veen.overlays.framework.speaking import Speaking, SpeakingKey, SpeakingRecord
 from veen.overlays.framework.state import state_record
 from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers, operation_id_of
@@ -140,9 +141,12 @@ class Caps(Mapping[bytes, KnownCap]):
 NO_CAPS: Final = Caps()
 
 
-def check_chain(body: DelegatedExecution, event: Event, caps: Caps, speakers: Speakers) -> None:
-    """Violation unless the principal's authority has reached the sender, link by link (§4.3, D-92)."""
-    if body.agent_identity not in speakers.identities(event.client_id, event.ts):
+def check_chain(body: DelegatedExecution, event: Event, caps: Caps, voice: Container[bytes]) -> None:
+    """Violation unless the principal's authority has reached the sender, link by link (§4.3, D-92).
+
+    `voice` has the identities for which the sender speaks.
+    """
+    if body.agent_identity not in voice:
         raise Violation("DELEG.SPEAKER", "the sender does not speak for agent_identity")
     links: list[KnownCap] = []
     for number, ref in enumerate(body.delegation_chain, start=1):
@@ -211,12 +215,13 @@ class Execution:
     hub_ts: int
 
 
-class DelegationFold(Ordered[bytes, Execution, dict[bytes, Execution]]):
+class DelegationFold(Speaking[bytes, Execution, dict[bytes, Execution]]):
     """Valid delegated executions by operation_id. `inner` are the schemas of the operations that may be embedded."""
 
     name = "operation.delegated"
+    version = 2  # as `ActingFold`
     schemas = SchemaSet([DELEGATED])
-    TABLE = dict[bytes, Execution]
+    TABLE = dict[bytes | SpeakingKey, Execution | SpeakingRecord]
 
     def __init__(
         self,
@@ -225,17 +230,23 @@ class DelegationFold(Ordered[bytes, Execution, dict[bytes, Execution]]):
         speakers: Speakers = KEYS_ONLY,
         caps: Caps = NO_CAPS,
         mirrors: Mirrors = NO_MIRRORS,
+        speaks: bool = True,
+        realms: Collection[bytes] = (),
     ) -> None:
-        super().__init__(mirrors=mirrors)
+        super().__init__(speaks=speaks, realms=realms, mirrors=mirrors)
         self._inner = inner if inner is not None else _all_operations()
         self._speakers, self._caps = speakers, caps
 
     def settings(self) -> Any:
-        return [self._speakers.settings(), self._caps.settings(), sorted(self._inner)]
+        own = [self._speakers.settings(), self._caps.settings(), sorted(self._inner)]
+        return [*own, *self.speaking_settings()]
 
     def step(self, state: Table[bytes, Execution], event: Typed[DelegatedExecution]) -> None:
+        if self.take_statement(state, event):
+            return
         e, body = event
-        check_chain(body, e, self._caps, self._speakers)
+        voice = self.voice(state, e, self._speakers.others(e.client_id, e.ts))
+        check_chain(body, e, self._caps, voice)
         inner_body(body, e, self._inner)
         msg_id = self.mirrors.identity(e)
         state[operation_id_of(msg_id)] = Execution(
@@ -249,7 +260,7 @@ class DelegationFold(Ordered[bytes, Execution, dict[bytes, Execution]]):
         )
 
     def show(self, state: Table[bytes, Execution], as_of: int) -> dict[bytes, Execution]:
-        return dict(sorted(state.items()))
+        return dict(sorted(self.records(state)))
 
 
 class ReferencesFold(Compact[set[bytes], frozenset[bytes]]):

@@ -25,8 +25,9 @@ from veen.core.wire import Anything, Bytes32, Uint
 from veen.overlays.framework.body import Draft, InvalidBody
 from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.framework.ordered import Ordered, Table
+from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.speaking import Speaking, SpeakingKey, SpeakingRecord
 from veen.overlays.framework.state import state_record
 from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.common import Operation
@@ -143,29 +144,41 @@ class MirrorSource:
 _Key = tuple[str, bytes, int]  # (source_hub_identifier, source_label, source_stream_seq)
 
 
-class MirrorFold(Ordered[_Key, Mirrored, dict[tuple[str, bytes], MirrorSource]]):
+class MirrorFold(Speaking[_Key, Mirrored, dict[tuple[str, bytes], MirrorSource]]):
     """Statements by source. `mirrors` is not used: parent_id names the entry at the source here, and marks no copy.
 
     A copy of a statement that a bridge made has another parent_id, so it has no effect by MIRR.PARENT.
 
-    `authors` are the client_ids that may state. None: everyone who may write to the stream; then whoever states a
+    `authors` are the identities that may state. None: everyone who may write to the stream; then whoever states a
     position first fixes it, and a true statement that comes later is a MIRR.CONTRADICTION.
     """
 
     name = "operation.mirror"
+    version = 2  # client keys are bound to principals by statements of the stream (D-179)
     schemas = SchemaSet([MIRROR])
-    TABLE = dict[_Key, Mirrored]
+    TABLE = dict[_Key | SpeakingKey, Mirrored | SpeakingRecord]
 
-    def __init__(self, *, authors: Collection[bytes] | None = None, mirrors: Mirrors = NO_MIRRORS) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        *,
+        authors: Collection[bytes] | None = None,
+        mirrors: Mirrors = NO_MIRRORS,
+        speaks: bool = True,
+        realms: Collection[bytes] = (),
+    ) -> None:
+        super().__init__(speaks=speaks, realms=realms)
         self._authors = None if authors is None else frozenset(authors)
 
     def settings(self) -> Any:
-        return None if self._authors is None else sorted(self._authors)
+        authors = None if self._authors is None else sorted(self._authors)
+        return [authors, *more] if (more := self.speaking_settings()) else authors
 
-    def step(self, state: Table[_Key, Mirrored], event: Typed[FederationMirror]) -> None:
+    def step(self, state: Table[_Key, Mirrored], event: Typed[Any]) -> None:
+        if self.take_statement(state, event):
+            return
         e, body = event
-        if self._authors is not None and e.client_id not in self._authors:
+        voice = self.voice(state, e)
+        if self._authors is not None and not voice.any_of(self._authors):
             raise Violation("MIRR.AUTHOR", "the sender is none of those who may state what a hub signed")
         if e.hdr.parent_id != body.source_leaf_hash:
             raise Violation("MIRR.PARENT", "parent_id is not the message that the statement is about")
@@ -190,7 +203,7 @@ class MirrorFold(Ordered[_Key, Mirrored, dict[tuple[str, bytes], MirrorSource]])
 
     def show(self, state: Table[_Key, Mirrored], as_of: int) -> dict[tuple[str, bytes], MirrorSource]:
         positions: dict[tuple[str, bytes], dict[int, Mirrored]] = {}
-        for (source, label, seq), record in sorted(state.items(), key=lambda item: item[0]):
+        for (source, label, seq), record in sorted(self.records(state), key=lambda item: item[0]):
             positions.setdefault((source, label), {})[seq] = record
         return {key: MirrorSource(records) for key, records in positions.items()}
 

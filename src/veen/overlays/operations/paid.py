@@ -17,6 +17,7 @@ does the subject of a live access.grant of the owner with a maximum_amount, on t
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Final
 
 from veen.core import cbor
@@ -27,6 +28,7 @@ from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.speaking import SpeakingKey, SpeakingRecord, Voice, principal_of
 from veen.overlays.framework.state import Free, state_record
 from veen.overlays.framework.typed_table import StateTable, TypedColumn
 from veen.overlays.operations.access import GRANT, REVOKE, AccessGrant, AccessRevoke
@@ -104,6 +106,13 @@ class Rights:
     debits: tuple[Right, ...]
 
 
+@state_record
+class Holder:
+    """The principal whose key an account was derived from."""
+
+    holder: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class PaidLedger:
     """Balances, and the operations that made them."""
@@ -123,7 +132,7 @@ class PaidLedger:
 
 
 _Key = tuple[str, bytes, bytes]
-_Record = int | Paid | Rights
+_Record = int | Paid | Rights | Holder
 
 
 class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
@@ -137,7 +146,8 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
 
     name = "operation.paid"
     schemas = SchemaSet([PAID, GRANT, REVOKE, DELEGATED])
-    TABLE = dict[_Key, _Record]
+    KEEPS_NAMES = True
+    TABLE = dict[_Key | SpeakingKey, _Record | SpeakingRecord]
 
     def __init__(
         self,
@@ -149,8 +159,10 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
         speakers: Speakers = KEYS_ONLY,
         caps: Caps = NO_CAPS,
         mirrors: Mirrors = NO_MIRRORS,
+        speaks: bool = True,
+        realms: Collection[bytes] = (),
     ) -> None:
-        super().__init__(speakers=speakers, caps=caps, mirrors=mirrors)
+        super().__init__(speakers=speakers, caps=caps, mirrors=mirrors, speaks=speaks, realms=realms)
         self._issuing, self._owners = frozenset(issuing), dict(owners or {})
         self._currencies = None if currencies is None else frozenset(currencies)
         self._default = default
@@ -182,7 +194,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
                     "PAID.DUPLICATE", "the same operation with the same operation_reference was paid before"
                 )
         spent = None
-        if not self._owns(act.identities, body.payer_account):
+        if not self._owns(state, act, body.payer_account):
             spent = self._debit_right(state, act, currency)
         unit = currency.encode()
         payer, payee = ("balance", body.payer_account, unit), ("balance", body.payee_account, unit)
@@ -219,18 +231,39 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
             raise Violation("PAID.CURRENCY", f"{currency} is no currency of this ledger")
         return currency
 
-    def _owns(self, identities: Collection[bytes], account_id: bytes) -> bool:
+    def _owns(self, state: Table[_Key, _Record], act: Act[Any], account_id: bytes) -> bool:
+        voice = act.identities
         owner = self._owners.get(account_id)
         if owner is not None:
-            return owner in identities
-        return account_id in map(account_id_of, identities)
+            return owner in voice
+        if account_id in map(account_id_of, voice.own):
+            return True
+        held = state.get(("holder", account_id, act.event.stream_id))
+        return isinstance(held, Holder) and held.holder in voice
+
+    def on_bound(self, state: Table[Any, Any], stream_id: bytes, identity: bytes, principal: bytes) -> None:
+        """The account of a key belongs to the principal of the key, and that of a principal to its successors."""
+        state["holder", account_id_of(identity), stream_id] = Holder(holder=principal)
+
+    def _right_accounts(self, state: Table[_Key, _Record], account_id: bytes, stream_id: bytes) -> tuple[bytes, ...]:
+        """Return the accounts whose rights hold for an account: itself, and those of the principals that own it."""
+        holder = state.get(("holder", account_id, stream_id))
+        if account_id in self._owners or not isinstance(holder, Holder):
+            return (account_id,)
+        principal: bytes | None = holder.holder
+        accounts = [account_id]
+        while principal is not None:
+            accounts.append(account_id_of(principal))
+            principal = principal_of(state, stream_id, principal).successor
+        return tuple(dict.fromkeys(accounts))
 
     def _debit_right(self, state: Table[_Key, _Record], act: Act[PaidOperation], currency: str) -> tuple[_Key, Rights]:
         """The rights of a sender who is not the owner, as they are after this debit."""
         body, e = act.body, act.event
         has_right = False
-        for identity in sorted(act.identities):
-            key = ("right", body.payer_account, identity)
+        accounts = self._right_accounts(state, body.payer_account, e.stream_id)
+        for identity, account_id in product(sorted(act.identities.names), accounts):
+            key = ("right", account_id, identity)
             rights = _rights(state, key)
             for number, right in enumerate(rights.debits):
                 unit = self._default if right.currency is None else right.currency
@@ -246,10 +279,10 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
 
     # --- rights ------------------------------------------------------------------------------------------------
 
-    def _accounts(self, act: Act[Any]) -> list[bytes]:
-        """The accounts of the sender."""
-        derived = (account_id_of(identity) for identity in act.identities)
-        configured = (account for account, owner in self._owners.items() if owner in act.identities)
+    def _accounts(self, voice: Voice, names: Collection[bytes]) -> list[bytes]:
+        """The accounts of the sender, of which those are derived that belong to `names`."""
+        derived = (account_id_of(identity) for identity in names)
+        configured = (account for account, owner in self._owners.items() if owner in voice)
         return sorted({*(account for account in derived if account not in self._owners), *configured})
 
     def _allow(self, state: Table[_Key, _Record], act: Act[AccessGrant]) -> None:
@@ -266,7 +299,10 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
             spent=0,
             expiry_time=body.expiry_time,
         )
-        for account_id in self._accounts(act):
+        voice = act.identities
+        for identity in (body.subject_identity, *voice.stored):
+            self.note_name(state, identity)
+        for account_id in self._accounts(voice, voice.stored):
             key = ("right", account_id, body.subject_identity)
             live = tuple(debit for debit in _rights(state, key).debits if act.event.hub_ts < debit.expiry_time)
             state[key] = Rights(debits=(*live, right))
@@ -275,8 +311,10 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
         """An owner who names what means none of the rights he gave must hear of it: nothing was taken back."""
         body, changed, had_any = act.body, {}, False
         target = body.target_capability_reference
-        for account_id in self._accounts(act):
-            key = ("right", account_id, body.subject_identity)
+        accounts = self._accounts(act.identities, act.identities.names)
+        subjects = self.names_of(state, act.event.stream_id, body.subject_identity)
+        for account_id, subject in product(accounts, sorted(subjects)):
+            key = ("right", account_id, subject)
             debits = _rights(state, key).debits
             had_any = had_any or bool(debits)
             left = tuple(debit for debit in debits if not self._is_meant(debit, target, act))
@@ -302,7 +340,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
         """No balance depends on the time of the question."""
         balances: dict[tuple[bytes, bytes], int] = {}
         operations: dict[bytes, Paid] = {}
-        for (kind, key, currency), record in state.items():
+        for (kind, key, currency), record in self.records(state):
             if kind == "balance" and isinstance(record, int):
                 balances[key, currency] = record
             elif isinstance(record, Paid):

@@ -4,7 +4,7 @@ The first publication of (publication_id, version) counts, and whoever published
 are refused. Which of several versions a reader takes is his choice (`Publications.current`).
 
     PUB.VERSION    version or content_class is empty
-    PUB.SPEAKER    the sender does not speak for publisher_identity (D-137)
+    PUB.SPEAKER    the sender does not speak for publisher_identity (D-179)
     PUB.DUPLICATE  this version was published before (P1)
     PUB.OWNER      another identity publishes under this publication_id
     PUB.ROOT       an artefact does not have the content_root of the publication
@@ -15,12 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from veen.core.event import Order
+from veen.core.event import Event, Order
 from veen.core.wire import Anything, Bytes32, Length
 from veen.overlays.framework.body import Draft, InvalidBody
 from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.speaking import SpeakingKey, SpeakingRecord
 from veen.overlays.framework.state import Free, state_record
 from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.acting import Act, ActingFold
@@ -152,13 +153,13 @@ class PublicationFold(ActingFold[_Key, _Record, Publications]):
 
     name = "operation.publication"
     schemas = SchemaSet([PUBLICATION, DELEGATED])
-    TABLE = dict[_Key, _Record]
+    TABLE = dict[_Key | SpeakingKey, _Record | SpeakingRecord]
 
     def act(self, state: Table[_Key, _Record], act: Act[DataPublication]) -> None:
         e, body = act.event, act.body
         act.check_speaker(body.publisher_identity, "PUB.SPEAKER", "publisher_identity")
         owner = state.get(("owner", body.publication_id, ""))
-        if isinstance(owner, Owner) and owner.owner != body.publisher_identity:
+        if isinstance(owner, Owner) and not self._is_same(state, e, owner.owner, body.publisher_identity):
             raise Violation("PUB.OWNER", f"the id belongs to {owner.owner.hex()}, who published under it first")
         key = ("version", body.publication_id, body.version)
         if key in state:
@@ -179,8 +180,12 @@ class PublicationFold(ActingFold[_Key, _Record, Publications]):
             hub_ts=e.hub_ts,
         )
 
+    def _is_same(self, state: Table[_Key, _Record], event: Event, owner: bytes, publisher: bytes) -> bool:
+        """Return True if the publisher is the owner, or a principal with that name."""
+        return owner == publisher or owner in self.voice_of(state, event.stream_id, publisher)
+
     def show(self, state: Table[_Key, _Record], as_of: int) -> Publications:
-        ordered = sorted(state.items(), key=lambda item: item[0])
+        ordered = sorted(self.records(state), key=lambda item: item[0])
         return Publications(
             {(key[1], key[2]): published for key, published in ordered if isinstance(published, Published)}
         )

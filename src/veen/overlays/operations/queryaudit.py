@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from veen.core import cbor
-from veen.core.event import Order
+from veen.core.event import Event, Order
 from veen.core.hashing import Ht
 from veen.core.wire import Anything, Bytes32, Uint
 from veen.overlays.framework.body import Draft, InvalidBody
 from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.fold import Compact
+from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.speaking import Speaking, SpeakingKey, SpeakingRecord
 from veen.overlays.framework.state import Free
 from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.common import Operation, operation_id_of
@@ -87,6 +89,22 @@ class AuditedAccess(NamedTuple):
     request_time: int | None = None  # None: any time
 
 
+def _audited(e: Event, body: QueryAudit, msg_id: bytes) -> Audited:
+    return Audited(
+        order=e.order,
+        msg_id=msg_id,
+        service=e.client_id,
+        requester=body.requester_identity,
+        resource=body.resource_identifier,
+        resource_class=body.resource_class,
+        query_parameters=None if body.query_parameters is None else Free(body.query_parameters),
+        purpose_code=body.purpose_code,
+        result_digest=body.result_digest,
+        request_time=body.request_time,
+        hub_ts=e.hub_ts,
+    )
+
+
 class QueryAuditFold(Compact[dict[bytes, Audited], dict[bytes, Audited]]):
     """Who read what: accesses by operation_id. `services` are client_ids; None: records of every writer count."""
 
@@ -109,25 +127,56 @@ class QueryAuditFold(Compact[dict[bytes, Audited], dict[bytes, Audited]]):
         if self._services is not None and e.client_id not in self._services:
             raise Violation("QAUD.SERVICE", "the sender is no data service of this domain")
         msg_id = self.mirrors.identity(e)
-        into[operation_id_of(msg_id)] = Audited(
-            order=e.order,
-            msg_id=msg_id,
-            service=e.client_id,
-            requester=body.requester_identity,
-            resource=body.resource_identifier,
-            resource_class=body.resource_class,
-            query_parameters=None if body.query_parameters is None else Free(body.query_parameters),
-            purpose_code=body.purpose_code,
-            result_digest=body.result_digest,
-            request_time=body.request_time,
-            hub_ts=e.hub_ts,
-        )
+        into[operation_id_of(msg_id)] = _audited(e, body, msg_id)
 
     def absorb(self, into: dict[bytes, Audited], other: dict[bytes, Audited]) -> None:
         into.update(other)
 
     def show(self, state: dict[bytes, Audited], as_of: int) -> dict[bytes, Audited]:
         return dict(sorted(state.items(), key=lambda item: item[1].order))
+
+
+class ServiceAuditFold(Speaking[bytes, Audited, dict[bytes, Audited]]):
+    """The same where `services` are identities, of which keys may speak by a binding (D-179): order decides then."""
+
+    name = QueryAuditFold.name
+    version = 2
+    schemas = QueryAuditFold.schemas
+    TABLE = dict[bytes | SpeakingKey, Audited | SpeakingRecord]
+
+    def __init__(
+        self,
+        *,
+        services: Collection[bytes],
+        mirrors: Mirrors = NO_MIRRORS,
+        realms: Collection[bytes] = (),
+    ) -> None:
+        super().__init__(realms=realms, mirrors=mirrors)
+        self._services = frozenset(services)
+
+    def settings(self) -> Any:
+        return [sorted(self._services), *self.speaking_settings()]
+
+    def step(self, state: Table[bytes, Audited], event: Typed[Any]) -> None:
+        if self.take_statement(state, event):
+            return
+        e, body = event
+        if not self.voice(state, e).any_of(self._services):
+            raise Violation("QAUD.SERVICE", "the sender is no data service of this domain")
+        msg_id = self.mirrors.identity(e)
+        state[operation_id_of(msg_id)] = _audited(e, body, msg_id)
+
+    def show(self, state: Table[bytes, Audited], as_of: int) -> dict[bytes, Audited]:
+        return dict(sorted(self.records(state), key=lambda item: item[1].order))
+
+
+def make_fold(
+    *, services: Collection[bytes] | None = None, speaks: bool = True, mirrors: Mirrors = NO_MIRRORS
+) -> QueryAuditFold | ServiceAuditFold:
+    """Return the fold for some services. Records of every writer, or of fixed keys, need no order (`Compact`)."""
+    if services is None or not speaks:
+        return QueryAuditFold(services=services, mirrors=mirrors)
+    return ServiceAuditFold(services=services, mirrors=mirrors)
 
 
 def missing(accesses: Iterable[AuditedAccess], audited: Iterable[Audited]) -> list[AuditedAccess]:

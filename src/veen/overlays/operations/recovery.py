@@ -7,7 +7,7 @@ transitively; it closes all requests for the target, so another recovery of it n
     RECOV.SELF        the new identity is the old one
     RECOV.CYCLE       the new identity was itself replaced by the target
     RECOV.DECISION    the decision is neither approve nor reject
-    RECOV.SPEAKER     the sender does not speak for approver_identity (D-137)
+    RECOV.SPEAKER     the sender does not speak for approver_identity (D-179)
     RECOV.GUARDIAN    the approver is no guardian of the target
     RECOV.NO_REQUEST  nobody asked for this recovery
     RECOV.LATE        the approval comes after the execution
@@ -28,6 +28,7 @@ from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.speaking import SpeakingKey, SpeakingRecord
 from veen.overlays.framework.state import state_record
 from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.acting import Act, ActingFold
@@ -216,7 +217,7 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
 
     name = "operation.recovery"
     schemas = SchemaSet([REQUEST, APPROVAL, EXECUTION, DELEGATED])
-    TABLE = dict[_Key, _Record]
+    TABLE = dict[_Key | SpeakingKey, _Record | SpeakingRecord]
 
     def __init__(
         self,
@@ -225,15 +226,18 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         speakers: Speakers = KEYS_ONLY,
         caps: Caps = NO_CAPS,
         mirrors: Mirrors = NO_MIRRORS,
+        speaks: bool = True,
+        realms: Collection[bytes] = (),
     ) -> None:
-        super().__init__(speakers=speakers, caps=caps, mirrors=mirrors)
+        super().__init__(speakers=speakers, caps=caps, mirrors=mirrors, speaks=speaks, realms=realms)
         self._guards = guards
 
     def own_settings(self) -> Any:
         return self._guards.settings()
 
     def act(self, state: Table[_Key, _Record], act: Act[Any]) -> None:
-        for identity in act.identities:
+        # A key that is bound acts as its principal: it does not escape a recovery by being new itself.
+        for identity in act.identities.stored:
             if _step(state, identity) is None:
                 break
         else:
@@ -290,7 +294,7 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         e, body = act.event, act.body
         target, new = body.target_identity, body.new_identity
         executors = self._guards.executors
-        if executors is not None and not act.identities & executors:
+        if executors is not None and not act.identities.any_of(executors):
             raise Violation("RECOV.EXECUTOR", "the sender may not execute recoveries")
         asked = state.get(("request", target, new, b""))
         if not isinstance(asked, Requested):
@@ -338,7 +342,7 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         requests: dict[tuple[bytes, bytes], Requested] = {}
         decisions: dict[tuple[bytes, bytes, bytes], Approval] = {}
         remapped: dict[bytes, Remapped] = {}
-        for (_, target, new, guardian), record in state.items():
+        for (_, target, new, guardian), record in self.records(state):
             if isinstance(record, Requested):
                 requests[target, new] = record
             elif isinstance(record, Approval):

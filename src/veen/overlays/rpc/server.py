@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import sqlite3
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from veen.core import cbor
 from veen.core.errors import VeenError
 from veen.core.event import Event
+from veen.core.hashing import H
 from veen.overlays.framework.body import Draft
 from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.framework.link import Link, Stream, send
@@ -26,7 +29,8 @@ from veen.overlays.rpc.messages import (
     refuse,
 )
 
-_REMEMBERED: Final = 65_536  # answers kept, so that the same call gets the same answer
+_REMEMBERED: Final = 65_536  # answers in memory; older ones are in a temporary file
+_TABLE: Final = "CREATE TABLE answers (key BLOB PRIMARY KEY, reply BLOB NOT NULL) WITHOUT ROWID"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +50,52 @@ Context = CallContext  # the name in documents of earlier versions
 Handler = Callable[[Any, CallContext], Awaitable[Any]]
 
 
+class _Answers:
+    """Every answer to a call with `idem`, so that the same call gets the same answer and is carried out once (RPC0.3).
+
+    The newest are in memory, the others in a temporary file that ends with the server: the log has all of them. A call
+    without `idem` needs none, as a message is in the log once.
+    """
+
+    def __init__(self, in_memory: int) -> None:
+        self._most = in_memory
+        self._newest: OrderedDict[CallKey, RpcReply] = OrderedDict()
+        self._file: sqlite3.Connection | None = None
+
+    def get(self, key: CallKey) -> RpcReply | None:
+        if (reply := self._newest.get(key)) is not None or self._file is None:
+            return reply
+        row = self._file.execute("SELECT reply FROM answers WHERE key = ?", (_stored_key(key),)).fetchone()
+        return None if row is None else RpcReply.from_bytes(row[0])
+
+    def keep(self, key: CallKey, reply: RpcReply) -> None:
+        """Keep the first answer to a call. An error of the file ends the server: it must not forget and go on."""
+        if isinstance(key, bytes) or self.get(key) is not None:
+            return
+        self._newest[key] = reply
+        while len(self._newest) > self._most:
+            oldest = next(iter(self._newest))
+            if self._file is None:
+                self._file = sqlite3.connect("", isolation_level=None)
+                self._file.execute(_TABLE)
+            values = _stored_key(oldest), self._newest[oldest].to_bytes()
+            self._file.execute("INSERT INTO answers VALUES (?, ?)", values)
+            del self._newest[oldest]
+
+
+def _stored_key(key: CallKey) -> bytes:
+    return H(cbor.encode(list(key)))
+
+
 class Server:
     """Carries out the calls of a stream, one after another in the order of the log.
 
     Before anything else it reads what is there: calls that were answered are not carried out again, those that were
     not are. A crash between carrying out and answering leads to a second try, so handlers should themselves be
     idempotent. `servers` are the client_ids whose answers count as given, our own among them; without it a stranger who
-    may write could make us believe that a call was answered. `clock` gives unix time; without it calls are carried out
-    however old they are. `report` hears what no answer tells. Codes of answers:
+    may write could make us believe that a call was answered. `remember` is how many answers are in memory; no answer is
+    forgotten. `clock` gives unix time; without it calls are carried out however old they are. `report` hears what no
+    answer tells. Codes of answers:
 
         RPC.BODY      the request cannot be read
         RPC.METHOD    there is no such method
@@ -76,8 +118,8 @@ class Server:
     ) -> None:
         self._link, self._stream, self._handlers = link, stream, dict(handlers)
         self._servers = None if servers is None else frozenset(servers)
-        self._clock, self._report, self._remember = clock, report, remember
-        self._answers: OrderedDict[CallKey, RpcReply] = OrderedDict()
+        self._clock, self._report = clock, report
+        self._answers = _Answers(remember)
         self._open: OrderedDict[bytes, Typed[RpcRequest] | tuple[Event, Issue]] = OrderedDict()  # by msg_id
 
     async def run(self, *, from_seq: int = 1) -> None:
@@ -133,9 +175,7 @@ class Server:
     def _keep(self, key: CallKey, reply: RpcReply) -> None:
         if reply.error is not None and reply.error.code == EXPIRED:
             return  # it was not carried out, so the same call may come again
-        self._answers.setdefault(key, reply)
-        if len(self._answers) > self._remember:
-            self._answers.popitem(last=False)
+        self._answers.keep(key, reply)
 
     async def _carry_out(self, event: Event, request: RpcRequest) -> RpcReply:
         handler = self._handlers.get(request.method)

@@ -3,6 +3,7 @@
 ids, bodies, codes   names, the nine bodies, why an event has no effect
 rules                what one event changes
 policy, ledger       who may do what; all wallets, folded together
+letter               the same by the letter of the text (D-180)
 flows                the same ledger, settled in parallel
 drafts, approvals    what producers need
 statements           what owners and auditors need

@@ -12,6 +12,7 @@ shows who sent the original: so a bridge carries only what counts under the poli
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from veen.core.errors import SignatureError, VeenError, VerifyError
 from veen.core.event import Event
@@ -21,6 +22,7 @@ from veen.core.tree.proof import MmrProof
 from veen.overlays.framework.body import Draft
 from veen.overlays.framework.decode import Issue, Violation, decode
 from veen.overlays.framework.dedup import copy_draft
+from veen.overlays.framework.ordered import Table
 from veen.overlays.wallet.bodies import SCHEMAS, Open
 from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.policy import WalletMirrors
@@ -79,6 +81,7 @@ class BridgedReferences:
     fold: LedgerFold
     identities: set[bytes] = field(default_factory=set)
     opened: dict[bytes, Record] = field(default_factory=dict)  # by wallet_id: whose it is, from the events of hub A
+    speaking: Table[Any, Any] = field(default_factory=Table)  # for whom the keys of hub A speak
     hub_id: bytes | None = None  # of hub A: copies then state where they come from (D-193)
 
     def note(self, events: Iterable[Event]) -> None:
@@ -89,8 +92,8 @@ class BridgedReferences:
         """The wallet events of A that B lacks, in logical order, each once, with its copy.
 
         What the policy of A refuses stays on A: under the bridge's key it would count on B. Where that policy names
-        owners, `events` must begin with those that opened the wallets. A copy counts as seen only when it is noted:
-        what fails on the way to B is missing again the next time.
+        owners, `events` must begin with those that opened the wallets and bound the keys of their owners. A copy counts
+        as seen only when it is noted: what fails on the way to B is missing again the next time.
         """
         references: set[bytes] = set()
         for event in sorted(events, key=lambda e: e.order):
@@ -102,16 +105,13 @@ class BridgedReferences:
                 yield event, copy_of(event, self.fold.copies, self.hub_id)
 
     def _may_cross(self, event: Event) -> bool:
-        schema = SCHEMAS.get(event.hdr.schema)
+        schema = self.fold.schemas.get(event.hdr.schema)
         typed = None if schema is None else decode(self.fold.mirrors.timed(event), schema)
         if typed is None or isinstance(typed, Issue):
             return False
         try:
-            if not self.fold.screen(typed):
+            if self.fold.take_statement(self.speaking, typed) or not self.fold.admit(self.speaking, typed, self.opened):
                 return False
-            sender = self.fold.sender_to_check(typed)
-            if sender is not None:
-                self.fold.policy.check_owner(self.opened, typed.body, sender)
         except Violation:
             return False
         if isinstance(typed.body, Open) and typed.body.wallet_id not in self.opened:

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.framework.ordered import Ordered, Table
+from veen.overlays.framework.ordered import Table
+from veen.overlays.framework.speaking import Speaking, SpeakingKey, SpeakingRecord, Voice
 from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.wallet.bodies import SCHEMAS, Open, WalletBody
 from veen.overlays.wallet.policy import STREAM_POLICY, WalletMirrors, WalletPolicy
-from veen.overlays.wallet.rules import UNOPENED, Record, Wallet, apply
+from veen.overlays.wallet.rules import UNOPENED, LedgerState, Record, Wallet, apply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,45 +63,59 @@ class Ledger:
         return dict(sorted(sums.items()))
 
 
-class LedgerFold(Ordered[bytes, Record, Ledger]):
+class LedgerFold(Speaking[bytes, Record, Ledger]):
     """All wallets. `mirrors` names the bridges; what they bring has been judged where it came from."""
 
     name = "wallet.ledger"
     version = 2  # skew, owners of shared streams, copies from bridges only (D-175, D-176)
     schemas = SCHEMAS
-    TABLE = dict[bytes, Record]
+    TABLE = dict[bytes | SpeakingKey, Record | SpeakingRecord]
 
     def __init__(self, *, mirrors: Mirrors = NO_MIRRORS, policy: WalletPolicy = STREAM_POLICY) -> None:
         self.policy = policy
         self.copies = WalletMirrors.under(policy, mirrors)
-        super().__init__(mirrors=self.copies)  # `settings` need not repeat the policy: it is part of the mirrors
+        # Bindings are read where the policy asks who acts for whom.
+        # `settings` need not repeat the policy: it is part of the mirrors.
+        super().__init__(speaks=policy.reads_bindings, mirrors=self.copies)
 
-    def screen(self, event: Typed[WalletBody]) -> bool:
+    def screen(self, event: Typed[WalletBody], voice: Voice | None = None) -> bool:
         """Whether the event may count at all, whatever the state is; a Violation if the policy forbids it."""
         e, body = event
         if not self._is_trusted_copy(event):
             if self.copies.is_echo(e, body):
                 return False
-            self.policy.check(e, body)
+            self.policy.check(e, body, voice)
         if type(body) is Open:
             self.policy.check_currency(body.currency)
         return True
 
-    def sender_to_check(self, event: Typed[WalletBody]) -> bytes | None:
+    def sender_to_check(self, event: Typed[WalletBody], voice: Voice | None = None) -> bytes | None:
         """The key that must act for the owner of the wallet; None if the event counts from any key."""
         e, body = event
-        if self._is_trusted_copy(event) or not self.policy.needs_owner(body, e.client_id, e.auth_ref):
+        if self._is_trusted_copy(event) or not self.policy.needs_owner(body, e.client_id, e.auth_ref, voice):
             return None
         return e.client_id
 
     def _is_trusted_copy(self, event: Typed[WalletBody]) -> bool:
         return self.copies.original_of(event.event) is not None
 
+    def admit(self, state: Table[Any, Any], event: Typed[WalletBody], owners: LedgerState | None = None) -> bool:
+        """Return True if the sender may do this here and now; a Violation if it may not.
+
+        `state` says who speaks for whom, and whose the wallets are unless `owners` does.
+        """
+        voice = self.voice(state, event.event) if self.speaks else None
+        if not self.screen(event, voice):
+            return False
+        sender = self.sender_to_check(event, voice)
+        if sender is not None:
+            self.policy.check_owner(state if owners is None else owners, event.body, sender, voice)
+        return True
+
     def step(self, state: Table[bytes, Record], event: Typed[Any]) -> None:
-        if self.screen(event):
-            sender = self.sender_to_check(event)
-            if sender is not None:
-                self.policy.check_owner(state, event.body, sender)
+        if self.speaks and self.take_statement(state, event):
+            return
+        if self.admit(state, event):
             for key, record in apply(state, event.body).items():
                 state[key] = record
 

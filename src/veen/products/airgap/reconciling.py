@@ -23,6 +23,7 @@ from veen.core.crypto.ed25519 import SigningKey, verify
 from veen.core.errors import VerifyError
 from veen.core.hashing import Ht
 from veen.core.labels import stream_id_of
+from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.identity import HubIdentity
 from veen.core.verdict import Because, Coverage, Outcome, Reason, StatedBy, Verdict
 from veen.fs.errors import CorruptError, StorageError
@@ -410,6 +411,7 @@ class Sides:
     logs: tuple[SideLabel, ...] = ()  # audit streams, import streams and the exported labels: what was read of them
     reasons: tuple[Reason, ...] = ()  # what was found wrong while reading
     audited_since: frozenset[bytes] = frozenset()  # bundles whose audit record came after the audit stream was read
+    upto: Mapping[bytes, Checkpoint] = field(default_factory=dict)  # label -> the export checkpoint that was chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -626,10 +628,12 @@ def consistent_positions(arrived: Arrived, sides: Sides) -> dict[bytes, set[int]
 
 
 def _by_bridge(sides: Sides) -> list[tuple[BridgedLabel, list[Exported]]]:
-    """Bundles by bridge and label, and, for each bridge, the labels of its streams that nobody exported yet."""
+    """Return bundles up to the chosen checkpoints, by bridge and label; also the labels that nobody exported yet."""
     labels: dict[BridgedLabel, list[Exported]] = {}
     for bundle in sorted(sides.exported, key=lambda each: (each.stream_id, each.epoch, each.label, each.bundle_seq)):
-        labels.setdefault((bundle.bridge_id, bundle.label), []).append(bundle)
+        chosen = sides.upto.get(bundle.label)
+        if chosen is None or bundle.seq_from <= chosen.upto_seq:
+            labels.setdefault((bundle.bridge_id, bundle.label), []).append(bundle)
     bridges = sorted({(bundle.bridge_id, bundle.stream_id) for bundle in sides.exported})
     for stream_id, _, label in sides.expected:
         for bridge_id, exported_id in bridges:
@@ -643,7 +647,9 @@ def _stream_report(
 ) -> dict[str, Any]:
     bridge_id, label = key
     summary = arrived.labels.get(key, LabelSeen())
-    exported = joined((bundle.seq_from, bundle.seq_to) for bundle in bundles if bundle.count)
+    chosen = sides.upto.get(label)
+    ends = [bundle.seq_to if chosen is None else min(bundle.seq_to, chosen.upto_seq) for bundle in bundles]
+    exported = joined((bundle.seq_from, end) for bundle, end in zip(bundles, ends, strict=True) if bundle.count)
     last = exported[-1][1] if exported else 0
     numbers = joined((bundle.bundle_seq, bundle.bundle_seq) for bundle in bundles)
     partial = [
@@ -656,6 +662,8 @@ def _stream_report(
     # Alone, the receiving zone knows of the source what the signed bundles state.
     head, root = sides.heads.get(label, (last if bundles else None, b""))
     stated_by = sides.stated_by if label in sides.heads else StatedBy.FILE
+    if chosen is not None:
+        head, root, stated_by = chosen.upto_seq, chosen.mmr_root, StatedBy.CHECKPOINT
     consistent = _consistent(bundles, arrived, done)
     where = next(((s, e) for s, e, each in sides.expected if each == label), None)
     stream_id, epoch = (bundles[0].stream_id, bundles[0].epoch) if bundles else where or (b"", 0)
@@ -686,6 +694,8 @@ def _matches(consistent: Mapping[str, Any], sides: Sides, label: bytes) -> bool 
     """Whether the source hub's own root is that of the receipts that crossed; None where it cannot be compared."""
     seq = consistent["seq"]
     head, root = sides.heads.get(label, (0, b""))
+    if label in sides.upto:
+        head, root = sides.upto[label].upto_seq, sides.upto[label].mmr_root
     own = sides.roots.get((label, seq)) or (root if seq == head else b"")
     return bool(consistent["root"] == own.hex()) if own and seq else None
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from veen.client.errors import ClientError
 from veen.client.identity.keyring import Keyring
 from veen.core.errors import VeenError, VerifyError
+from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.tooling.about import IdentityResponse
 from veen.core.verdict import Because, Reason, StatedBy
@@ -20,7 +21,7 @@ from veen.log.prefix import Prefix, make_prefix, receipt_at
 from veen.overlays.airgap.bodies import OFFLINE, ONLINE
 from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG
 from veen.products.airgap.bundle import BundleReader
-from veen.products.airgap.errors import Rejected
+from veen.products.airgap.errors import BridgeError, Rejected
 from veen.products.airgap.files import is_bundle_name
 from veen.products.airgap.importing import IMPORTED, IMPORTING, INCOMING, WAITING
 from veen.products.airgap.reconciling import (
@@ -172,6 +173,7 @@ class Zones:
     offline: str
     online: str | None
     folders: tuple[Path, ...] = ()  # of bundles
+    checkpoints: tuple[Checkpoint, ...] = ()  # of the sending hub: their labels are compared up to them
 
 
 Fold = Callable[[Offline, Prefix], Arrived]
@@ -200,6 +202,7 @@ def read_zones(zones: Zones, keyring: Keyring, trust: TrustList, fold: Fold | No
             record.bundle_id for _, record in since.records if record.bundle_id is not None and record.code is None
         ),
     }
+    common["upto"] = _chosen_checkpoints(zones.checkpoints, place.identities)
     if online is None:
         sides = Sides(exported=bundle_side(folders, trust), online_known=False, logs=tuple(logs), **common)
         return arrived, replace(sides, reasons=tuple(reasons))
@@ -236,6 +239,16 @@ def read_zones(zones: Zones, keyring: Keyring, trust: TrustList, fold: Fold | No
         logs=tuple(logs),
         **common,
     )
+    for label, chosen in sides.upto.items():
+        head, _ = heads.get(label, (0, b""))
+        if head < chosen.upto_seq:
+            what = f"label {label.hex()[:16]}…: the sending hub has {head} entries, the checkpoint {chosen.upto_seq}"
+            reasons.append(Reason(Because.EVIDENCE, what))
+        elif (root := root_at(online, view, label, chosen.upto_seq, None)) and root != chosen.mmr_root:
+            what = (
+                f"label {label.hex()[:16]}…: the sending hub has another root at {chosen.upto_seq} than the checkpoint"
+            )
+            reasons.append(Reason(Because.EVIDENCE, what))
     roots = {}
     for label, positions in consistent_positions(arrived, sides).items():
         for seq in positions:
@@ -244,6 +257,32 @@ def read_zones(zones: Zones, keyring: Keyring, trust: TrustList, fold: Fold | No
             except VerifyError as exc:
                 reasons.append(Reason(Because.EVIDENCE, f"the sending hub's label {label.hex()}, entry {seq}: {exc}"))
     return arrived, replace(sides, roots=roots, reasons=tuple(reasons))
+
+
+def _chosen_checkpoints(
+    checkpoints: Sequence[Checkpoint], identities: Sequence[HubIdentity]
+) -> dict[bytes, Checkpoint]:
+    """Return the checkpoints by label. BridgeError if a source hub of the trust list did not sign one of them."""
+    keys = [key.hub_pk for identity in identities for key in identity.keys]
+    for checkpoint in checkpoints:
+        if not any(_is_signed_by(checkpoint, key) for key in keys):
+            raise BridgeError(
+                f"the checkpoint of label {checkpoint.label_curr.hex()} is not signed by a source of the trust list:"
+                " give a checkpoint of the sending hub (veen checkpoint show STREAM --out FILE)"
+            )
+    labels = {checkpoint.label_curr: checkpoint for checkpoint in checkpoints}
+    if len(labels) != len(checkpoints):
+        raise BridgeError("two checkpoints of one label: give the one up to which to compare")
+    return labels
+
+
+def _is_signed_by(checkpoint: Checkpoint, hub_pk: bytes) -> bool:
+    """Return True if the key signed the checkpoint."""
+    try:
+        checkpoint.verify(hub_pk)
+    except VerifyError:
+        return False
+    return True
 
 
 def _read_logs(

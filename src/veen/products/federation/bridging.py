@@ -14,7 +14,8 @@ from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.transport.calls import is_not_found
 from veen.core.errors import StatedError
 from veen.core.objects.captoken import CapToken
-from veen.products.federation.mirroring import CopyProgress, copy_stream
+from veen.products.federation.copy_index import CopyIndex
+from veen.products.federation.mirroring import copy_stream
 
 
 class NothingToBridge(StatedError):
@@ -63,7 +64,9 @@ class HubBridge:
         *,
         now: Callable[[], int],
         bridges: Collection[bytes] = (),
+        open_index: Callable[[str], CopyIndex] = lambda stream: CopyIndex(),
     ) -> None:
+        """`open_index` opens the index of a stream, named in hex, where an earlier bridge has left it."""
         self._source, self._target, self._streams, self._now = source, target, streams, now
         self._tokens = {
             stream_id: token
@@ -73,7 +76,8 @@ class HubBridge:
         }
         self.is_stale = False  # the target is not the hub that was connected to: connect anew
         self._copied: dict[bytes, Mapping[bytes, int]] = {}  # stream -> how long its logs were when all was copied
-        self._progress: dict[bytes, CopyProgress] = {}  # stream -> where the next pass goes on
+        self._indexes: dict[bytes, CopyIndex] = {}  # stream -> how far its copy is
+        self._open_index = open_index
         self._bridges = frozenset(bridges)
 
     async def run_once(self) -> list[BridgedStream]:
@@ -107,16 +111,19 @@ class HubBridge:
                 now=self._now,
                 capability=token,
                 bridges=self._bridges,
-                progress=self._progress.pop(keys.stream_id, None),
+                index=self._index(keys.stream_id),
             )
         except (Divergence, UnknownStream):
             raise
         except ClientError as exc:
             return BridgedStream(stream=stream, error=exc)
         self._copied[keys.stream_id] = sizes
-        if report.progress is not None:
-            self._progress[keys.stream_id] = report.progress
         return BridgedStream(stream=stream, sent=report.sent, existed=report.existed, gaps=len(report.gaps))
+
+    def _index(self, stream_id: bytes) -> CopyIndex:
+        if stream_id not in self._indexes:
+            self._indexes[stream_id] = self._open_index(stream_id.hex())
+        return self._indexes[stream_id]
 
     async def _sizes(self, stream: str) -> dict[bytes, int]:
         """How many entries each log of a stream has at the source."""

@@ -8,12 +8,14 @@ The target's log is the state: a run finishes what an earlier one left open, rea
 goes on behind it. So a run may be killed at any point and started again, without loss and without doubles.
 """
 
+import json
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from veen.client.client import Client
 from veen.client.errors import HubRefused
+from veen.client.read.kept import ErasedRange, is_pruned, kept_entries
 from veen.client.read.reading import Entry
 from veen.client.send.sealing import Draft
 from veen.client.send.writing import Sent
@@ -29,6 +31,7 @@ from veen.core.sealing.ciphertext import TAG_BYTES
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 from veen.core.wire import Bytes32, Form, Uint, Wire
 from veen.overlays.operations.mirror import MIRROR, FederationMirror, attest, hub_identifier
+from veen.products.federation.copy_index import CopyIndex, Side
 
 _BATCH: Final = 64
 _RECEIPT: Final = "receipt"  # in the metadata of a statement: what proves a contradiction later
@@ -69,7 +72,6 @@ class MirrorReport:
     existed: int = 0
     returned: int = 0  # events that come from the target, or have passed it: not sent there again
     gaps: list[tuple[bytes, int, int, str]] = field(default_factory=list)  # label, first, last, reason; of this run
-    progress: "CopyProgress | None" = None  # of a copy: what the next run may go on from
 
 
 @dataclass(slots=True)
@@ -145,7 +147,7 @@ async def _entries(
                 seq = entry.seq + 1
             return
         except HubRefused as exc:
-            if not _is_pruned(exc):
+            if not is_pruned(exc):
                 if is_not_found(exc):
                     return  # the label has no entries, or none from here on
                 raise
@@ -154,14 +156,10 @@ async def _entries(
             proven = await source.proof(stream, seq, epoch=epoch)
             yield _SourceEntry(proven.receipt, None)
         except HubRefused as exc:
-            if not _is_pruned(exc):
+            if not is_pruned(exc):
                 raise
             yield _Erased(seq)
         seq += 1
-
-
-def _is_pruned(error: HubRefused) -> bool:
-    return is_not_found(error) and error.detail.get("reason") == "pruned"
 
 
 def without_keys(source: Client, name: str) -> str:
@@ -290,8 +288,8 @@ async def _attested(
 
 async def _stream_entries(client: Client, stream: str | bytes) -> AsyncIterator[Entry]:
     """Every entry of a stream that can still be read, label by label."""
-    for epoch, _ in await _labels(client, stream):
-        async for item in _readable(client, stream, epoch, 1):
+    for epoch, label in await _labels(client, stream):
+        async for item in _readable(client, stream, epoch, label, 1):
             if isinstance(item, _SourceEntry) and item.entry is not None:
                 yield item.entry
 
@@ -325,26 +323,43 @@ def _gap_draft(hub_id: bytes, label: bytes, first: int, last: int, reason: str, 
 # --- copy --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyProgress:
-    """How far a copy is: a value with all that it depends on, so that it is used for nothing else.
+def _between(
+    source: Client,
+    target: Client,
+    source_stream: str | bytes,
+    target_stream: str | bytes,
+    believed: Collection[bytes],
+) -> str:
+    """Return all that an index depends on: hubs, streams, and the keys that read and that are believed."""
+    names = [name if isinstance(name, str) else name.hex() for name in (source_stream, target_stream)]
+    readers = [
+        keys.reader_pk.hex()
+        for client, stream in ((source, source_stream), (target, target_stream))
+        for keys in client.keyring.readers(stream)
+    ]
+    own = sorted(key.hex() for key in target.client_ids)
+    return json.dumps([source.hub_id.hex(), target.hub_id.hex(), names, own, sorted(map(bytes.hex, believed)), readers])
 
-    All entries of the source up to `source` are copied or recorded as gaps, and these copies are in the target up to
-    `target`. A run that has it goes on behind both; a run without it reads both streams and comes to the same end.
-    """
 
-    between: tuple[str, str, str, str, str]  # hub and stream of the source, hub and stream of the target, own keys
-    source: Mapping[bytes, int]  # by label
-    target: Mapping[bytes, int]
-
-    @staticmethod
-    def between_streams(
-        source: Client, target: Client, source_stream: str | bytes, target_stream: str | bytes
-    ) -> tuple[str, str, str, str, str]:
-        """Return what a progress belongs to."""
-        keys = " ".join(sorted(client_id.hex() for client_id in target.client_ids))
-        names = [name if isinstance(name, str) else name.hex() for name in (source_stream, target_stream)]
-        return source.hub_id.hex(), names[0], target.hub_id.hex(), names[1], keys
+async def _check_index(index: CopyIndex, between: str, sides: Mapping[Side, tuple[Client, str | bytes]]) -> None:
+    """Begin the index anew if it belongs to other streams, keys or rules, or a log has another root where it ends."""
+    index.begin(between)
+    for side, (client, stream) in sides.items():
+        epochs = {label: epoch for epoch, label in await _labels(client, stream)}
+        for label, (upto, root) in index.cuts(side).items():
+            if root is None:
+                continue
+            try:
+                receipt = await client.receipt(stream, upto, epoch=epochs[label]) if label in epochs else None
+            except HubRefused as exc:
+                if is_pruned(exc):
+                    continue  # nothing is left to compare
+                if not is_not_found(exc):
+                    raise
+                receipt = None
+            if receipt is None or receipt.mmr_root != root:
+                index.restart(between)
+                return
 
 
 async def copy_stream(
@@ -356,53 +371,60 @@ async def copy_stream(
     now: Callable[[], int],
     capability: CapToken | None = None,
     bridges: Collection[bytes] = (),
-    progress: CopyProgress | None = None,
+    index: CopyIndex | None = None,
     on_progress: Callable[[MirrorReport], None] | None = None,
 ) -> MirrorReport:
     """Send every event of the source stream into the target stream, each once, with its origin (D-187, D-193).
 
     Needs a read key of the source and a write key of the target. An event that comes from the target, or has passed it,
     is not sent there again. `bridges` are keys of other bridges: what they copied keeps its first origin, and what they
-    have copied to the target counts as copied. `progress` is that of an earlier run (`MirrorReport.progress`).
+    have copied to the target counts as copied. `index` is that of earlier runs: only what is new is read then.
     """
+    if index is None:
+        index = CopyIndex()
+        try:
+            return await copy_stream(
+                source, target, source_stream, target_stream,
+                now=now, capability=capability, bridges=bridges, index=index, on_progress=on_progress,
+            )  # fmt: skip
+        finally:
+            index.close()
     await target.recover(target_stream)
-    between = CopyProgress.between_streams(source, target, source_stream, target_stream)
-    if progress is not None and progress.between != between:
-        progress = None
     believed = frozenset((*target.client_ids, *bridges))
-    copied = await _copied(target, target_stream, hub_identifier(source.hub_id), believed, progress)
+    between = _between(source, target, source_stream, target_stream, believed)
+    await _check_index(index, between, {"source": (source, source_stream), "target": (target, target_stream)})
+    is_cut = await _index_copies(index, target, target_stream, hub_identifier(source.hub_id), believed)
     report = MirrorReport()
     outbox = _Outbox(target, target_stream, capability, report, on_progress)
-    reached: dict[bytes, int] = dict(progress.source) if progress is not None else {}
+    reached = index.cuts("source")
     for epoch, label in await _labels(source, source_stream):
         gap = _GapRun(source.hub_id, label, outbox, report, now)
-        first = reached.get(label, 0) + 1
-        if copied.is_cut and first == 1:
-            first = await _first_copied(source, source_stream, epoch, copied)
+        first = reached.get(label, (0, None))[0] + 1
+        if is_cut and first == 1:
+            first = await _first_copied(source, source_stream, epoch, label, index)
             report.existed += first - 1
         async for item in _entries(source, source_stream, epoch, first, opened=True):
             seq = item.seq if isinstance(item, _Erased) else item.receipt.stream_seq
-            reached[label] = seq
-            if not isinstance(item, _Erased) and item.receipt.leaf_hash in copied.originals:
-                copied.originals.discard(item.receipt.leaf_hash)
+            reached[label] = (seq, None) if isinstance(item, _Erased) else (seq, item.receipt.mmr_root)
+            if not isinstance(item, _Erased) and index.has_copy(item.receipt.leaf_hash):
                 report.existed += 1
                 continue
             entry = None if isinstance(item, _Erased) else item.entry
             if entry is None or entry.event is None:
-                if not copied.has_gap(label, seq):
+                if not index.has_gap(label, seq):
                     await gap.add(seq, "pruned" if entry is None else "sealed")
                 continue
             await gap.end()
             draft = _copy_draft(entry, source.hub_id, target.hub_id, believed, target.limits.max_body_bytes)
             if draft is None:
                 report.returned += 1
-            elif draft.parent in copied.present:
+            elif draft.parent is not None and index.has_origin(draft.parent):
                 report.existed += 1
             else:
                 await outbox.add(draft)
         await gap.end()
     await outbox.flush()
-    report.progress = CopyProgress(between=between, source=reached, target=copied.upto)
+    index.advance("source", reached)
     return report
 
 
@@ -456,35 +478,21 @@ class _GapRun:
         self._run = None
 
 
-@dataclass(slots=True)
-class _Copied:
-    """Read the copies in the target that came after the progress of an earlier run."""
+async def _index_copies(
+    index: CopyIndex, target: Client, stream: str | bytes, source: str, bridges: Collection[bytes]
+) -> bool:
+    """Add what this mirror, and the bridges that it knows, have written to the target since the index was made.
 
-    originals: set[bytes] = field(
-        default_factory=set
-    )  # msg_ids that bridges have copied and the source was not seen to have
-    present: set[bytes] = field(default_factory=set)  # first originals that bridges have copied, wherever from
-    gaps: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
-    upto: dict[bytes, int] = field(default_factory=dict)  # by label of the target: how far it was read
-    is_cut: bool = False  # copies of before may have been erased there
-
-    def has_gap(self, label: bytes, seq: int) -> bool:
-        return any(first <= seq <= last for first, last in self.gaps.get(label, ()))
-
-
-async def _copied(
-    target: Client, stream: str | bytes, source: str, bridges: Collection[bytes], progress: CopyProgress | None
-) -> _Copied:
-    """Read what this mirror, and the bridges that it knows, have written to the target."""
-    copied = _Copied()
+    Return True if copies may have been erased there that the index does not have.
+    """
+    is_cut, cuts = False, index.cuts("target")
     for epoch, label in await _labels(target, stream):
-        first = 1 if progress is None else progress.target.get(label, 0) + 1
-        copied.upto[label] = first - 1
-        async for item in _readable(target, stream, epoch, first):
+        before = cuts.get(label, (0, None))
+        async for item in _readable(target, stream, epoch, label, before[0] + 1):
             if isinstance(item, _Erased):
-                copied.is_cut = copied.is_cut or progress is None
+                is_cut = is_cut or not before[0]
                 continue
-            copied.upto[label] = item.receipt.stream_seq
+            cuts[label] = item.receipt.stream_seq, item.receipt.mmr_root
             entry = item.entry
             if entry is None or entry.event is None or entry.msg.client_id not in bridges:
                 continue
@@ -495,70 +503,30 @@ async def _copied(
                 except FormatError:
                     continue
                 if gap.source_hub_identifier == source and entry.msg.client_id in target.client_ids:
-                    copied.gaps.setdefault(gap.source_label, []).append((gap.first_seq, gap.last_seq))
+                    index.add_gap(gap.source_label, gap.first_seq, gap.last_seq)
             elif event.hdr.schema != MIRROR.id and event.hdr.parent_id is not None:
-                copied.originals.add(event.hdr.parent_id)
-                if event.origin is not None:
-                    copied.present.add(event.hdr.parent_id)
-    return copied
+                index.add_copy(event.hdr.parent_id, has_origin=event.origin is not None)
+    index.advance("target", cuts)
+    return is_cut
 
 
-async def _first_copied(source: Client, stream: str | bytes, epoch: int, copied: _Copied) -> int:
+async def _first_copied(source: Client, stream: str | bytes, epoch: int, label: bytes, index: CopyIndex) -> int:
     """Return the position of the first entry whose copy is still in the target; 1 if none of this label is.
 
     Copies are made in the order of the source, so all before it were copied and have been erased since.
     """
-    async for item in _readable(source, stream, epoch, 1):
-        if not isinstance(item, _Erased) and item.receipt.leaf_hash in copied.originals:
+    async for item in _readable(source, stream, epoch, label, 1):
+        if not isinstance(item, _Erased) and index.has_copy(item.receipt.leaf_hash):
             return item.receipt.stream_seq
     return 1
 
 
 async def _readable(
-    client: Client, stream: str | bytes, epoch: int, first: int
+    client: Client, stream: str | bytes, epoch: int, label: bytes, first: int
 ) -> AsyncIterator[_SourceEntry | _Erased]:
     """The entries of one label from `first` on that can still be read; a run that was erased is one `_Erased`."""
-    seq = first
-    while True:
-        try:
-            async for entry in client.read(stream, epoch=epoch, from_seq=seq):
-                yield _SourceEntry(entry.receipt, entry)
-                seq = entry.seq + 1
-            return
-        except HubRefused as exc:
-            if not _is_pruned(exc):
-                if is_not_found(exc):
-                    return
-                raise
-        yield _Erased(seq)
-        seq = await _behind_erased(client, stream, epoch, seq)
-
-
-async def _behind_erased(client: Client, stream: str | bytes, epoch: int, erased: int) -> int:
-    """Return the first position behind an erased one that can be read, in O(log n) questions: runs are erased."""
-    size = (await client.checkpoint(stream, epoch=epoch)).upto_seq
-    step, low = 1, erased  # `low` is erased
-    while low + step <= size and await _is_erased(client, stream, epoch, low + step):
-        low, step = low + step, step * 2
-    high = min(low + step, size + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if middle <= size and await _is_erased(client, stream, epoch, middle):
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-async def _is_erased(client: Client, stream: str | bytes, epoch: int, seq: int) -> bool:
-    try:
-        async for _ in client.read(stream, epoch=epoch, from_seq=seq, to_seq=seq, open=False):
-            return False
-    except HubRefused as exc:
-        if not _is_pruned(exc):
-            raise
-        return True
-    return False
+    async for item in kept_entries(client, stream, epoch, label, first):
+        yield _Erased(item.first) if isinstance(item, ErasedRange) else _SourceEntry(item.receipt, item)
 
 
 # --- check -------------------------------------------------------------------------------------------------------
@@ -611,7 +579,7 @@ async def check_mirror(
             try:
                 receipt = await source.receipt(source_stream, seq, epoch=epoch)
             except HubRefused as exc:
-                if not _is_pruned(exc):
+                if not is_pruned(exc):
                     raise
                 erased += 1
                 continue

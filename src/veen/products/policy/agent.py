@@ -2,10 +2,14 @@
 
     log of the realm -> events -> RealmPolicy -> POST /tooling/policy of each hub -> in force from the next second on
 
-The agent keeps nothing on disk: the policy is a function of the log, and what a hub was told stands in the hub's own
-journal. So it may be killed at any moment and started again, and any number of agents may serve the same hubs; what a
-hub knows already it does not journal twice. Each hub has a task of its own: one that cannot be reached, or refuses,
-delays no other and is tried again.
+The policy is a function of the log, and what a hub was told stands in the hub's own journal. So the agent may be killed
+at any moment and started again, and any number of agents may serve the same hubs; what a hub knows already it does not
+journal twice. Each hub has a task of its own: one that cannot be reached, or refuses, delays no other and is tried
+again. A state that was kept (`KeptStates`) saves reading from the first entry; it counts only if folds, settings, keys
+and the roots of the log are those of now, and without it the outcome is the same, unless the hub has erased entries.
+
+Entries that cannot be opened, by somebody whose records count, and entries that the hub has erased make the policy
+incomplete: `gaps` lists them. Hubs are told the rest.
 
 A hub is told at once when a stream grows, and everything once more every `resync` seconds: for a hub that was
 restored from an older backup, and because spans of devices must be extended (`policy.LEASE_SEC`).
@@ -14,17 +18,25 @@ restored from an older backup, and because spans of devices must be extended (`p
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from veen.client.errors import BadAnswer, HubRefused, NetworkError
+from veen.client.identity.keyring import StreamRef
+from veen.client.read.kept import ErasedRange, is_pruned
+from veen.client.read.reading import Entry
 from veen.client.transport.calls import is_transient
 from veen.core.event import Event
+from veen.core.objects.receipt import Receipt
 from veen.overlays.federation.policy import RealmPolicy, realm_policy
 from veen.overlays.federation.realm import RealmFold
 from veen.overlays.framework.decode import Issue
-from veen.overlays.framework.link import Follower, Stream
+from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.link import Stream
+from veen.overlays.framework.ordered import LateEvent
+from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
+from veen.overlays.framework.stream import RunningFold
 from veen.overlays.id.fold import IdFold
 from veen.overlays.operations.access import AccessFold
 from veen.overlays.operations.delegation import Caps
@@ -32,11 +44,48 @@ from veen.products.policy.hubs import OpenHub, PolicyLink, PolicyNotEnforced, Pu
 
 _SETTLE_SECONDS: Final = 0.02  # several records of one batch make one push
 
+# An entry that is refused for another reason counts for no reader, whatever keys he has.
+_MAY_OPEN: Final = frozenset({"E.OPEN", "OVL.AMBIGUOUS"})
+
 Place = tuple[bytes, int]
 
 
-class PolicyReader(Follower, Protocol):
+class PolicyReader(Protocol):
     """What the agent needs of a client: to read and to follow streams."""
+
+    def follow(self, stream: Stream, *, from_seq: int | None = None) -> AsyncGenerator[Any, None]:
+        """Yield the entries of the present label from `from_seq` on, then wait for more."""
+
+    def read_kept(self, stream: Stream, *, after: Mapping[bytes, int] | None = None) -> AsyncGenerator[Any, None]:
+        """Yield the entries that the hub has, label by label, and an `ErasedRange` for what it has not."""
+
+    async def labels_of(self, stream: Stream) -> Mapping[bytes, int]:
+        """Return the epoch of each label of a stream."""
+
+    async def receipt(self, stream: Stream, seq: int, *, epoch: int | None = None) -> Receipt:
+        """Return the verified receipt of an entry."""
+
+
+class KeptStates(Protocol):
+    """A place for the states of the folds, bound to the read keys of the streams."""
+
+    def load(self) -> Mapping[str, Snapshot] | None:
+        """Return what was saved, by the name of the fold; None if there is nothing usable."""
+
+    def save(self, snapshots: Mapping[str, Snapshot]) -> None: ...
+
+    def forget(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyGap:
+    """Entries of a stream of the realm that the policy is made without."""
+
+    stream: str
+    label: bytes
+    first: int
+    last: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,31 +98,49 @@ class PolicyFolds:
     principals: frozenset[bytes] = frozenset()
     caps: Caps = field(default_factory=Caps)
 
-    def policy(self, events: Iterable[Event], as_of: int) -> RealmPolicy:
-        batch = sorted(events, key=lambda event: event.order)
+    def counts(self, stream: Stream, client_id: bytes) -> bool:
+        """Return True unless the rules of the realm say that no record by this client key counts on the stream."""
+        stream_id = stream if isinstance(stream, bytes) else StreamRef.parse(stream).stream_id
+        return stream_id not in self.realm.admin_streams or self.realm.may_emit(stream_id, client_id)
 
-        def state(fold: Any) -> Any:
-            return None if fold is None else fold.view(fold.summarize(batch), as_of)
+    @property
+    def present(self) -> tuple[AnyFold, ...]:
+        """The folds that are there."""
+        return tuple(fold for fold in (self.realm, self.access, self.devices) if fold is not None)
+
+
+class _RunningFolds:
+    """The folds of a realm, that go on with every event. Belongs to the event loop of the agent."""
+
+    def __init__(self, folds: PolicyFolds, bases: Mapping[str, Any]) -> None:
+        self._folds = folds
+        self._running = {fold.name: RunningFold(fold, bases.get(fold.name)) for fold in folds.present}
+
+    def add(self, event: Event) -> None:
+        for running in self._running.values():
+            running.add(event)
+
+    def policy(self, as_of: int) -> RealmPolicy:
+        folds = self._folds
+
+        def state(fold: AnyFold | None) -> Any:
+            return None if fold is None else self._running[fold.name].view(as_of)
 
         return realm_policy(
-            state(self.realm),
-            access=state(self.access),
-            devices=state(self.devices),
-            principals=self.principals,
-            caps=self.caps,
+            state(folds.realm),
+            access=state(folds.access),
+            devices=state(folds.devices),
+            principals=folds.principals,
+            caps=folds.caps,
             as_of=as_of,
         )
 
-    def issues(self, events: Iterable[Event]) -> tuple[Issue, ...]:
-        """Everything of the realm's streams that has no effect, and why."""
-        batch = sorted(events, key=lambda event: event.order)
-        folds = [fold for fold in (self.realm, self.access, self.devices) if fold is not None]
-        return tuple(sorted({issue for fold in folds for issue in _issues(fold, batch)}))
+    def issues(self) -> tuple[Issue, ...]:
+        """Return everything of the realm's streams that has no effect, and why."""
+        return tuple(sorted({issue for running in self._running.values() for issue in running.issues()}))
 
-
-def _issues(fold: Any, events: Sequence[Event]) -> tuple[Issue, ...]:
-    issues: tuple[Issue, ...] = fold.issues(fold.summarize(events))
-    return issues
+    def snapshots(self, cuts: Sequence[Cut]) -> dict[str, Snapshot]:
+        return {name: Snapshot.take(running.fold, running.summary(), cuts) for name, running in self._running.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +159,7 @@ class HubReport:
     hub: str
     pushed: PushedPolicy = field(default_factory=PushedPolicy)
     trouble: str | None = None  # why the hub is not up to date
+    gaps: int = 0  # entries that the policy was made without
     seconds: float | None = None  # from the moment at which the agent saw the newest record
 
 
@@ -116,25 +184,86 @@ class PolicyAgent:
         pace: PolicyPace | None = None,
         clock: Callable[[], float] = time.time,
         report: Callable[[HubReport], None] = lambda report: None,
+        kept: KeptStates | None = None,
     ) -> None:
         self._folds, self._streams, self._hubs = folds, streams, hubs
-        self._pace, self._clock, self._report = pace or PolicyPace(), clock, report
-        self._events: dict[Place, Event] = {}
+        self._pace, self._clock, self._report, self._kept = pace or PolicyPace(), clock, report, kept
+        self._grown = asyncio.Condition()
         self._version = 0  # grows with the events
         self._newest = 0.0  # when the newest event came, in the time of the loop
-        self._grown = asyncio.Condition()
-        self._unread = set(range(len(streams)))  # streams that have not been read to their end yet
+        self._reset({}, {})
+
+    def _reset(self, bases: Mapping[str, Any], cuts: Mapping[bytes, Cut]) -> None:
+        self._running = _RunningFolds(self._folds, bases)
+        self._cuts = dict(cuts)  # by label: how far it is folded
+        self._saved = dict(cuts)  # the same, of what was kept
+        self._missing: dict[Place, PolicyGap] = {}  # by label and first position
+        self._refused: list[Issue] = []  # entries that were opened by nobody and count for nobody
+        self._unread = set(range(len(self._streams)))  # streams that have not been read to their end yet
         self._tally: tuple[int, int, RealmPolicy] | None = None  # version, second, policy
+        self._version += 1
 
     # --- once ------------------------------------------------------------------------------------------------
 
     async def read(self, reader: PolicyReader) -> RealmPolicy:
-        """The policy as the streams have it now."""
+        """Return the policy as the streams have it now."""
+        await self._start(reader)
+        try:
+            for number, stream in enumerate(self._streams):
+                await self._read(reader, number, stream)
+            policy = self.policy()
+        except LateEvent:  # an event belongs before the state that was kept
+            self._forget()
+            return await self.read(reader)
+        self._keep()
+        return policy
+
+    async def _start(self, reader: PolicyReader) -> None:
+        """Begin with what was kept, if it was made from this log by these folds."""
+        self._reset({}, {})
+        if self._kept is None or (snapshots := self._kept.load()) is None:
+            return
+        cuts = {cut.label: cut for snapshot in snapshots.values() for cut in snapshot.cuts}
+        roots = {}
         for stream in self._streams:
-            async with contextlib.aclosing(reader.read(stream)) as entries:
-                async for entry in entries:
-                    self._add(entry.event)
-        return self.policy()
+            for label, epoch in (await reader.labels_of(stream)).items():
+                if (cut := cuts.get(label)) is not None:
+                    with contextlib.suppress(HubRefused):  # it has no such entry: then it is another log
+                        receipt = await reader.receipt(stream, cut.upto_seq, epoch=epoch)
+                        roots[label, cut.upto_seq] = receipt.mmr_root
+        try:
+            bases = {
+                fold.name: snapshots[fold.name].restore(fold, lambda label, seq: roots.get((label, seq)))
+                for fold in self._folds.present
+            }
+        except (SnapshotRefused, KeyError):
+            self._forget()
+            return
+        self._reset(bases, cuts)
+
+    def _forget(self) -> None:
+        if self._kept is not None:
+            self._kept.forget()
+
+    def _keep(self) -> None:
+        """Keep the states if they are those of the whole log."""
+        if self._kept is None or self._unread or self._missing or self._cuts == self._saved:
+            return
+        self._kept.save(self._running.snapshots(tuple(self._cuts.values())))
+        self._saved = dict(self._cuts)
+
+    async def _read(self, reader: PolicyReader, number: int, stream: Stream) -> None:
+        """Read a stream to its end, behind what is folded and what the hub has erased."""
+        after = {label: cut.upto_seq for label, cut in self._cuts.items()}
+        async with contextlib.aclosing(reader.read_kept(stream, after=after)) as items:
+            async for item in items:
+                if isinstance(item, ErasedRange):
+                    why = "the hub has erased the payloads"
+                    self._miss(PolicyGap(str(stream), item.label, item.first, item.last, why))
+                    self._cuts[item.label] = Cut(label=item.label, upto_seq=item.last, mmr_root=bytes(32))
+                else:
+                    self._add(stream, item)
+        self._unread.discard(number)
 
     async def push(self) -> list[HubReport]:
         """Tell every hub everything, once."""
@@ -144,7 +273,7 @@ class PolicyAgent:
     async def _attempt(self, name: str, open_hub: OpenHub, policy: RealmPolicy) -> HubReport:
         try:
             async with open_hub() as hub:
-                return HubReport(hub=name, pushed=await hub.push(policy))
+                return HubReport(hub=name, pushed=await hub.push(policy), gaps=self.missing_count)
         except (NetworkError, HubRefused, PolicyNotEnforced) as exc:
             return HubReport(hub=name, trouble=str(exc))
 
@@ -152,46 +281,92 @@ class PolicyAgent:
         """Of the events read so far, at this second."""
         now = int(self._clock())
         if self._tally is None or self._tally[:2] != (self._version, now):
-            self._tally = self._version, now, self._folds.policy(self._events.values(), now).in_force(now)
+            self._tally = self._version, now, self._running.policy(now).in_force(now)
         return self._tally[2]
 
     def issues(self) -> tuple[Issue, ...]:
-        return self._folds.issues(self._events.values())
+        return tuple(sorted({*self._running.issues(), *self._refused}))
+
+    def gaps(self) -> tuple[PolicyGap, ...]:
+        """Return what the policy is made without, by label and position; empty if it is the policy of the whole log."""
+        return tuple(self._missing[place] for place in sorted(self._missing))
+
+    @property
+    def missing_count(self) -> int:
+        """Number of entries that the policy is made without."""
+        return sum(gap.last - gap.first + 1 for gap in self._missing.values())
 
     # --- for ever --------------------------------------------------------------------------------------------
 
     async def run(self, reader: PolicyReader) -> None:
         """Until cancelled. An error of the source ends it: what cannot be verified is not pushed."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for number, stream in enumerate(self._streams):
-                    tasks.create_task(self._watch(reader, number, stream))
-                for name, open_hub in self._hubs.items():
-                    tasks.create_task(self._serve(name, open_hub))
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
+        while True:
+            await self._start(reader)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for number, stream in enumerate(self._streams):
+                        tasks.create_task(self._watch(reader, number, stream))
+                    for name, open_hub in self._hubs.items():
+                        tasks.create_task(self._serve(name, open_hub))
+                    if self._kept is not None:
+                        tasks.create_task(self._keep_now_and_then())
+            except BaseExceptionGroup as group:
+                if not isinstance(group.exceptions[0], LateEvent):
+                    raise group.exceptions[0] from None
+                self._forget()
+
+    async def _keep_now_and_then(self) -> None:
+        async with self._grown:
+            await self._grown.wait_for(lambda: not self._unread)
+        while True:
+            self._keep()
+            await asyncio.sleep(self._pace.resync)
 
     async def _watch(self, reader: PolicyReader, number: int, stream: Stream) -> None:
-        async with contextlib.aclosing(reader.read(stream)) as entries:
+        while True:
+            await self._read(reader, number, stream)
+            async with self._grown:
+                self._grown.notify_all()
+            try:
+                await self._follow(reader, stream)
+            except HubRefused as exc:
+                if not is_pruned(exc):
+                    raise
+                await asyncio.sleep(self._pace.longest_pause)  # what is left is read once more, and so on
+
+    async def _follow(self, reader: PolicyReader, stream: Stream) -> None:
+        labels = await reader.labels_of(stream)
+        first = 1  # of the label of the present epoch, which may be another one by then: what is known is left out
+        if set(labels.values()) <= {0}:  # labels of this hub never change
+            first = max((self._cuts[label].upto_seq for label in labels if label in self._cuts), default=0) + 1
+        async with contextlib.aclosing(reader.follow(stream, from_seq=first)) as entries:
             async for entry in entries:
-                self._add(entry.event)
-        async with self._grown:
-            self._unread.discard(number)
-            self._grown.notify_all()
-        # From the beginning of the present label: what was read already is recognised by its place.
-        async with contextlib.aclosing(reader.follow(stream, from_seq=1)) as entries:
-            async for entry in entries:
-                if self._add(entry.event):
+                if self._add(stream, entry):
                     async with self._grown:
                         self._grown.notify_all()
 
-    def _add(self, event: Event | None) -> bool:
-        if event is None or (event.label, event.stream_seq) in self._events:
+    def _add(self, stream: Stream, entry: Entry) -> bool:
+        """Take an entry that was not taken before; return True if it did."""
+        label, seq = entry.receipt.label, entry.seq
+        before = self._cuts.get(label)
+        if before is not None and seq <= before.upto_seq:
             return False
-        self._events[event.label, event.stream_seq] = event
+        self._cuts[label] = Cut(label=label, upto_seq=seq, mmr_root=entry.receipt.mmr_root)
+        if entry.event is not None:
+            self._running.add(entry.event)
+        elif self._folds.counts(stream, entry.msg.client_id):
+            code, _, what = (entry.error or "E.OPEN: sealed").partition(": ")
+            if code in _MAY_OPEN:
+                self._miss(PolicyGap(str(stream), label, seq, seq, f"{code}: {what}"))
+            else:
+                self._refused.append(Issue(label, seq, code, what))
         self._version += 1
         self._newest = asyncio.get_running_loop().time()
         return True
+
+    def _miss(self, gap: PolicyGap) -> None:
+        self._missing[gap.label, gap.first] = gap
+        self._version += 1
 
     async def _serve(self, name: str, open_hub: OpenHub) -> None:
         state, pause = _HubState(), self._pace.first_pause
@@ -244,7 +419,8 @@ class PolicyAgent:
         state.acknowledged.update(left.authorities, left.revocations)
         state.version = version
         if is_news or pushed != PushedPolicy():
-            self._report(HubReport(hub=name, pushed=pushed, seconds=loop.time() - newest if is_news else None))
+            seconds = loop.time() - newest if is_news else None
+            self._report(HubReport(hub=name, pushed=pushed, gaps=self.missing_count, seconds=seconds))
 
 
 async def _within(waiting: Awaitable[Any], seconds: float) -> None:

@@ -15,7 +15,7 @@ from veen.client.session import HubSession
 from veen.client.transport.calls import Retry
 from veen.core.errors import ApiCode
 from veen.core.objects.control import ControlRecord, PolicyAuthority, PolicyRevocation
-from veen.core.objects.policies import MAX_POLICY_ITEMS, Authority, Revocation
+from veen.core.objects.policies import MAX_POLICY_ITEMS, POLICY_BODIES, Authority, Revocation
 from veen.core.objects.tooling import PolicyRecordsResponse, PolicyRequest, PolicyResponse
 from veen.core.policy_state import PolicyView
 from veen.overlays.federation.policy import RealmPolicy
@@ -126,7 +126,7 @@ class PolicyLink:
         async for page in self._pages():
             for record in page.records:
                 self._session.pin.check_control(record)
-                if not isinstance(record.body, PolicyRevocation | PolicyAuthority):
+                if not isinstance(record.body, POLICY_BODIES):
                     raise BadAnswer(f"{_OPERATION}: a record that is no policy")
                 view.add(record.body, record.hub_ts)
                 count += 1

@@ -223,5 +223,5 @@ async def _openapi(request: Request) -> Response:
 async def _metrics(request: Request) -> Response:
     """Counts only: no name of a stream, query or principal."""
     service: QueryService = request.app.state.service
-    text = service.metrics.text(service.running, service.retention)
+    text = service.metrics.text(service.running, service.retention, service.erased)
     return Response(text, 200, dict(_HEADERS), CONTENT_TYPE)

@@ -44,11 +44,11 @@ class ServiceMetrics:
     def refused(self, error_code: str) -> None:
         self._refusals[error_code] = self._refusals.get(error_code, 0) + 1
 
-    def text(self, running: int, retention: ResultRetention) -> bytes:
+    def text(self, running: int, retention: ResultRetention, erased: int = 0) -> bytes:
         """For Prometheus; `running` executions have not ended."""
-        return exposition(self._families(running, retention))
+        return exposition(self._families(running, retention, erased))
 
-    def _families(self, running: int, retention: ResultRetention) -> Iterable[Family]:
+    def _families(self, running: int, retention: ResultRetention, erased: int) -> Iterable[Family]:
         yield Family("veen_build_info", "gauge", "The release that runs.", [(_build(), 1)])
         start = "When the process started to serve."
         yield Family.single("veen_query_start_time_seconds", "gauge", start, round(self._start, 3))
@@ -58,6 +58,8 @@ class ServiceMetrics:
         yield Family.single(
             "veen_query_stored_bytes", "gauge", "What results that have ended take in the store.", retention.size
         )
+        about = "Entries of the query streams that were erased before they were read: their queries are not known."
+        yield Family.single("veen_query_erased_entries", "gauge", about, erased)
         for name, about, value in (
             ("removed_results", "Results that were removed: too old, or too much was stored.", retention.removed),
             ("submitted", "Queries that were recorded.", self.submitted),

@@ -16,12 +16,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from veen.client.client import Client
+from veen.client.errors import HubRefused
+from veen.client.read.kept import ErasedRange
+from veen.client.read.reading import Entry
+from veen.client.transport.calls import is_not_found
 from veen.core.errors import VeenError
 from veen.core.objects.identity import HubIdentity
 from veen.overlays.framework.body import Draft
@@ -65,6 +69,7 @@ _log = logging.getLogger(__name__)
 _STREAMS: Final = (REQUESTS, RESULTS, EXECUTIONS)
 _ORIGIN: Final = "veen-query"
 _SWEEP_SECONDS: Final = 60.0
+_BATCH: Final = 1_000  # entries of the log that are added at a time
 
 
 class Unavailable(QueryError):
@@ -81,6 +86,7 @@ class ServiceSettings:
     keys: Keys
     engine: Engine = "python"
     identity: HubIdentity | None = None  # the hub's, where it is pinned
+    subject_id: str = "service:query"  # who answers for executions: the subject of query.result (QRY-17)
     authors: frozenset[bytes] = frozenset()  # earlier client keys of the service: records by others count for nothing
     spark: "SparkSession | None" = None
     workers: int = 4  # executions at a time; of one principal, one fewer
@@ -138,7 +144,9 @@ class QueryService:
     def __init__(self, client: Client, store: ResultStore, principals: Principals, settings: ServiceSettings) -> None:
         self._client, self._store, self._settings = client, store, settings
         self.principals = principals
-        self._history = QueryHistory(settings.authors | {client.client_id})
+        self._history = QueryHistory(
+            settings.authors | {client.client_id}, store.history_path, inputs=_inputs_of(client)
+        )
         self._executions: dict[str, tuple[Execution, asyncio.Task[None]]] = {}  # that have not ended, by result_id
         self._slots = FairSlots(settings.workers)
         self._submitting = asyncio.Lock()  # a query_id is looked up and recorded in one step
@@ -159,16 +167,62 @@ class QueryService:
         service = cls(client, store, principals, settings)
         for stream in (*_STREAMS, ACCESSES):
             await client.recover(stream)  # records that were sealed and not answered
-        for stream in _STREAMS:
-            async with contextlib.aclosing(client.read(stream)) as entries:
-                async for entry in entries:
-                    if entry.event is not None:
-                        service._history.add(entry.event)
-        for request in service._history.results.values():
+        await service._check_history()
+        await service._read_history(_STREAMS)
+        if service._history.erased:
+            words = f"{service._history.erased} entries of the query streams were erased before they were read"
+            line(_log, "start", f"{words}: their queries are not known", level=logging.WARNING)
+        for request in service._history.unfinished():
             service._settle(request)
+        for result_id in store.result_ids():
+            recorded = service._history.results.get(result_id)
+            if recorded is not None and result_id not in service._executions:
+                service._settle(recorded)
         service._remove_results()
         service._sweeping = asyncio.create_task(service._sweep(), name="results to remove")
         return service
+
+    async def _check_history(self) -> None:
+        """Begin anew if what was kept was made from another log."""
+        epochs = {}
+        for stream in _STREAMS:
+            for label, epoch in (await self._client.labels_of(stream)).items():
+                epochs[label] = stream, epoch
+        for label, (upto, root) in self._history.cuts().items():
+            stream, epoch = epochs.get(label, (REQUESTS, -1))
+            try:
+                receipt = None if epoch < 0 else await self._client.receipt(stream, upto, epoch=epoch)
+            except HubRefused as exc:
+                if not is_not_found(exc):
+                    raise
+                receipt = None
+            if receipt is None or receipt.mmr_root != root:
+                line(_log, "start", "the kept history is of another log: reading all of it", level=logging.WARNING)
+                self._history.forget()
+                return
+
+    async def _read_history(self, streams: Sequence[str]) -> None:
+        """Add what the streams have gained, behind what is known and what the hub has erased."""
+        for stream in streams:
+            after = {label: upto for label, (upto, _) in self._history.cuts().items()}
+            batch: list[Entry | ErasedRange] = []
+            async with contextlib.aclosing(self._client.read_kept(stream, after=after)) as items:
+                async for item in items:
+                    batch.append(item)
+                    if len(batch) >= _BATCH:
+                        self._add_history(batch)
+                        batch.clear()
+            self._add_history(batch)
+
+    def _add_history(self, batch: Sequence[Entry | ErasedRange]) -> None:
+        with self._history.batch():
+            for item in batch:
+                if isinstance(item, ErasedRange):
+                    self._history.erase(item.label, item.first, item.last)
+                    continue
+                if item.event is not None:
+                    self._history.add(item.event)
+                self._history.cut(item.receipt.label, item.seq, item.receipt.mmr_root)
 
     def _settle(self, request: RecordedRequest) -> None:
         """Make the store agree with the log, and execute what has no end in either."""
@@ -184,6 +238,11 @@ class QueryService:
             self.retention.add(result_id)
         else:
             self._begin(request)
+
+    @property
+    def erased(self) -> int:
+        """Number of entries of the query streams that were erased before this service read them."""
+        return self._history.erased
 
     @property
     def running(self) -> int:
@@ -206,11 +265,14 @@ class QueryService:
         await asyncio.gather(*tasks, return_exceptions=True)
         for retry in self._retries.values():
             retry.cancel()
+        self._history.close()
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             self._remove_results()
+            with contextlib.suppress(VeenError, OSError):  # the log cannot be read now: a later start reads more
+                await self._read_history(_STREAMS)
 
     def _remove_results(self) -> None:
         """What cannot be removed now is tried again; no query fails for it."""
@@ -277,12 +339,10 @@ class QueryService:
         try:
             async with asyncio.timeout(self._settings.record_seconds):
                 await self._client.recover(REQUESTS)
-                events = [entry.event async for entry in self._client.read(REQUESTS) if entry.event is not None]
+                await self._read_history([REQUESTS])
         except (VeenError, OSError, TimeoutError) as exc:
             self._record_requests_later()
             raise Unavailable(f"the log cannot be read: {str(exc) or type(exc).__name__}") from exc
-        for event in events:
-            self._history.add(event)
         for query_id in list(self._unanswered):
             if (request := self._history.requests.get(query_id)) is not None:
                 del self._unanswered[query_id]
@@ -377,7 +437,7 @@ class QueryService:
             if digest is None:
                 digest = await self._answered(execution)
             execution.is_recording = True  # a stop comes too late from here on: the digest may reach the log
-            await self._record_digest(request, digest)
+            await self._record_digest(digest)
             self._store.complete_prepared(result_id)
             self._ended_with(result_id, "completed")
             line(_log, "execute", "completed", result_id=result_id, rows=digest.row_count)
@@ -440,20 +500,20 @@ class QueryService:
         self._store.prepare(result_id, outcome.digest, outcome.coverage)
         return outcome.digest
 
-    async def _record_digest(self, request: RecordedRequest, digest: ResultDigest) -> None:
+    async def _record_digest(self, digest: ResultDigest) -> None:
         if (recorded := self._history.digests.get(digest.result_id)) is not None:  # before a crash
             if recorded != digest:
                 raise ExecutionFailed(f"result {digest.result_id}: the log has another digest of it than was made now")
             return
         draft = result_event(
             digest,
-            subject_id=request.subject_id,
+            subject_id=self._settings.subject_id,
             principal_id=self._client.client_id,
             answered_at=self._settings.now(),
             origin=_ORIGIN,
         )
         await self._record_end(RESULTS, digest.result_id, draft)
-        self._history.digests[digest.result_id] = digest
+        self._history.add_digest(digest)
 
     async def _fail(self, request: RecordedRequest, exc: Exception) -> None:
         error_code, message = api.failure_of(exc)
@@ -475,7 +535,7 @@ class QueryService:
             self._retry_later(request)
             return
         self._failures.pop(request.result_id, None)
-        self._history.failures[request.result_id] = error_code
+        self._history.add_failure(request.result_id, error_code)
         self._store.fail(request.result_id, error_code, message)
         self._ended_with(request.result_id, "cancelled" if isinstance(exc, QueryCancelled) else "failed")
         line(_log, "execute", "failed", result_id=request.result_id, error_code=error_code)
@@ -598,6 +658,12 @@ class QueryService:
             self.metrics.unrecorded += 1
             raise Unavailable(f"the log does not take the record: {str(exc) or type(exc).__name__}") from exc
         return sent.receipt.leaf_hash, sent.seq
+
+
+def _inputs_of(client: Client) -> str:
+    """Return the hub and the read keys that decide what a history holds."""
+    keys = sorted(keys.reader_pk.hex() for stream in _STREAMS for keys in client.keyring.readers(stream))
+    return " ".join((client.hub_id.hex(), *keys))
 
 
 def _gone(request: RecordedRequest) -> ExecutionFailed:

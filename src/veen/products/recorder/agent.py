@@ -33,12 +33,14 @@ from veen.client.transport.calls import is_transient, refusal_of
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import LimitError, Refusal, VeenError
 from veen.core.labels import stream_id_of
+from veen.overlays.recorder.config import Configuration
 from veen.products.recorder import events
 from veen.products.recorder.adapters.logfiles import Place
 from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.redaction import Redactor
+from veen.products.recorder.rules import RecorderRules, mapping_fault
 from veen.products.recorder.sink import Adapter, Sinks, SpoolSink
-from veen.products.recorder.spool import Flight, InFlight, Loss, SpoolItem
+from veen.products.recorder.spool import Flight, InFlight, Loss, SpoolItem, Waiting
 from veen.products.recorder.successors import next_seed
 
 _BATCH: Final = 64  # messages in one flight
@@ -98,6 +100,7 @@ class Agent:
         self._ending = False  # no more records come: the sender ends when the spool is empty
         self._batch = _BATCH  # records in the next flight
         self._resyncs = 0  # in a row
+        self._rules = RecorderRules()
         self._failures: dict[str, str] = {}  # source -> why it failed last
         self._working: set[str] = set()  # sources that worked at least once
         self.restarts: dict[str, int] = {}  # source -> how often it was started again
@@ -271,6 +274,7 @@ class Agent:
         self._counts.clear()
         async with self._connect(identity, ring) as client:
             authority = TokenAuthority(client, self._tokens, clock=self._shared.clock)
+            self._rules = RecorderRules()
             if is_new:
                 await authority.send(record.stream_id, events.draft_of(record.data, client.client_id))
             await asyncio.to_thread(self._spool.set_note, "principal", identity.client_id.hex())
@@ -315,6 +319,11 @@ class Agent:
             return None
         stream_id, records = batch
         client, keys = authority.client, self._keys(stream_id)
+        configuration = await self._rules.configuration(client)
+        if configuration is not None:
+            records = await self._allowed(configuration, stream_id, records)
+            if not records:
+                return await self._prepared(authority)
         drafts = [events.draft_of(record.data, client.client_id) for record in records]
         capability = await authority.capability(stream_id)
         try:
@@ -335,6 +344,23 @@ class Agent:
         self._counts[sealed[0].label] = sealed[-1].client_seq
         await asyncio.to_thread(self._spool.fly, flight)
         return flight
+
+    async def _allowed(
+        self, configuration: Configuration, stream_id: bytes, records: Sequence[Waiting]
+    ) -> list[Waiting]:
+        """Return the records that the configuration allows. Others are put aside and count as lost (SDR.MAPPING).
+
+        A payload above the bound is recorded by its beginning, its size and its hash.
+        """
+        allowed = []
+        for record in records:
+            if mapping_fault(configuration, events.event_type_of(record.data), stream_id) is not None:
+                await asyncio.to_thread(self._spool.refuse, record.n, "SDR.MAPPING", int(self._shared.clock()))
+            elif configuration.max_payload:
+                allowed.append(Waiting(record.n, events.within_bound(record.data, configuration.max_payload)))
+            else:
+                allowed.append(record)
+        return allowed
 
     def _keys(self, stream_id: bytes) -> StreamKeys:
         return self._keystore.secrets.keyring.for_stream(stream_id)

@@ -8,8 +8,9 @@ from veen.client.send.sealing import Draft
 from veen.client.send.writing import Outcome
 from veen.products.recorder.adapters.lines import record_of_line
 from veen.products.recorder.authority import TokenAuthority
-from veen.products.recorder.events import MAX_PAYLOAD, SourceRecord, draft_of, shaped, to_bytes
+from veen.products.recorder.events import MAX_PAYLOAD, UNBOUNDED, SourceRecord, draft_of, shaped, to_bytes
 from veen.products.recorder.fields import Selectors
+from veen.products.recorder.rules import RecorderRules, draft_fault
 
 
 def line_records(
@@ -35,11 +36,27 @@ async def emit(
     source: str = "emit",
     max_payload: int = MAX_PAYLOAD,
 ) -> list[Outcome]:
-    """Send records to one stream: one outcome each, in order, a Sent with its receipt or what concerns that record."""
-    capability = await authority.capability(keys.stream_id)
+    """Send records to one stream: one outcome each, in order, a Sent with its receipt or what concerns that record.
+
+    Where the configuration of the recorder can be read, a record that it forbids is refused (SDR.MAPPING,
+    SDR.OVERSIZE), and the others are sent. Elsewhere a payload above `max_payload` is recorded by its beginning.
+    """
+    client = authority.client
+    configuration = await RecorderRules().configuration(client)
+    if configuration is not None and configuration.max_payload:
+        max_payload = UNBOUNDED  # refused, so that nobody takes the beginning of an event for the event
+    outcomes: list[Outcome | None] = []
     drafts = []
     for record in records:
         within = shaped(record, adapter=adapter, source=source, max_payload=max_payload)
-        draft = draft_of(to_bytes(within), authority.client.client_id)
-        drafts.append(Draft(body=draft.body, schema=draft.schema))
-    return await authority.client.send_many(keys, drafts, capability=capability)
+        event = draft_of(to_bytes(within), client.client_id)
+        draft = Draft(body=event.body, schema=event.schema)
+        fault = None if configuration is None else draft_fault(configuration, keys, draft)
+        outcomes.append(fault)
+        if fault is None:
+            drafts.append(draft)
+    sent: list[Outcome] = []
+    if drafts:
+        sent = await client.send_many(keys, drafts, capability=await authority.capability(keys.stream_id))
+    rest = iter(sent)
+    return [next(rest) if outcome is None else outcome for outcome in outcomes]

@@ -32,8 +32,10 @@ STOP: Final = "recorder.stop"
 HEARTBEAT: Final = "recorder.heartbeat"
 LOSS: Final = "recorder.loss"
 ROTATE: Final = "recorder.rotate"
+OPENING: Final = "recorder.opening"
 
 MAX_PAYLOAD: Final = 262_144  # bytes of canonical JSON; an event must fit into one MSG
+UNBOUNDED: Final = 2**62  # for `shaped`: cut nothing
 _MAX_NAME: Final = 512  # characters of subject, type and origin
 _MAX_HEAD: Final = 4_096  # bytes that are kept of a payload above the bound
 _DEPTH: Final = 60  # veen query reads payloads up to 64
@@ -172,6 +174,24 @@ def own(
 def to_bytes(record: SourceRecord) -> bytes:
     """A shaped record, as the spool keeps it."""
     return cbor.encode([record.subject, record.event_type, record.origin, record.time, record.payload])
+
+
+def within_bound(data: bytes, max_payload: int) -> bytes:
+    """Return a record as the spool keeps it, its payload cut to its beginning if it is above the bound."""
+    subject, event_type, origin, when, payload = _fields(cbor.decode(data))
+    if len(payload) <= max_payload:
+        return data
+    value = parse(payload, max_depth=_DEPTH, max_digits=_DIGITS)
+    value = dict(value) if type(value) is dict else {"value": value}
+    src = value.pop("_src", {})
+    raw, why = encode(value), f"at most {max_payload} bytes"
+    cut = {**_cut("SDR.OVERSIZE", raw, why), "head": text_of(raw[: max(0, min(_MAX_HEAD, max_payload // 8))])}
+    return cbor.encode([subject, event_type, origin, when, encode({"_cut": cut, "_src": src})])
+
+
+def event_type_of(data: bytes) -> str:
+    """Return the event type of a record that the spool kept."""
+    return _fields(cbor.decode(data))[1]
 
 
 def draft_of(data: bytes, principal_id: bytes) -> Draft:

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 
 from veen.client.client import Client
 from veen.client.config.projects import read_both
-from veen.client.config.settings import resolve
+from veen.client.config.settings import resolve_with_files
 from veen.client.errors import LocalError
 from veen.client.home import Home, PrivateFs
 from veen.client.identity.identity import Identity
@@ -130,7 +130,7 @@ class RecorderHandler(logging.Handler):
         """What is not given comes from VEEN_IDENTITY, VEEN_HUB and VEEN_PIN, or from the context in use."""
         place = home or Home.default()
         flags = {"identity": identity, "hub": url, "hub_pk": pin}
-        settings = resolve(flags, os.environ, *read_both(Path.cwd(), place.config_file))
+        settings = resolve_with_files(flags, os.environ, *read_both(Path.cwd(), place.config_file))
         name, address, pinned = settings.identity.value, settings.hub.value, settings.hub_pk.value
         if not (name and address and pinned):
             raise LocalError(

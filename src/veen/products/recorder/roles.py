@@ -2,6 +2,7 @@
 
     admin       reads all streams of record/* but the openings; writes configuration and checkpoints; signs the tokens
     producer    one identity per emitting service; may seal for its own streams and the recorder's own, and read nothing
+                but the configuration, which it enforces
     disclosure  the only reader of redacted values (record/security/openings)
 
 `equip` gives the identities what their roles need and takes nothing away, so it may run again: for a further producer,
@@ -92,6 +93,7 @@ def equip(
     wanted = [*ADMIN_STREAMS, OWN_STREAM, CLASSES_STREAM]
     wanted += [stream for _, streams in producers.values() for stream in streams]
     new = _make_keys(admin, wanted)
+    _own(admin, (*ADMIN_STREAMS, CLASSES_STREAM))
     if disclosure is not None:
         new += _make_keys(disclosure, [OPENINGS_STREAM])
         keys = disclosure.keystore.secrets.keyring.for_stream(OPENINGS_STREAM).for_writers()
@@ -102,6 +104,7 @@ def equip(
     own = [OWN_STREAM, *([OPENINGS_STREAM] if disclosure is not None else [])]
     for name, (role, streams) in producers.items():
         _add_keys(role, [ring.for_stream(stream).for_writers() for stream in (*streams, *own)])
+        _add_keys(role, [ring.for_stream(CHANGES_STREAM)])  # it reads there what to refuse; it gets no token to write
         if (token := _token(admin, role, (*streams, *own), ttl=ttl, hub_id=hub_id, now=now)) is not None:
             tokens[name] = token
         issued = [
@@ -130,6 +133,15 @@ def _make_keys(role: RecorderRole, streams: Iterable[str]) -> list[str]:
             new.append(stream)
     _save(role, ring)
     return new
+
+
+def _own(role: RecorderRole, streams: Iterable[str]) -> None:
+    """Make the role the owner of streams whose owner is not known: its word counts there, also for other readers."""
+    ring = role.keystore.secrets.keyring
+    for stream in streams:
+        if ring.owner_of(stream) is None:
+            ring = ring.with_owner(stream, role.keystore.identity.id_sign_pk)
+    _save(role, ring)
 
 
 def _add_keys(role: RecorderRole, keys: Iterable[StreamKeys]) -> None:

@@ -6,6 +6,8 @@ from typing import Final
 
 from veen.client.client import Client
 from veen.client.errors import HubRefused, UnknownStream
+from veen.client.generations.owning import announce_card, owner_client_ids
+from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import Keyring
 from veen.core.event import Event
 from veen.core.labels import stream_id_of
@@ -14,23 +16,12 @@ from veen.overlays.framework.body import Draft
 from veen.overlays.naming.label_class import LABEL_CLASS, LabelClassFold, classify
 from veen.overlays.recorder.config import LONG_TERM_SEC, Configuration, History, change, history_of
 from veen.products.recorder.authority import TokenAuthority
-from veen.products.recorder.events import (
-    CHANGES_STREAM,
-    HEARTBEAT,
-    LOSS,
-    MAX_PAYLOAD,
-    OPENINGS_STREAM,
-    OWN_STREAM,
-    ROTATE,
-    START,
-    STOP,
-)
+from veen.products.recorder.events import CHANGES_STREAM, MAX_PAYLOAD
 from veen.products.recorder.roles import record_streams
+from veen.products.recorder.rules import OWN_TYPES
 
 DEFAULT_EVERY_SEC: Final = 300
 DEFAULT_EVERY_EVENTS: Final = 10_000
-OPENING: Final = "recorder.opening"
-_OWN_TYPES: Final = dict.fromkeys((HEARTBEAT, LOSS, ROTATE, START, STOP), OWN_STREAM) | {OPENING: OPENINGS_STREAM}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +47,28 @@ async def read_history(client: Client, admins: Collection[bytes] | None) -> Hist
     return history_of(await events_of(client, CHANGES_STREAM), admins)
 
 
-async def apply(authority: TokenAuthority, ring: Keyring, wanted: Wanted, *, now: int) -> list[str]:
-    """Write the records that are missing; what was written, one line each."""
+async def apply(authority: TokenAuthority, identity: Identity, ring: Keyring, wanted: Wanted, *, now: int) -> list[str]:
+    """Write the records that are missing, as the admin `identity`; return what was written, one line each.
+
+    The admin proves on the stream of changes that her client key is hers, so that emitters know whose records count.
+    """
+    await _announce(authority, identity)
     history = await read_history(authority.client, None)
     drafts = _missing(history.now, wanted, _streams(ring, wanted), now)
     for _, draft in drafts:
         await authority.send(stream_id_of(CHANGES_STREAM), draft)
     lines = [line for line, _ in drafts]
     return lines + await _classes(authority, ring, wanted.retention_sec)
+
+
+async def _announce(authority: TokenAuthority, identity: Identity) -> None:
+    client = authority.client
+    if client.keyring.owner_of(CHANGES_STREAM) != identity.id_sign_pk:
+        return
+    state = await client.key_state(CHANGES_STREAM)
+    if state is None or state.author(client.client_id) is None:
+        await authority.capability(stream_id_of(CHANGES_STREAM))
+        await announce_card(client, identity, CHANGES_STREAM)
 
 
 def _streams(ring: Keyring, wanted: Wanted) -> dict[bytes, str]:
@@ -102,7 +107,7 @@ def _missing(current: Configuration, wanted: Wanted, streams: Mapping[bytes, str
             line = f"withdraw {client_id.hex()[:16]}… {stream}"
             add(line, "withdraw", producer=client_id, stream_id=stream_id, stream=stream)
     # The recorder's own types are mapped with the first mapping: from then on every type must be (D-122).
-    mapping = {**_OWN_TYPES, **wanted.mapping} if wanted.mapping and not current.is_closed else dict(wanted.mapping)
+    mapping = {**OWN_TYPES, **wanted.mapping} if wanted.mapping and not current.is_closed else dict(wanted.mapping)
     for kind, stream in mapping.items():
         if current.mapping.get(kind) != stream_id_of(stream):
             add(f"map {kind} to {stream}", "map", event_type=kind, stream_id=stream_id_of(stream), stream=stream)
@@ -117,7 +122,8 @@ async def _classes(authority: TokenAuthority, ring: Keyring, retention_sec: int)
         events = await events_of(authority.client, stream_id)
     except (UnknownStream, HubRefused):
         return []
-    fold = LabelClassFold()
+    own = frozenset(authority.client.client_ids) | await owner_client_ids(authority.client, stream_id)
+    fold = LabelClassFold(emitters=own)
     classes = fold.view(fold.summarize(event for event in events if event.hdr.schema == LABEL_CLASS.id))
     lines = []
     for keys in record_streams(ring):

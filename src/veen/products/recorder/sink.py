@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from veen.core.labels import stream_id_of
 from veen.products.recorder.events import (
     MAX_PAYLOAD,
+    OPENING,
     OPENINGS_STREAM,
     OWN_STREAM,
     UNKNOWN,
@@ -19,7 +20,6 @@ from veen.products.recorder.events import (
     to_bytes,
 )
 from veen.products.recorder.redaction import Redactor, redact, texts_of
-from veen.products.recorder.setup import OPENING
 from veen.products.recorder.spool import Spool, SpoolFull, SpoolItem
 
 _BATCH: Final = 256  # records in one transaction

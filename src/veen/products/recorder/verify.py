@@ -31,6 +31,7 @@ from typing import Any, Final
 
 from veen.client.client import Client
 from veen.client.errors import Divergence, HubRefused
+from veen.client.generations.records import KEY_SCHEMAS
 from veen.client.identity.keyring import StreamKeys
 from veen.client.read.reading import Entry
 from veen.client.transport.calls import is_not_found
@@ -60,8 +61,9 @@ from veen.products.recorder.integrity import (
     is_signed,
     sequence_of,
 )
+from veen.products.recorder.rules import mapping_fault, payload_size, size_fault
 from veen.products.recorder.setup import read_history
-from veen.query.canonical import Json, encode
+from veen.query.canonical import Json
 
 _COUNTED: Final = ("syslog", "logging")  # adapters whose positions end in a number that grows by one
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
@@ -486,8 +488,8 @@ class _Judge:
         event = entry.event
         if event is None:
             return report("SDR.UNREADABLE", entry.error or "it cannot be opened")
-        if stream in _ALWAYS and event.hdr.schema == CONFIG.id:
-            return None  # judged by the history
+        if event.hdr.schema in KEY_SCHEMAS or (stream in _ALWAYS and event.hdr.schema == CONFIG.id):
+            return None  # judged by the client, or by the history
         if event.hdr.schema != sdr.EVENT.id:
             return report("SDR.FOREIGN_SCHEMA", "not an event of a recorder")
         typed = sdr.read(event)
@@ -496,15 +498,12 @@ class _Judge:
         body, configuration = typed.body, self._history.at(event.ts)
         if stream == OWN_STREAM:
             self.agents.note(body, entry.seq, event.hub_ts)
-        if configuration.is_closed and configuration.mapping.get(body.event_type) != stream_id:
-            target = configuration.mapping.get(body.event_type)
-            where = "no stream" if target is None else configuration.streams.get(target, target.hex())
-            report("SDR.MAPPING", f"{body.event_type} is mapped to {where}")
+        if (what := mapping_fault(configuration, body.event_type, stream_id)) is not None:
+            report("SDR.MAPPING", what)
         if configuration.producers and stream != OWN_STREAM and not self._may(body.principal_id, stream_id, event.ts):
             report("SDR.PRODUCER", f"{body.principal_id.hex()[:16]}… is no producer of this stream")
-        size = _size(body)
-        if configuration.max_payload and size > configuration.max_payload:
-            report("SDR.OVERSIZE", f"{size} bytes, at most {configuration.max_payload} are allowed")
+        if (what := size_fault(configuration, payload_size(body))) is not None:
+            report("SDR.OVERSIZE", what)
         if self._continuity:
             self._follow(stream, entry.seq, body)
         payload = payload_json(body) if self._integrity is not None else None
@@ -569,7 +568,3 @@ class _Judge:
                 what = f"{numbers.missing} of {SEQUENCE} of {sender} are missing, the first is {numbers.first_missing}"
                 self.findings.append(Finding(code="SDR.GAP", stream="", seq=None, what=what))
         self.agents.finish(now)
-
-
-def _size(body: sdr.RecorderEvent) -> int:
-    return len(body.payload) if isinstance(body.payload, bytes) else len(encode(payload_json(body)))

@@ -32,6 +32,7 @@ from veen.storage.copies.unfinished import begin_copy, check_finished, finish_co
 from veen.storage.index import Index, LabelRow
 from veen.storage.label_files import index_entry, map_head
 from veen.storage.reader import inflate
+from veen.storage.scan import read_file
 
 _PIECE: Final = 8 * 1024 * 1024
 _ATTEMPTS: Final = 5
@@ -165,15 +166,15 @@ def _copy_all(source: Fs, target: Fs, with_keys: bool, progress: Callable[[str],
     target.sync_dir("")
     if with_keys:  # as of after the journal: each key that it introduces was written before
         for name in source.list(layout.KEYS):
-            target.replace(f"{layout.KEYS}/{name}", _bytes(source, f"{layout.KEYS}/{name}"), private=True)
+            target.replace(f"{layout.KEYS}/{name}", read_file(source, f"{layout.KEYS}/{name}"), private=True)
     _write_identity(target, identity)
 
 
 def _identity_files(source: Fs) -> dict[str, bytes]:
     """The files of an identity, as of one moment: a rotation may replace them one after the other."""
     while True:
-        files = {name: _bytes(source, name) for name in _IDENTITY if source.exists(name)}
-        if files == {name: _bytes(source, name) for name in _IDENTITY if source.exists(name)}:
+        files = {name: read_file(source, name) for name in _IDENTITY if source.exists(name)}
+        if files == {name: read_file(source, name) for name in _IDENTITY if source.exists(name)}:
             return files
 
 
@@ -204,7 +205,7 @@ def copy_attachments(source: Fs, target: Fs) -> None:
 
 def _copy_outer(source: Fs, target: Fs) -> None:
     """The outer log as of its last signed note: notes are read before the leaves below them, which only grow."""
-    notes = {name: _bytes(source, name) for name in _OUTER_NOTES if source.exists(name)}
+    notes = {name: read_file(source, name) for name in _OUTER_NOTES if source.exists(name)}
     if layout.OUTER_SIGNED not in notes:
         return
     target.make_dir(layout.OUTER)
@@ -293,7 +294,7 @@ def _copy_moving(source: Fs, target: Fs, path: str, follow: Callable[[], None]) 
         sealed = layout.log_file(other)
         if sealed and sealed.kind == "chunk" and (sealed.label, sealed.start_seq) == (name.label, name.start_seq):
             # Under its old name: the index says it is still growing, and the journal will seal it again.
-            target.replace(path, inflate(_bytes(source, f"{layout.LOG}/{other}"), _MAX_CHUNK, other))
+            target.replace(path, inflate(read_file(source, f"{layout.LOG}/{other}"), _MAX_CHUNK, other))
             return
     raise _MovedOn
 
@@ -320,14 +321,6 @@ def _fill(target: Fs, path: str, file: File, follow: Callable[[], None]) -> None
         copy.sync()
     finally:
         copy.close()
-
-
-def _bytes(fs: Fs, path: str) -> bytes:
-    file = fs.open(path)
-    try:
-        return file.read_at(0, file.size())
-    finally:
-        file.close()
 
 
 # --- fork ----------------------------------------------------------------------------------------------
@@ -364,7 +357,7 @@ def _root_at(fs: Fs, row: LabelRow, upto: int) -> bytes:
             continue
         path = f"{layout.LOG}/{name}"
         if part.kind == "receipts":
-            receipts = list(cbor.sequence(_bytes(fs, path), what=path))
+            receipts = list(cbor.sequence(read_file(fs, path), what=path))
             return Receipt.from_bytes(receipts[upto - part.start_seq]).mmr_root
         for entry in _frames(fs, path):
             if entry.stream_seq == upto:
@@ -373,7 +366,7 @@ def _root_at(fs: Fs, row: LabelRow, upto: int) -> bytes:
 
 
 def _frames(fs: Fs, path: str) -> Iterator[frame.Frame]:
-    for _, entry in frame.frames(inflate(_bytes(fs, path), _MAX_CHUNK, path), path=path):
+    for _, entry in frame.frames(inflate(read_file(fs, path), _MAX_CHUNK, path), path=path):
         yield entry
 
 
@@ -400,7 +393,7 @@ def copy_prefix(source: Fs, target: Fs, heads: list[Head]) -> None:
         elif part.end_seq <= cut:
             _copy_file(source, target, path)
             if part.kind == "summary":
-                label, start, end, root, *_ = cbor.decode(_bytes(source, path))
+                label, start, end, root, *_ = cbor.decode(read_file(source, path))
                 checkpoints.setdefault(part.label, []).append(index_entry(label, start, end, root))
     for label, entries in checkpoints.items():
         if entries:  # names sort by start_seq, so the entries are in order
@@ -481,8 +474,8 @@ def read_fork_origin(fs: Fs, hub_pks: tuple[bytes, ...]) -> ForkOrigin | None:
     """The origin of this directory, None if it is no fork; SignatureError unless one of the hub's keys signed it."""
     if not fs.exists(layout.FORK_ORIGIN):
         return None
-    origin = ForkOrigin.from_bytes(_bytes(fs, layout.FORK_ORIGIN))
-    signature = _bytes(fs, layout.FORK_ORIGIN_SIG) if fs.exists(layout.FORK_ORIGIN_SIG) else b""
+    origin = ForkOrigin.from_bytes(read_file(fs, layout.FORK_ORIGIN))
+    signature = read_file(fs, layout.FORK_ORIGIN_SIG) if fs.exists(layout.FORK_ORIGIN_SIG) else b""
     if not any(ed25519.verify(hub_pk, origin.signing_digest(), signature) for hub_pk in hub_pks):
         raise SignatureError(f"{layout.FORK_ORIGIN}: the signature is by no key of this hub")
     return origin

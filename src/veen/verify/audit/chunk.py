@@ -5,12 +5,11 @@ chunks after it need. `check_claimed` does the same from the peaks that the seal
 claim is true is decided later, from the chunks before it (`run`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from veen.core.errors import VeenError
-from veen.core.run_check import Authors, AuthorSpan, Rule, RunCheck, check_ack
+from veen.core.run_check import Authors, Rule, RunCheck, RunSummary
 from veen.core.tree.mmr import Mmr
 from veen.fs.errors import CorruptError
 from veen.fs.local import Fs
@@ -20,7 +19,7 @@ from veen.storage.rules import EntryFault, entry_fault
 from veen.storage.runs import LabelRun
 from veen.storage.scan import LabelFold, ScannedEntry
 from veen.verify.audit.context import AuditContext
-from veen.verify.audit.fast import ChunkWriter, Clean, fast_check
+from veen.verify.audit.fast import Clean, fast_check
 from veen.verify.audit.findings import LogFinding, collapsed, placed
 from veen.verify.audit.peaks import ChunkFold, archived, claimed_peaks, fold_chunk
 from veen.verify.entry import (
@@ -52,15 +51,12 @@ class ChunkReport:
     """The findings of a chunk, and what joining it to its neighbours needs."""
 
     findings: tuple[LogFinding, ...]
-    writers: tuple[ChunkWriter, ...]
+    run: RunSummary  # with peaks if every root up to the last entry was found true
+    offsets: Mapping[bytes, int]  # where the first entry of each author lies
     entries: int  # that were read
-    lost: int  # entries whose writer is not known
     signatures: int
     total_bytes: int
     first_length: int
-    first_ts: int
-    last_ts: int
-    peaks: Peaks | None  # after its last entry, if every root up to there was found true
     epoch_secs: tuple[int, ...]
 
 
@@ -68,8 +64,8 @@ class ChunkReport:
 class ClaimedCheck:
     """The result of checking a chunk from peaks that are only claimed.
 
-    Without `fold`, the fast path found no fault: the roots of all receipts are true from `claim`, and `report.peaks`
-    are those after the last one. With it, `report` is there only for chunks that the fast path does not read.
+    Without `fold`, the fast path found no fault: the roots of all receipts are true from `claim`, and the peaks of the
+    report are those after the last one. With it, `report` is there only for chunks that the fast path does not read.
     """
 
     claim: Peaks | None  # None: no file claims any
@@ -115,13 +111,9 @@ class _Check:
     entries: int = 0
     signatures: int = 0
     first_length: int = 0
-    first_ts: int = 0
-    last_ts: int = 0  # the latest so far
+    first: tuple[int, int] = (0, 0)  # stream_seq and hub_ts of the first entry that could be read
     epoch_secs: set[int] = field(default_factory=set)
-    authors: Authors = field(default_factory=partial(Authors, is_anchored=False))
-    fold: LabelFold = field(init=False)  # tree, bytes and hashes of this chunk
-    in_tree: bool = True  # whether the tree can still be followed
-    guessed: int = 0  # the entry whose leaf was taken on its own word, until a later root confirms it
+    fold: LabelFold = field(init=False)  # bytes and hashes of this chunk, and its check
     true_roots: bool = True
 
     def run(self, *, fast: bool) -> ChunkReport:
@@ -151,46 +143,33 @@ class _Check:
         epoch, stream_id = (opened.epoch, opened.stream_id) if opened else (0, None)
         self.fold = LabelFold(ref.label, 0, epoch, stream_id)
         self.fold.active_start = ref.start_seq
-        self.fold.check = self._check_from(Mmr(ref.start_seq - 1, peaks) if peaks is not None else Mmr())
+        before = ref.start_seq - 1
+        tree = before if peaks is None else Mmr(before, peaks)
+        self.fold.check = RunCheck(ref.label, tree, Authors(is_anchored=False))  # `joining` knows authors from before
         if peaks is None:
-            self.in_tree = False
             self._add(ref.start_seq, 0, EntryFault("unverified", "the tree before this chunk is not known", "warning"))
         return stream_id
 
-    def _check_from(self, tree: Mmr) -> RunCheck:
-        """The check from a tree on; authors of the chunks before are left to `joining`."""
-        return RunCheck(self.task.ref.label, tree, self.authors)
-
-    @property
-    def lost(self) -> int:
-        """Entries of this chunk whose writer is not known."""
-        return self.authors.unseen
-
     def _report(self, stream_id: bytes | None) -> ChunkReport:
-        ref = self.task.ref
-        if self.guessed and self.in_tree:
-            self._leave_tree(ref.end_seq, 0)
-        whole = self.in_tree and self.true_roots and self.fold.size == ref.end_seq
-        total_bytes = self.fold.active_bytes
-        after = self.fold.mmr.peaks() if whole else None
+        ref, check = self.task.ref, self.fold.check
+        for fault in check.finish():
+            self._add(ref.end_seq, 0, entry_fault(fault))
+        whole = check.is_followed and self.true_roots and check.size == ref.end_seq
+        total_bytes, authors = self.fold.active_bytes, check.authors
+        peaks = check.tree.peaks() if whole else None
+        run = RunSummary(ref.entries, authors.spans, authors.unseen, *self.first, check.last_ts, peaks)
         if ref.is_sealed:
             self._check_erasure()
-            if whole and not self.lost:
+            if whole and not authors.unseen:
                 self._check_seal(stream_id)
         return ChunkReport(
             findings=tuple(collapsed(self.findings)),
-            writers=tuple(
-                ChunkWriter(client_id, span.seq, self.offsets[client_id], *span[1:])
-                for client_id, span in self.authors.spans.items()
-            ),
+            run=run,
+            offsets=self.offsets,
             entries=self.entries,
-            lost=self.lost,
             signatures=self.signatures,
             total_bytes=total_bytes,
             first_length=self.first_length,
-            first_ts=self.first_ts,
-            last_ts=self.last_ts,
-            peaks=after,
             epoch_secs=tuple(sorted(self.epoch_secs)),
         )
 
@@ -241,13 +220,11 @@ class _Check:
     def _take_over(self, clean: Clean) -> None:
         """Use the sums of the fast path, which checked every entry."""
         fold = self.fold
-        self.authors = authors_of(clean.writers.values())
-        fold.check, fold.check.last_ts = self._check_from(clean.mmr), clean.last_ts
+        fold.check.merge(clean.run)
         fold.entry_hashes, fold.active_bytes = clean.entry_hashes, clean.size
-        self.entries, self.signatures = self.task.ref.entries, clean.signatures
-        self.first_length, self.first_ts, self.last_ts = clean.first_length, clean.first_ts, clean.last_ts
-        self.epoch_secs = clean.epoch_secs
-        self.offsets = {writer.client_id: writer.offset for writer in clean.writers.values()}
+        self.entries, self.signatures = clean.run.entries, clean.signatures
+        self.first_length, self.first = clean.first_length, (clean.run.first_seq, clean.run.first_ts)
+        self.epoch_secs, self.offsets = clean.epoch_secs, clean.offsets
 
     def _archived(self) -> Iterator[EntryReading]:
         ref, seq = self.task.ref, self.task.ref.start_seq
@@ -266,8 +243,7 @@ class _Check:
         end = self.task.ref.end_seq
         rest = f"; entries {seq + 1} to {end} behind it cannot be found" if seq < end else ""
         self._add(seq, offset, EntryFault(code, f"{why}{rest}"), path)
-        self.authors.skip(end - seq + 1)
-        self.in_tree = False
+        self.fold.check.skip(end - seq + 1)
 
     # --- one entry ---------------------------------------------------------------------------------------
 
@@ -280,24 +256,21 @@ class _Check:
             self.first_length = entry.length
         fold.active_bytes += entry.length
         if item is None:
-            self.authors.skip()
-            self._guess_leaf(entry)
+            fold.check.append_unread(entry.leaves, entry.root)
             return
-        for fault in self._entry_faults(entry, item):
-            self._add(entry.stream_seq, item.at, fault, item.path)
-        if item.hub_ts < self.last_ts:
-            what = f"hub_ts {item.hub_ts} is before {self.last_ts}, that of an entry before it (D-28)"
-            self._add(entry.stream_seq, item.at, EntryFault("time", what, "warning"), item.path)
-        self.first_ts = self.first_ts or item.hub_ts
-        self.last_ts, fold.check.last_ts = max(self.last_ts, item.hub_ts), item.hub_ts
-        self._writer(item)
+        self.first = self.first if self.first[0] else (item.stream_seq, item.hub_ts)
+        faults = fold.check.check_author(item.client_id, item.client_seq, item.prev_ack)
+        faults += fold.check.add_leaf(item.leaf_hash, item.hub_ts, entry.root)
+        self.true_roots &= all(fault.rule is not Rule.ROOT for fault in faults)
+        for broken in (*map(entry_fault, faults), *self._entry_faults(entry, item)):
+            self._add(entry.stream_seq, item.at, broken, item.path)
+        self.offsets.setdefault(item.client_id, item.at)
         fold.entry_hashes.append(item.entry_hash)
-        self._leaf(entry, item)
+        self._compare_marks(item)
 
     def _entry_faults(self, entry: EntryReading, item: ScannedEntry) -> Iterator[EntryFault]:
-        """What is wrong with a whole entry by itself."""
+        """Check what a run alone does not decide: signatures, tokens, sizes, profile and epoch."""
         context, ref, opened = self.context, self.task.ref, self.context.opened(self.task.ref.label)
-        yield from (entry_fault(ahead) for ahead in check_ack(item.prev_ack, item.stream_seq))
         if context.checks_signatures_of(ref.label, item.stream_seq, ref.end_seq):
             self.signatures += signature_count(item, context.identity)
             yield from signature_faults(item, context.identity)
@@ -319,51 +292,12 @@ class _Check:
         if opened is not None and (late := epoch_fault(opened.epoch, epoch_sec, item.hub_ts, limits)) is not None:
             yield late
 
-    def _writer(self, item: ScannedEntry) -> None:
-        self.offsets.setdefault(item.client_id, item.at)
-        for fault in self.authors.see(item.client_id, item.stream_seq, item.client_seq, item.prev_ack):
-            self._add(item.stream_seq, item.at, entry_fault(fault), item.path)
-
-    def _leaf(self, entry: EntryReading, item: ScannedEntry) -> None:
-        if not self.in_tree:
-            return
+    def _compare_marks(self, item: ScannedEntry) -> None:
         check = self.fold.check
-        faults = [fault for fault in check.add_leaf(item.leaf_hash, item.hub_ts, entry.root) if fault.rule is Rule.ROOT]
-        root = check.tree.root()
-        if faults:
-            if self.guessed:
-                self._leave_tree(entry.stream_seq, item.at)
-                return
-            self.true_roots = False
-            self._add(entry.stream_seq, item.at, entry_fault(faults[0]), item.path)
-        elif entry.root is not None:
-            self.guessed = 0
-        for seq, root_before in self.task.marks:
-            if seq == entry.stream_seq and root_before != root:
+        for seq, root_before in self.task.marks if check.is_followed else ():
+            if seq == item.stream_seq and root_before != (root := check.tree.root()):
                 what = f"an earlier audit has seen the root {root_before.hex()} here, now it is {root.hex()}"
                 self._add(seq, item.at, EntryFault("history", what), item.path)
-
-    def _guess_leaf(self, entry: EntryReading) -> None:
-        """Continue the tree with the leaf that a damaged entry names; its root, or a later one, confirms it or not."""
-        if not self.in_tree:
-            return
-        mmr = self.fold.mmr
-        for leaf in entry.leaves:
-            tried = mmr.copy()
-            tried.append(leaf)
-            if tried.root() == entry.root:
-                self.fold.check.tree, self.guessed = tried, 0
-                return
-        if not entry.leaves:
-            self.in_tree = False
-            return
-        mmr.append(entry.leaves[-1])
-        self.guessed = self.guessed or entry.stream_seq
-
-    def _leave_tree(self, seq: int, offset: int) -> None:
-        what = f"roots cannot be checked up to the end of this chunk, since entry {self.guessed} is damaged"
-        self._add(seq, offset, EntryFault("unverified", what, "warning"))
-        self.in_tree = False
 
     # --- what a seal leaves ------------------------------------------------------------------------------
 
@@ -392,22 +326,3 @@ class _Check:
         for finding in findings.all:
             if not (context.chunks_only and not self.fs.exists(finding.path)):
                 self.findings.append(placed(finding, ref.label, ref.end_seq))
-
-
-def authors_of(writers: Iterable[ChunkWriter], lost: int = 0) -> Authors:
-    """Return the authors of a chunk, to be joined to those of the chunks before it."""
-    return Authors.of(
-        {
-            writer.client_id: AuthorSpan(
-                writer.stream_seq,
-                writer.first_seq,
-                writer.first_ack,
-                writer.first_lost,
-                writer.last_seq,
-                writer.last_ack,
-                writer.last_lost,
-            )
-            for writer in writers
-        },
-        lost,
-    )

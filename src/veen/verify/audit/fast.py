@@ -8,7 +8,7 @@ signatures). tests/pipeline/test_audit.py holds the two equal over many damaged 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from veen.core.entry import (
 from veen.core.labels import epoch_window
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.msg import Msg
+from veen.core.run_check import AuthorSpan, RunSummary
 from veen.core.tree.mmr import LABEL_TAGS, Mmr, Span
 from veen.storage.pinned import ChunkRef
 from veen.verify.audit.context import AuditContext
@@ -37,33 +38,17 @@ _JOBS: Final = 3 * 1024  # parts of signatures that are verified together
 _CT_PREFIX: Final = 40  # enc, hdr_len, body_len (spec §4.2)
 
 
-class ChunkWriter(NamedTuple):
-    """The first and last entry of one writer in a chunk: enough to join it to the chunks around it (I8, I9)."""
-
-    client_id: bytes
-    stream_seq: int  # of the first entry, and where it lies
-    offset: int
-    first_seq: int
-    first_ack: int
-    first_lost: int  # entries of unknown writers before it in this chunk
-    last_seq: int
-    last_ack: int
-    last_lost: int
-
-
 @dataclass(slots=True)
 class Clean:
     """The sums of a chunk without faults."""
 
-    mmr: Mmr
+    run: RunSummary
     entry_hashes: Mmr
     size: int
     first_length: int
-    first_ts: int
-    last_ts: int
     signatures: int = 0
     epoch_secs: set[int] = field(default_factory=set)
-    writers: dict[bytes, ChunkWriter] = field(default_factory=dict)
+    offsets: dict[bytes, int] = field(default_factory=dict)  # where the first entry of each author lies
 
 
 def fast_check(data: bytes, ref: ChunkRef, context: AuditContext, peaks: Peaks) -> Clean | None:
@@ -81,12 +66,10 @@ def fast_check(data: bytes, ref: ChunkRef, context: AuditContext, peaks: Peaks) 
         return None
     entry_hashes = Span.of(0, _cut(data, v.frame_at + FRAME_HASH_AT) if ref.is_sealed else ())
     clean = Clean(
-        mmr=mmr,
+        run=RunSummary(len(v), {}, 0, ref.start_seq, int(v.hub_ts[0]), int(v.hub_ts[-1]), mmr.peaks()),
         entry_hashes=Mmr(entry_hashes.end, entry_hashes.peaks()),
         size=len(data),
         first_length=int(v.frame_length[0]),
-        first_ts=int(v.hub_ts[0]),
-        last_ts=int(v.hub_ts[-1]),
     )
     if not _profiles_hold(data, v, ref, context, clean) or not hashes_hold(data, v, ref.label):
         return None
@@ -164,7 +147,7 @@ def _profiles_hold(data: bytes, v: Vector, ref: ChunkRef, context: AuditContext,
 def _entries_hold(data: bytes, v: Vector, ref: ChunkRef, context: AuditContext, clean: Clean) -> bool:
     """Signatures, writers and authority, in one walk."""
     label, every = ref.label, context.level == "full"
-    writers: dict[bytes, list[int]] = {}  # the fields of a Writer behind its client_id
+    spans: dict[bytes, list[int]] = {}  # the fields of an AuthorSpan by its author
     keys_at, may_write = _hub_keys(context), _authority(context, label)
     jobs: list[bytes] = []  # signature, digest and key of each that is not verified yet
     rows = zip(
@@ -181,13 +164,14 @@ def _entries_hold(data: bytes, v: Vector, ref: ChunkRef, context: AuditContext, 
     )
     for frame_at, msg_at, receipt_at, end, seq, client_seq, ack, hub_ts, auth_at in rows:
         client_id = data[msg_at + MSG_CLIENT_AT : msg_at + MSG_SEQ_AT]
-        writer = writers.get(client_id)
-        if writer is None:
-            writers[client_id] = [seq, frame_at, client_seq, ack, 0, client_seq, ack, 0]
-        elif client_seq != writer[5] + 1 or ack < writer[6]:  # I8, I9
+        span = spans.get(client_id)
+        if span is None:
+            spans[client_id] = [seq, client_seq, ack, 0, client_seq, ack, 0]
+            clean.offsets[client_id] = frame_at
+        elif client_seq != span[4] + 1 or ack < span[5]:  # I8, I9
             return False
         else:
-            writer[5], writer[6] = client_seq, ack
+            span[4], span[5] = client_seq, ack
         if auth_at >= 0 and not may_write(data[auth_at : auth_at + HASH_BYTES], client_id, hub_ts):
             return False
         if every or context.checks_signatures_of(label, seq, ref.end_seq):
@@ -208,7 +192,8 @@ def _entries_hold(data: bytes, v: Vector, ref: ChunkRef, context: AuditContext, 
                 jobs.clear()
     if 0 in ed25519.verify_many(b"".join(jobs)):
         return False
-    clean.writers = {client_id: ChunkWriter(client_id, *fields) for client_id, fields in writers.items()}
+    authors = {client_id: AuthorSpan(*fields) for client_id, fields in spans.items()}
+    clean.run = clean.run._replace(authors=authors)
     return True
 
 

@@ -389,7 +389,7 @@ def _settled(frontier: Frontier, task: ChunkTask, check: ClaimedCheck) -> tuple[
     if check.fold is not None:
         frontier.folded(check.fold)
     else:
-        frontier.clean(task.ref, check.report.peaks if holds and check.report is not None else None)
+        frontier.clean(task.ref, check.report.run.peaks if holds and check.report is not None else None)
     return replace(task, peaks=peaks, fast=not holds), check.report if holds else None
 
 

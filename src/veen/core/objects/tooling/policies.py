@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from veen.core.objects.control import ControlRecord
-from veen.core.objects.policies import MAX_POLICY_ITEMS, Authority, Revocation
+from veen.core.objects.policies import MAX_POLICY_ITEMS, Authority, Revocation, SizeBound
 from veen.core.objects.tooling.base import MAX_LISTED
 from veen.core.wire import Length, Map
 
@@ -15,13 +15,14 @@ class PolicyRequest(Map, kind="policy request"):
 
     revocations: Annotated[tuple[Revocation, ...], Length(0, MAX_POLICY_ITEMS)] | None = None
     authorities: Annotated[tuple[Authority, ...], Length(0, MAX_POLICY_ITEMS)] | None = None
+    bounds: Annotated[tuple[SizeBound, ...], Length(0, MAX_POLICY_ITEMS)] | None = None  # not folded: of the operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyResponse(Map, kind="policy response"):
     """The records that were appended: none for what the hub had already, or what has expired."""
 
-    records: Annotated[tuple[ControlRecord, ...], Length(0, 2)]
+    records: Annotated[tuple[ControlRecord, ...], Length(0, 3)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,92 @@
+"""`veen cap serve`: issue capability tokens to those that a policy names, over RPC (001 spec-5 §7.3)."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from veen.cli.shared.authority import CAP, authority
+from veen.cli.shared.command import CliSession, client_options
+from veen.cli.shared.names import STREAM
+from veen.cli.shared.output import Output
+from veen.cli.shared.overlay_values import HEX32
+from veen.cli.shared.values import SPAN
+
+if TYPE_CHECKING:
+    from veen.client.client import Client
+    from veen.overlays.rpc.server import CallContext
+
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("stream", type=STREAM)
+@click.option("--policy", "policy_file", type=_FILE, required=True, help="A TOML file: who gets which token.")
+@click.option("--for", "span", type=SPAN, help="End after this time. Default: run until interrupted.")
+@click.option("--server", "servers", type=HEX32, multiple=True, help="Other client_ids that answer here. Repeatable.")
+@CAP
+@client_options
+def serve(
+    output: Output,
+    session: CliSession,
+    stream: str,
+    policy_file: Path,
+    span: int | None,
+    servers: tuple[bytes, ...],
+    cap: Path | None,
+) -> None:
+    """Answer requests for capability tokens in STREAM, signed by the identity in use, as the policy says.
+
+    A caller gets a token for its own key alone. Requests and answers stay in the log; what was answered is not
+    answered again. `veen connect apply` asks by itself, where the service was advertised with --issuer STREAM.
+
+    \b
+    veen cap serve admin/tokens --policy tokens.toml --identity operator
+    """
+    import asyncio
+
+    from veen.overlays.rpc.caller import RpcFailed
+    from veen.overlays.rpc.server import Server
+    from veen.products.issuance.policy import IssuancePolicy
+    from veen.products.issuance.service import METHOD, TokenIssuer
+
+    policy = IssuancePolicy.from_toml(policy_file.read_text("utf-8"))
+    identity = session.keystore.identity
+    authority(session, stream, cap)
+
+    def note_failure(what: str, exc: BaseException) -> None:
+        output.note(f"{what}: {exc}")
+
+    with output.records("requests", ("client_id", "msg_id", "result")) as records:
+
+        async def work(client: "Client") -> None:
+            issuer = TokenIssuer(
+                policy,
+                identity.id_sign,
+                clock=time.time,
+                identity_of=lambda client_id: client.author(stream, client_id),
+            )
+
+            async def handle(args: Any, context: "CallContext") -> Any:
+                result, answer = "issued", None
+                try:
+                    answer = await issuer.handle(args, context)
+                except RpcFailed as exc:
+                    result = exc.code
+                    raise
+                finally:
+                    cells = (context.client_id.hex(), context.msg_id.hex(), result)
+                    records.add(dict(zip(("client_id", "msg_id", "result"), cells, strict=True)), cells)
+                return answer
+
+            believed = {*servers, client.client_id}
+            server = Server(client, stream, {METHOD: handle}, servers=believed, clock=time.time, report=note_failure)
+            try:
+                async with asyncio.timeout(span):
+                    await server.run()
+            except TimeoutError:
+                if span is None:
+                    raise
+
+        session.client().run(work)
