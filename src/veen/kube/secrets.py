@@ -97,8 +97,7 @@ class NamespaceKeys:
     def begin_rotation(self, tenant: Tenant | None) -> bytes:
         """The public half of the next key, made unless it is there; the Secret that holds it is named (D-146)."""
         facts = self.facts()
-        if tenant is not None and tenant.storage is None:
-            raise RotationRefused(f"the hub of {self.namespace} is disposable: each new pod has a key of its own")
+        self.check_rotation(tenant)
         path = self.directory / _NEXT
         if path.exists():
             return bytes.fromhex(path.read_text("ascii"))
@@ -118,6 +117,16 @@ class NamespaceKeys:
         _replace_private(path, key.public.hex().encode())
         staged.unlink()
         return key.public
+
+    def check_rotation(self, tenant: Tenant | None) -> None:
+        """Refuse for a disposable hub."""
+        if tenant is not None and tenant.storage is None:
+            raise RotationRefused(f"the hub of {self.namespace} is disposable: each new pod has a key of its own")
+
+    @property
+    def is_rotating(self) -> bool:
+        """True while a rotation was begun and the hub has not taken the key."""
+        return (self.directory / _NEXT).exists() or (self.directory / _STAGED).exists()
 
     def finish_rotation(self) -> None:
         """The hub has taken the next key."""
@@ -167,6 +176,8 @@ class NamespaceKeys:
 
 def make_keys(keys: Path, tenant: Tenant | None, *, born_until: int) -> HubFacts:
     """New keys of a hub: a certificate lets it begin a log until `born_until`; a disposable one gets a root (D-121)."""
+    keys.mkdir(mode=0o700, parents=True, exist_ok=True)
+    keys.chmod(0o700)
     place = NamespaceKeys(keys, namespace_of(tenant))
     if (place.directory / _FACTS).exists():
         raise KeysExist(f"{place.directory} has keys already")
