@@ -10,7 +10,7 @@ TESTS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --build-constraints constraints.txt
+UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.lock --build-constraints constraints.lock
 STAMP := $(VENV)/.stamp
 PYTEST := $(BIN)/python -m pytest
 # The tests of a file in one process, the longest files first (tests/scheduling.py). What a process that crashes wrote
@@ -41,14 +41,15 @@ help: ## list the targets
 
 .venv: $(STAMP) ## create or refresh the virtual environment
 
-$(BIN)/uv: constraints.txt
+$(BIN)/uv: constraints.lock
 	@echo "creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "VEEN needs Python 3.11 or newer: make PYTHON=python3.x")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	@awk '/^uv==/{found=1} found{print} found && !/\\$$/{exit}' constraints.lock > $(VENV)/uv.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.lock
 	@touch $@
 
-$(STAMP): $(BIN)/uv pyproject.toml constraints.txt
+$(STAMP): $(BIN)/uv pyproject.toml constraints.lock
 	@echo "installing veen[dev]"
 	@$(UV) --compile-bytecode --editable '.[dev]'
 	@touch $@
@@ -85,7 +86,7 @@ native-deny: ## check what the native module stands on, with cargo-deny
 
 # Without Java, and without the right to install one, what needs no Java is shown.
 # Installed is what runs: the core, 5 s; and Spark, while the first part is played already. No development tools.
-$(VENV)/.stamp-run: $(BIN)/uv pyproject.toml constraints.txt
+$(VENV)/.stamp-run: $(BIN)/uv pyproject.toml constraints.lock
 	@echo "installing veen"
 	@$(UV) --editable .
 	@touch $@
@@ -102,7 +103,7 @@ demo: $(VENV)/.stamp-run ## send, receipt, proof, tamper, detection, and the sam
 dist: $(BIN)/uv ## build wheel and sdist into dist/, reproducibly
 	@rm -rf dist
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 315532800)} \
-		$(BIN)/uv build --quiet --python $(BIN)/python --build-constraints constraints.txt --out-dir dist
+		$(BIN)/uv build --quiet --python $(BIN)/python --build-constraints constraints.lock --out-dir dist
 	@cd dist && sha256sum *
 	@echo "install it: pip install dist/*.whl, with extras: pip install \"$$(ls dist/*.whl)[spark]\""
 
@@ -229,6 +230,7 @@ generated: $(STAMP) $(VENV)/.stamp-spark ## write everything that is made from t
 	@$(BIN)/python -m veen.hub.api.openapi > docs/openapi.json
 	@$(BIN)/python -m veen.products.queryservice.openapi > docs/query-openapi.json
 	@$(BIN)/python tools/conformance.py
+	@$(BIN)/python tools/compliance.py
 
 mutation: $(STAMP) ## change the code in one place at a time and see whether a test notices (ARGS="--sample 200 view")
 	@$(BIN)/python tools/mutation.py $(ARGS)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from tests import scheduling
-from tests.examples import QUICK
 
 import traceability
+from tests import scheduling
+from tests.examples import QUICK
+from veen.client.identity.passphrases import Kdf
 
 SLOW_TIMEOUT_SEC = 4 * 3600
 MAX_ID_CHARS = 100
@@ -31,6 +32,10 @@ def jvm_options(prefix: Path) -> str:
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options(Path(sys.prefix)))
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+
+
+# argon2id as it is, at a cost that tests can pay; that of users is shown by tests/client/test_keystore.py.
+(Kdf.__init__.__kwdefaults__ or {}).update(memory_kib=Kdf.MIN_MEMORY_KIB, passes=1)
 
 
 def pytest_collection(session: pytest.Session) -> None:

@@ -23,7 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--costs") and not config.getoption("numprocesses", None):  # not where processes of xdist report
+    if config.getoption("--costs") and not config.getoption(
+        "numprocesses", None
+    ):  # not where processes of xdist report
         config.pluginmanager.register(Recorder(Path(config.getoption("--costs"))))
 
 

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.waiting import until
 
 PROGRAM = "firefox-esr"

@@ -29,8 +29,9 @@ MODULES = (
 )
 AT_START = ("VEEN_NATIVE", "COVERAGE_PROCESS_START")  # read while modules are loaded
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(list(MODULES))
+# Also for functions of tests that run in a process of their own.
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(list(MODULES))
 
 
 def start_veen(arguments, *, stderr, env, cwd=None, own_group=False):
@@ -62,7 +63,7 @@ class VeenProcess:
         ours, its = os.pipe()
         self.stdout = os.fdopen(ours, "rb")
         files = (_Inherited(its), _Inherited(stderr.fileno()))
-        self._process = _CONTEXT.Process(target=_run, args=(arguments, env, cwd, files, own_group))
+        self._process = FORKED.Process(target=_run, args=(arguments, env, cwd, files, own_group))
         self._process.start()
         os.close(its)
         self.pid: int = self._process.pid or 0  # 0 only before it is started

@@ -47,8 +47,7 @@ def nodes(package: str) -> tuple[tuple[str, ast.Module, tuple[ast.AST, ...]], ..
     """(file, tree, the nodes that tests look at): walking a tree takes as long as parsing it."""
     kinds = (ast.Import, ast.ImportFrom, ast.Constant, ast.Attribute)
     return tuple(
-        (path, tree, tuple(node for node in ast.walk(tree) if isinstance(node, kinds)))
-        for path, tree in trees(package)
+        (path, tree, tuple(node for node in ast.walk(tree) if isinstance(node, kinds))) for path, tree in trees(package)
     )
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import every
-from tests.hub import builders as w
-from tests.hub.servers import ADMIN, READER, LiveHub
 
 import make_spec
 import make_vectors
 import veen_verify_beyond
+from tests.cases import every
+from tests.hub import builders as w
+from tests.hub.servers import ADMIN, READER, LiveHub
 from veen.client.errors import CardInvalid, ForeignKey, KeyTextInvalid, PortableSetInvalid
 from veen.client.identity import bech32
 from veen.client.identity.card import IdentityCard

@@ -1,5 +1,7 @@
 """docs/compliance.md and docs/requirements-open.md say what docs/conformance.md shows."""
 
+import importlib.util
+import json
 import re
 from itertools import takewhile
 from pathlib import Path
@@ -43,6 +45,62 @@ def test_what_is_open_is_explained_and_what_is_explained_is_open(shown):
     listed = [row[0] for row in cells("requirements-open.md", "id")]
     assert len(set(listed)) == len(listed)
     assert set(listed) == {identifier for identifier, (_, done) in shown.items() if not done}
+
+
+@pytest.fixture(scope="module")
+def tool():
+    path = DOCS.parent / "tools" / "compliance.py"
+    spec = importlib.util.spec_from_file_location("compliance_tool", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_section_of_the_specifications_has_a_row(tool):
+    """One row for each heading, in their order: done, done differently, or not done."""
+    assert tool.PAGE.read_text("utf-8") == tool.page(), "run python tools/compliance.py"
+    headings = json.loads(tool.HEADINGS.read_text("utf-8"))
+    assert {heading["document"] for heading in headings} >= {"000", "002", "003", "004", "spec-1", "ID", "WAL"}
+    tables = re.split(r"^### .*$", tool.PAGE.read_text("utf-8").split(tool.BEGIN)[1], flags=re.MULTILINE)[1:]
+    states = re.compile(r"done(: .+)?|differently: D-.+|not done: .+|as §[0-9.]+|no demand: .+")
+    for heading, table in zip(headings, tables, strict=True):
+        rows = re.findall(r"^\| §(\S+) \| (.*?) \|", table, re.MULTILINE)
+        assert [section for section, _ in rows] == heading["sections"], heading["document"]
+        for section, state in rows:
+            assert states.fullmatch(state), (heading["document"], section, state)
+
+
+def test_a_section_is_done_only_if_nothing_of_it_is_open(tool, shown):
+    sections = tool.read()
+    missing = {identifier for identifier, (_, done) in shown.items() if not done}
+    assert sections.not_done == missing
+    for heading in sections.headings:
+        document = heading.get("read_as", heading["document"])
+        for section in heading["sections"]:
+            names = [row.name for row in sections.stated(document, section) if row.name in missing]
+            row = sections.row(heading["document"], section)
+            assert ("not done: " + ", ".join(names) in row) if names else ("not done" not in row), row
+
+
+def test_every_requirement_belongs_to_a_section_that_is_listed(tool):
+    """Or the row of its section would say that nothing is demanded there."""
+    sections = tool.read()
+    listed = {(heading["document"], section) for heading in sections.headings for section in heading["sections"]}
+    for row in sections.rows:
+        for document, section in row.sections:
+            while (document, section) not in listed and section:
+                section = tool.parent_of(section)  # a numbered paragraph of a section
+            assert (document, section) in listed, row
+
+
+def test_each_departure_is_a_decision_that_the_table_of_departures_explains(tool):
+    decisions = (DOCS / "spec" / "decisions.md").read_text("utf-8")
+    sections = tool.read()
+    for heading in sections.headings:
+        for names in heading.get("differently", {}).values():
+            assert all(re.search(rf"\*\*{name}[ *.]", decisions) for name in names), names
+    table = cells("compliance.md", "text")
+    assert {row[3] for row in table} == {"D-175", "D-176", "D-177", "D-99", "D-100"}
 
 
 @pytest.mark.req("META-04")

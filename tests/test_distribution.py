@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -84,3 +85,61 @@ def test_a_hint_names_an_extra_that_exists(extra):
 def test_a_feature_that_needs_an_extra_says_how_to_get_it():
     error = ExtraMissing("notebook", "to_pandas")
     assert (error.hint, "notebook" in str(error)) == (install_hint("notebook"), True)
+
+
+def _locked():
+    """Return the hashes of each line of constraints.lock, by the line of constraints.txt that it stands for."""
+    lines = (ROOT / "constraints.lock").read_text("ascii").replace("\\\n", "").splitlines()
+    split = (line.split(" --hash=") for line in lines if line and not line.startswith("#"))
+    return {parts[0].strip(): [part.strip() for part in parts[1:]] for parts in split}
+
+
+def test_the_lock_has_the_versions_of_the_constraints_with_hashes_and_no_place():
+    versions = {
+        line for line in (ROOT / "constraints.txt").read_text("ascii").splitlines() if line[:1] not in ("#", "")
+    }
+    locked = _locked()
+    assert locked.keys() == versions, "write constraints.lock anew: its first lines say how"
+    assert all(hashes for hashes in locked.values())
+    assert all(re.fullmatch("sha256:[0-9a-f]{64}", value) for hashes in locked.values() for value in hashes)
+    assert "://" not in (ROOT / "constraints.lock").read_text("ascii")
+
+
+def test_everything_that_sets_up_an_environment_takes_packages_by_their_hashes():
+    """Nobody who installs the project needs the lock: `pip install .` has no constraints."""
+    for name in ("Makefile", "Containerfile", "tools/build_native.sh", "tools/release_check.py"):
+        text = (ROOT / name).read_text("utf-8")
+        assert "constraints.lock" in text
+        assert "constraints.txt" not in text, name
+
+
+def test_a_file_of_another_hash_is_refused(tmp_path):
+    """uv reads the hashes of constraints; a wheel that somebody exchanged is not installed."""
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if uv is None:
+        pytest.skip("uv is not installed here")
+    wheel = tmp_path / "evil-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("evil.py", "")
+        archive.writestr("evil-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+        archive.writestr("evil-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("evil-1.0.dist-info/RECORD", "")
+    good = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    for digest, status in ((good, 0), ("0" * 64, 1)):
+        (tmp_path / "lock").write_text(f"evil==1.0 \\\n    --hash=sha256:{digest}\n")
+        done = subprocess.run(
+            [uv, "pip", "install", "--quiet", "--no-index", "--no-cache", "--find-links", tmp_path, "--constraints",
+             tmp_path / "lock", "--target", tmp_path / f"to{status}", "--python", sys.executable, "evil"],
+            capture_output=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert bool(done.returncode) == bool(status), done.stderr.decode()
+        assert (b"ash mismatch" in done.stderr) == bool(status)
+
+
+def test_the_base_image_takes_a_digest_and_names_no_registry():
+    text = (ROOT / "Containerfile").read_text("utf-8")
+    bases = re.findall("^FROM (\\S+)", text, re.MULTILINE)
+    assert bases == ["${BASE}${BASE_DIGEST:+@${BASE_DIGEST}}"] * 2
+    (base,) = re.findall("^ARG BASE=(\\S+)", text, re.MULTILINE)
+    assert "/" not in base
+    assert "warning" in text

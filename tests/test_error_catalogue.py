@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.cases import every
-from tests.cli.test_explain import texts
 
 import veen
+from tests.cases import every
+from tests.cli.test_explain import texts
 from veen.cli.shared.failures import failure_of
 from veen.cli.shared.output import Exit
 from veen.core.catalogue import BLAMES, ErrorRow, catalogue, details_of, row_of

@@ -7,10 +7,10 @@ each item has a factor of four.
 import asyncio
 
 import pytest
+
 from tests.hub import builders as w
 from tests.products.policy.test_agent import FOLDS, NAMES, revoke, say
 from tests.waiting import eventually
-
 from veen.overlays.framework import decode, fold
 from veen.products.policy.agent import PolicyAgent
 from veen.testing.links import FakeHub

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
-from tests.client.hubs import ORDERS, all_of, client_at, copy_of, hub_at, person, pin_of, run
 
+from tests.client.hubs import ORDERS, all_of, client_at, copy_of, hub_at, person, pin_of, run
 from veen.client.transport.inprocess import InProcess
 from veen.core import cbor
 from veen.core.event import Event

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.cli.tree import check_line, command_lines, exists
 
+from tests.cli.tree import check_line, command_lines, exists
 from veen.cli.app import cli
 
 README = (Path(__file__).parent.parent / "README.md").read_text()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.reruns import plain_nodeid
 
 ROOT = Path(__file__).parent.parent

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.scheduling import LONGEST_FIRST, FileScheduling
 
 ROOT = Path(__file__).parent.parent

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import cbor2
 import pytest
-from tests.damage import flipped
-from tests.evidence_builders import NEW, OLD, STRANGER, World, alterations, body_bounds, resealed
 
 import veen_verify
+from tests.damage import flipped
+from tests.evidence_builders import NEW, OLD, STRANGER, World, alterations, body_bounds, resealed
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import Parts

@@ -5,9 +5,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.cases import every
 
 import make_vectors
+from tests.cases import every
 from veen.core.crypto import hpke
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import (

@@ -17,7 +17,15 @@ from typing import Any, Final, NamedTuple
 from make_vectors import KEYS, SEEDS, World, _checkpoint_a, _reissued, _two_receipts, control_records, object_token
 from make_vectors import READER_SK as STREAM_SK
 from veen.client.generations.fold import Announced, AuthorKey, KeyState, LabelCursor, OpenInvite, ShreddedGeneration
-from veen.client.generations.records import AuthorCard, Enrolment, HandOver, KeyGeneration, KeyShred, seal_back
+from veen.client.generations.records import (
+    AuthorCard,
+    Enrolment,
+    HandOver,
+    KeyGeneration,
+    KeyShred,
+    OwnerChange,
+    seal_back,
+)
 from veen.client.identity import bech32
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.contacts import Contact, ContactBook
@@ -40,6 +48,7 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.birth import BirthCertificate
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import (
+    CapDerive,
     ControlRecord,
     HubFence,
     HubPromote,
@@ -73,6 +82,7 @@ from veen.core.objects.tooling import (
     ClientCursorResponse,
     ConsistencyRequest,
     ConsistencyResponse,
+    DeriveRequest,
     FeedRequest,
     FeedResponse,
     HealthResponse,
@@ -378,6 +388,16 @@ def _worded(prefix: str, values: list[int], constant: int) -> str:
     return f"{prefix}1{''.join(bech32._ALPHABET[value] for value in letters)}"
 
 
+def _derived_token() -> CapToken:
+    """Of a principal, for one of its client keys."""
+    return CapToken.issue(KEYS["client"], KEYS["stranger"].public, [stream_id_of("room")], ttl=600)
+
+
+def _derived(hub: ed25519.SigningKey) -> ControlRecord:
+    body = CapDerive.derived(_derived_token(), object_token().auth_ref())
+    return ControlRecord.issue(hub, None, body, hub_ts=1_700_000_000)
+
+
 # --- objects --------------------------------------------------------------------------------------------------
 
 
@@ -593,6 +613,8 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
         ("invitation_with_rights", replace(limited, sig=owner.sign(limited.signing_digest()))),
         ("key_enrolment", Enrolment.issue(invite, old.stream_id, alice)),
         ("key_shredding", KeyShred.issue(owner, old.stream_id, 0, reason="asked for")),
+        ("key_owner", OwnerChange.issue(owner, KEYS["stranger"], old.stream_id, number=6)),
+        ("key_state_with_another_owner", replace(state, number=6, new_owner_pk=KEYS["stranger"].public)),
         ("author_card", AuthorCard(card=alice)),
         (
             "copied_event",
@@ -646,6 +668,9 @@ def _cutover(hub: ed25519.SigningKey, label: bytes, root: bytes) -> list[tuple[s
         ("hub.fence", fence),
         ("hub.promote", promote),
         ("control_record_hub.fence", fenced),
+        ("cap.derive", _derived(hub).body),
+        ("control_record_cap.derive", _derived(hub)),
+        ("derive_request", DeriveRequest(token=_derived_token(), parent_ref=object_token().auth_ref())),
         ("control_record_hub.promote", ControlRecord.issue(hub, fenced, promote, hub_ts=1_700_000_060)),
         ("attached_entry", attached),
         ("stored_attachment", stored),
@@ -1039,6 +1064,15 @@ METHODS: Final = (
         _OK,
         (403, "CAP_INVALID", "the issuer is not trusted, or a link of the chain is not signed by it"),
         (413, "FIELD_SIZE", "too many links or streams, or a key of another size"),
+    )),
+    Method("POST", "/tooling/derive", "derive", "anybody", "derive request", "authorize response", (
+        _OK,
+        (400, "CAP_TTL", "the token of the principal has ended"),
+        (403, "CAP_MISSING", "the hub has not authorised `parent_ref`"),
+        (403, "CAP_INVALID", "`parent_ref` is derived itself or not trusted, or its subject did not issue the token"),
+        (403, "CAP_SCOPE", "the token is for streams that `parent_ref` does not allow"),
+        (409, "E.CONFLICT", "the hub takes no derived tokens"),
+        (429, "CAP_RATE", "1,024 new tokens were derived from `parent_ref` within a day"),
     )),
     Method("POST", "/tooling/cap_status", "cap_status", "reader", "cap_status request", "cap_status response", (
         _OK,

@@ -28,7 +28,7 @@ if ! command -v cargo >/dev/null; then
     exit 0
 fi
 build() {
-    "${VENV}/bin/uv" pip install --quiet --python "${VENV}/bin/python" --constraints constraints.txt maturin
+    "${VENV}/bin/uv" pip install --quiet --python "${VENV}/bin/python" --constraints constraints.lock maturin
     (cd native && VIRTUAL_ENV="$(realpath "../${VENV}")" CARGO_NET_RETRY=1 \
         "../${VENV}/bin/maturin" develop --release --locked)
 }

@@ -51,6 +51,11 @@ MEANINGS: Final = {
         "`token` was accepted; `auth_ref` and `token_hash` = H(token) follow from it. The hub_ts of the "
         "first such record is issued_at (D-47)."
     ),
+    "cap.derive": (
+        "`token` was accepted because its issuer is the subject of the token `parent_ref`, which a record authorises,"
+        " and its streams are among those of that token. It counts while both are live and not revoked, and the "
+        "rate of the parent is charged for it; its own as well, if it sets one (D-179)."
+    ),
     "stream.register": "The hub resolves the labels of this stream although no token names it.",
     "label.open": "The first entry of a label follows. `stream_id` is absent where the hub does not know it.",
     "limits.set": "The limit registry from here on: a map with text keys, sorted by their encoding.",
@@ -148,7 +153,10 @@ MEANINGS: Final = {
     "request": "A request that says nothing but the version.",
     "label request": "A request about one label.",
     "ok response": "The hub has done it.",
-    "authorize response": "`record` is the signed entry that fixes issued_at; expires_at = its hub_ts + ttl.",
+    "authorize response": (
+        "`record` is the signed entry that sets issued_at; expires_at = its hub_ts + ttl; derived ones may end before."
+    ),
+    "derive request": "Shows a token that the subject of the token `parent_ref` issued for a client key (D-179).",
     "cap_status request": "Asks for what the hub holds about a token.",
     "cap_status response": "`token` is the exact bytes: H and chain are for the reader to check.",
     "streams request": "Registers a stream.",
@@ -218,6 +226,12 @@ MEANINGS: Final = {
     "key shredding": (
         "Body of veen.keys.shred.v1: all readers forget the secret key of a generation. `sig` is by `owner_pk` over "
         'Ht("veen/keys-shred", CBOR of the map without `sig`).'
+    ),
+    "key owner": (
+        "Body of veen.keys.owner.v1: records of the owner count from here on if `new_owner_pk` signed them, and those "
+        "of `owner_pk` no more. `number` as in a key generation; the control key stays that of the first owner. `sig` "
+        'is by `owner_pk` and `sig_new` by `new_owner_pk`, both over Ht("veen/keys-owner", CBOR of the map without '
+        "the two)."
     ),
     "veen.mirror.copy.v1": (
         "Body of a copy that a bridge made of an event of another hub (D-187, D-193). `parent_id` of the message is "

@@ -3,9 +3,9 @@
     python tools/release_check.py            or: make release-check
 
 1. Wheel and sdist are built twice and must have the same bytes; they go to dist/.
-2. The wheel is installed, with the versions of constraints.txt, into an empty environment of every Python on this
-   machine that requires-python allows. There `veen demo` must end well, and the data directories of earlier releases
-   (tests/data) must verify with it.
+2. The wheel is installed, with the versions and hashes of constraints.lock, into an empty environment of every Python
+   on this machine that requires-python allows. There `veen demo` must end well, and the data directories of earlier
+   releases (tests/data) must verify with it.
 3. What was installed is written down as an SBOM, CycloneDX in JSON: dist/veen-VERSION.cdx.json (extra `release`).
 
 Pythons are found as python3.N in PATH and, where there is one, among the versions of pyenv. Which were used is printed.
@@ -75,7 +75,7 @@ def build(directory: Path) -> dict[str, str]:
     """Wheel and sdist in a directory; SHA-256 by name."""
     # fmt: off
     run(
-        UV, "build", "--quiet", "--python", sys.executable, "--build-constraints", ROOT / "constraints.txt",
+        UV, "build", "--quiet", "--python", sys.executable, "--build-constraints", ROOT / "constraints.lock",
         "--out-dir", directory, ROOT, env=os.environ | {"SOURCE_DATE_EPOCH": source_time()},
     )
     # fmt: on
@@ -126,7 +126,7 @@ def try_release(wheel: Path, interpreter: Interpreter, place: Path) -> Path:
     """Install into an empty environment, run the demo, open old data directories; the Python of the environment."""
     run(UV, "venv", "--quiet", "--python", interpreter.path, place / "env")
     python = place / "env" / "bin" / "python"
-    run(UV, "pip", "install", "--quiet", "--python", python, "--constraints", ROOT / "constraints.txt", wheel)
+    run(UV, "pip", "install", "--quiet", "--python", python, "--constraints", ROOT / "constraints.lock", wheel)
     home = place / "home"
     home.mkdir()
     env = {"HOME": str(home), "PATH": f"{python.parent}:/usr/bin:/bin", "LANG": "C.UTF-8"}

@@ -332,8 +332,8 @@ def test_a_client_key_of_yesterday_is_replaced(hub, stream, tmp_path):
     home = Home.at(tmp_path)
     old = create_identity(home, "alice", None, now=1).identity.client_id
     with veen.connect(hub.url, pin=hub.pin, home=home) as connection:
-        assert connection.client_id != old
         connection.stream(stream).send("x")
+        assert connection.client_id != old
 
 
 def test_a_key_that_is_spent_in_the_middle_is_replaced_and_the_message_goes_out(hub, stream, tmp_path):
@@ -344,7 +344,7 @@ def test_a_key_that_is_spent_in_the_middle_is_replaced_and_the_message_goes_out(
     bounded = RotationBounds(max_msgs_per_client_id_per_label=2)
     for worker in (False, True):
         with veen.connect(hub.url, pin=hub.pin, home=home, worker=worker) as connection:
-            connection.client._bounds = bounded
+            connection.client._rotation._own_bounds = bounded
             first = connection.client_id
             handle = connection.stream(f"{stream}/{worker}")
             handle.send("1")

@@ -12,7 +12,7 @@ from veen.client.home import Home
 from veen.client.identity import workers
 from veen.client.identity.identity import Identity
 from veen.client.identity.keystore import create_identity
-from veen.client.identity.workers import take_slot
+from veen.client.identity.workers import SlotKeys, take_slot
 from veen.client.state import StateStore
 
 DAY = 86_400
@@ -134,8 +134,12 @@ def test_a_slot_in_use_is_passed_over(home):
 def test_a_key_is_replaced_at_half_of_its_life_or_when_it_is_spent(home):
     key = first_slot(home).identity.client_id
     assert first_slot(home, NOW + DAY // 2 - 1).identity.client_id == key
-    assert (renewed := first_slot(home, NOW + DAY // 2).identity.client_id) != key
-    assert first_slot(home, NOW + DAY // 2, renew=True).identity.client_id != renewed
+    slot = first_slot(home, NOW + DAY // 2)
+    assert (renewed := slot.identity.client_id) != key
+    identity = SlotKeys(slot).next_key(NOW + DAY // 2)
+    assert identity.client_id not in (key, renewed)
+    assert {client_key.client_id for client_key in identity.client_keys} == {key, renewed, identity.client_id}
+    assert first_slot(home, NOW + DAY // 2).identity == identity
 
 
 def test_a_clock_that_was_set_back_gives_a_new_key(home):

@@ -80,11 +80,11 @@ def test_a_self_test_writes_a_line_for_each_check(tmp_path):
 
 @pytest.mark.req("K8S-21")
 def test_commands_and_their_errors_are_lines(tmp_path):
-    made = run(tmp_path, "veen-cli", "keygen", "--name", "a", "--insecure-plain-keystore", VEEN_ROLE="cli")
-    (line,) = lines_of(made.stdout, "cli", "cli")
+    keygen = run(tmp_path, "veen-cli", "keygen", "--name", "a", "--insecure-plain-keystore", VEEN_ROLE="cli")
+    (line,) = lines_of(keygen.stdout, "cli", "cli")
     assert line["operation"] == "keygen"
     assert line["record"]["name"] == "a"
-    lines_of(made.stderr, "cli", "cli")
+    lines_of(keygen.stderr, "cli", "cli")
     refused = run(tmp_path, "veen-cli", "stream", "a-secret-name", VEEN_ROLE="cli")
     assert {line["operation"] for line in lines_of(refused.stderr, "cli", "cli")} == {"stream"}
     for program, component, arguments in (
@@ -119,7 +119,7 @@ def test_any_text_becomes_lines_and_lines_of_a_log_stay():
     assert rows[2]["record"] == {"a": 1}
     assert (rows[3]["ts"], rows[3]["component"], rows[3]["role"]) == ("then", "query", "cli")
     with pytest.raises(TypeError):
-        stream.write(b"bytes")
+        stream.write(b"bytes")  # type: ignore[arg-type]  # what a program may do by mistake
 
 
 @pytest.mark.parametrize(

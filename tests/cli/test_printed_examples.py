@@ -1,4 +1,4 @@
-"""The command lines that 001 spec-4 §6.2, §7.1 and §8.1 print, run as they are printed."""
+"""The command lines that 001 spec-4 §6, §7 and §8 print, run as they are printed."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def box(tmp_path):
 
 @pytest.mark.req("K8S-13")
 def test_the_commands_of_the_cli_container(box, tmp_path):
-    """§7.1; the keys of the stream are in the keystore that §7.2 copies to /work."""
+    """§7; the keys of the stream are in the keystore that a Job copies to /work."""
     box.run("veen-cli keygen --out /work/client")
     box.run("veen-cli keygen --out /work/admin")
     box.run(
@@ -99,7 +99,7 @@ def test_the_commands_of_the_cli_container(box, tmp_path):
 
 @pytest.mark.req("K8S-14")
 def test_the_self_test_of_a_tenant(box, tmp_path):
-    """§8.1: with VEEN_ROLE and VEEN_TENANT_ID."""
+    """§8: with VEEN_ROLE and VEEN_TENANT_ID."""
     environ = {"VEEN_ROLE": "selftest", "VEEN_TENANT_ID": "acme", **LOG}
     line = "veen-selftest core --hub http://veen-hub:8080"
     with running(tmp_path / "hub") as hub:
@@ -113,7 +113,7 @@ def test_the_self_test_of_a_tenant(box, tmp_path):
 
 @pytest.mark.req("K8S-11")
 def test_the_bridge_between_two_hubs(box, tmp_path):
-    """§6.2; it runs until it is stopped, so here --times ends it, and --every its pause."""
+    """§6; it runs until it is stopped, so here --times ends it, and --every its pause."""
     cli = Cli(tmp_path / "alice")
     cli.keygen()
     cli.run("id", "keyring", "new", "core/main")

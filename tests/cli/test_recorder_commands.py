@@ -1,6 +1,7 @@
 """The commands of a minimal recorder (001 products §3.5), all against one recorder and its hub."""
 
 import json
+from typing import Any
 
 import pytest
 from tests.cli.homes import Cli
@@ -98,5 +99,10 @@ def event_of(client_id):
     """Return the body of an event of the client."""
     from veen.overlays.recorder import events as sdr
 
-    payload = {"subject_id": "alice", "event_type": "login", "event_time": 1_800_000_000, "origin": "shop"}
+    payload: dict[str, Any] = {
+        "subject_id": "alice",
+        "event_type": "login",
+        "event_time": 1_800_000_000,
+        "origin": "shop",
+    }
     return sdr.event(principal_id=bytes.fromhex(client_id), **payload).body

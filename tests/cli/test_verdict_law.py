@@ -159,3 +159,35 @@ def test_every_command_that_prints_a_verdict_is_tried():
         if name not in _names_in(path)
     ]
     assert missing == []
+
+
+LEVELS = {
+    ("hub", "verify-data", "--structure"): ("not checked", "good (structure only)"),
+    ("audit", "run", "--engine", "python", "--level", "structure"): ("not checked", "good (structure only)"),
+    ("audit", "run", "--engine", "python", "--level", "sampled"): ("sampled", "good (a sample of the signatures)"),
+    ("hub", "verify-data"): ("all", "good"),
+    ("audit", "run", "--engine", "python"): ("all", "good"),
+}
+
+
+@pytest.mark.parametrize("words", LEVELS, ids=" ".join)
+def test_a_verdict_that_verified_fewer_signatures_is_not_plainly_good(hub, words, tmp_path):
+    """D-181: a verdict says what it covered. At a level that was asked for it is good at that level, and says so."""
+    root, live = hub
+    signatures, headline = LEVELS[words]
+    key = ("--pin", live.about["hub_pk"])
+    status, report = ask(words, root / "older", *key)
+    assert (status, report["verdict"]["headline"]) == (Exit.OK, headline)
+    assert {row["signatures"] for row in report["verdict"]["compared"]} == {signatures}
+    people = CliRunner().invoke(cli, [*words, str(root / "older"), *key, "-o", "human"])
+    level = headline.removeprefix("good")
+    assert headline in people.stdout
+    assert f"verified{level}" in people.stdout or f"the evidence is good{level}:" in people.stdout
+    if words[0] == "audit":  # the verdict that was stored says the same
+        out = tmp_path / "audit"
+        ask((*words, "--out", str(out)), root / "older", *key)
+        stored = json.loads((out / "audit.json").read_text())
+        for row in stored["verdict"]["compared"]:
+            del row["signatures"]  # as earlier releases left it
+        (out / "audit.json").write_text(json.dumps(stored))
+        assert ask(("audit", "summary"), out)[1]["verdict"]["headline"] == headline

@@ -11,11 +11,21 @@ from tests.client.test_generations import event
 from veen.client.generations import fold as fold_module
 from veen.client.generations import records
 from veen.client.generations.fold import KeyFold, KeyState, learn, record_of
-from veen.client.generations.records import AuthorCard, Enrolment, HandOver, KeyGeneration, KeyShred, seal_back
+from veen.client.generations.records import (
+    AuthorCard,
+    Enrolment,
+    HandOver,
+    KeyGeneration,
+    KeyShred,
+    OwnerChange,
+    seal_back,
+)
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.crypto import x25519
 from veen.core.crypto.ed25519 import SigningKey
+from veen.core.objects.card import CARD_SCHEMA
+from veen.core.objects.speaking import SPEAKS_SCHEMA, SpeaksBinding
 
 OWNER, BOB, CAROL, MALLORY = (identity(name) for name in ("owner", "bob", "carol", "mallory"))
 PEOPLE = (BOB, CAROL)
@@ -88,10 +98,31 @@ _shreds = st.builds(
     _gens,
     _numbers,
 )
-_cards = st.builds(
-    lambda who: (AuthorCard(card=who.card()), records.CARD_SCHEMA, who), st.sampled_from((*PEOPLE, MALLORY))
+_cards = st.builds(lambda who: (AuthorCard(card=who.card()), CARD_SCHEMA, who), st.sampled_from((*PEOPLE, MALLORY)))
+_changes = st.builds(
+    lambda old, new, number: (
+        OwnerChange.issue(old.id_sign, new.id_sign, FIRST.stream_id, number=number),
+        records.OWNER_SCHEMA,
+        old,
+    ),
+    st.sampled_from((OWNER, BOB)),
+    st.sampled_from((OWNER, BOB)),
+    st.integers(1, 9),
 )
-_streams = st.lists(st.one_of(_generations, _hand_overs, _enrolments, _shreds, _cards), min_size=1, max_size=8)
+_bindings = st.builds(
+    lambda who, sender: (
+        SpeaksBinding.issue(
+            who.id_sign, CAROL.client_key.key, stream_id=FIRST.stream_id, not_before=NOW, not_after=NOW + 60
+        ),
+        SPEAKS_SCHEMA,
+        sender,
+    ),
+    st.sampled_from(PEOPLE),
+    st.sampled_from((*PEOPLE, MALLORY)),
+)
+_streams = st.lists(
+    st.one_of(_generations, _hand_overs, _enrolments, _shreds, _changes, _cards, _bindings), min_size=1, max_size=8
+)
 
 
 PERSONS = {who.name: who for who in (*PEOPLE, MALLORY)}
@@ -142,7 +173,7 @@ def card_event(number):
     """An author card of a client key of its own; the fold has checked nothing of it that costs time here."""
     client_id = number.to_bytes(32, "big")
     card = IdentityCard(id_sign_pk=client_id, dh_pk=client_id, client_id=client_id, name="n", sig=bytes(64))
-    return replace(event(AuthorCard(card=card), records.CARD_SCHEMA), client_id=client_id), AuthorCard(card=card)
+    return replace(event(AuthorCard(card=card), CARD_SCHEMA), client_id=client_id), AuthorCard(card=card)
 
 
 def test_author_cards_beyond_the_bound_are_left_out_and_the_state_can_be_kept():

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import time
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from veen.client.generations.records import (
     HandOver,
     KeyGeneration,
     KeyShred,
+    OwnerChange,
     control_keys,
     open_back,
     seal_back,
@@ -30,7 +32,10 @@ from veen.core.crypto import hpke
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import OpenError, SignatureError
 from veen.core.event import Event
+from veen.core.objects.card import CARD_SCHEMA
 from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.speaking import SPEAKS_SCHEMA, PrincipalNext, SpeaksBinding, SpeaksEnd
+from veen.core.schema_id import schema_id
 from veen.core.sealing.ciphertext import open_with_one
 
 OWNER, BOB, CAROL, MALLORY = (identity(name) for name in ("owner", "bob", "carol", "mallory"))
@@ -286,13 +291,89 @@ def test_an_invitation_makes_a_reader_once_in_time_and_by_the_key_on_the_card():
 
 
 def test_an_author_is_whom_both_keys_say():
-    stolen = event(AuthorCard(card=BOB.card()), records.CARD_SCHEMA, author=MALLORY)
+    stolen = event(AuthorCard(card=BOB.card()), CARD_SCHEMA, author=MALLORY)
     assert folded(START, stolen).author(MALLORY.client_id) is None
-    state = folded(START, event(AuthorCard(card=BOB.card()), records.CARD_SCHEMA, author=BOB))
+    state = folded(START, event(AuthorCard(card=BOB.card()), CARD_SCHEMA, author=BOB))
     assert state.author(BOB.client_id) == BOB.id_sign_pk
     rotated = BOB.rotated(NOW, random=seeded("rotated"))
-    state = folded(state, event(AuthorCard(card=rotated.card()), records.CARD_SCHEMA, author=rotated, seq=2))
+    state = folded(state, event(AuthorCard(card=rotated.card()), CARD_SCHEMA, author=rotated, seq=2))
     assert {state.author(BOB.client_id), state.author(rotated.client_id)} == {BOB.id_sign_pk}
+
+
+def bound(who, key, *, sender=None, **fields):
+    times = {"not_before": NOW, "not_after": NOW + 60, "stream_id": FIRST.stream_id, **fields}
+    return event(SpeaksBinding.issue(who.id_sign, key, **times), SPEAKS_SCHEMA, author=sender or who)
+
+
+def test_a_binding_proves_who_an_author_is_whoever_sent_it():
+    """D-179: both keys signed; the proof that came first counts, be it a card or a binding."""
+    key = BOB.client_key.key
+    assert folded(START, bound(BOB, key, sender=MALLORY)).author(BOB.client_id) == BOB.id_sign_pk
+    carded = folded(START, event(AuthorCard(card=BOB.card()), records.CARD_SCHEMA, author=BOB))
+    assert folded(carded, bound(MALLORY, key)).author(BOB.client_id) == BOB.id_sign_pk
+    proved = folded(START, bound(BOB, key), event(AuthorCard(card=BOB.card()), records.CARD_SCHEMA, author=BOB, seq=2))
+    assert [row.client_id for row in proved.authors] == [BOB.client_id]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"stream_id": bytes(32)}, {"not_after": NOW}, {"not_after": NOW + 87_001}],
+    ids=lambda row: next(iter(row)),
+)
+def test_a_binding_without_effect_names_no_author(fields):
+    assert not folded(START, bound(BOB, BOB.client_key.key, **fields)).authors
+
+
+def test_a_forged_binding_names_no_author():
+    item = bound(BOB, BOB.client_key.key)
+    forged = replace(SpeaksBinding.from_bytes(item.body), principal_pk=MALLORY.id_sign_pk)
+    assert not folded(START, replace(item, body=forged.to_bytes())).authors
+
+
+def changed(old, new, number=1, seq=1):
+    record = OwnerChange.issue(old.id_sign, new.id_sign, FIRST.stream_id, number=number)
+    return event(record, records.OWNER_SCHEMA, seq=seq, author=old)
+
+
+def test_after_a_change_of_owner_the_new_key_signs_and_the_old_one_does_not():
+    """D-171, D-179: the numbers go on, and so do the control key and the readers."""
+    keys = replace(FIRST, gen=1, reader_pk=BOB.dh_pk)
+    state = folded(START, changed(OWNER, BOB))
+    assert (state.owner, state.owner_pk, state.next_number) == (BOB.id_sign_pk, OWNER.id_sign_pk, 2)
+    by_old = event(KeyGeneration.issue(OWNER.id_sign, keys, [], number=2), GENERATION_SCHEMA, seq=2)
+    by_new = event(KeyGeneration.issue(BOB.id_sign, keys, [], number=2), GENERATION_SCHEMA, seq=3)
+    assert folded(state, by_old) == state
+    assert folded(state, by_old, by_new).gen == 1
+
+
+def test_an_owner_is_changed_by_both_keys_with_a_number_of_its_own_and_not_back():
+    record = OwnerChange.issue(OWNER.id_sign, BOB.id_sign, FIRST.stream_id, number=1)
+    other = OwnerChange.issue(OWNER.id_sign, BOB.id_sign, FIRST.stream_id, number=2)
+    for name in ("sig", "sig_new"):
+        forged = replace(record, **{name: getattr(other, name)})
+        assert folded(START, event(forged, records.OWNER_SCHEMA)) == START
+    assert folded(START, changed(MALLORY, BOB)) == START
+    used = replace(START, number=3)
+    assert folded(used, changed(OWNER, BOB, number=3)) == used
+    back = folded(START, changed(OWNER, BOB), changed(BOB, OWNER, number=2, seq=2))
+    assert back.owner == BOB.id_sign_pk
+    on = folded(START, changed(OWNER, BOB), changed(BOB, CAROL, number=2, seq=2), changed(CAROL, BOB, number=3, seq=3))
+    assert on.owner == CAROL.id_sign_pk
+
+
+def test_messages_about_speakers_are_described_for_people():
+    key, stream_id = BOB.client_key.key, FIRST.stream_id
+    for statement, words in (
+        (SpeaksBinding.issue(BOB.id_sign, key, stream_id=stream_id, not_before=NOW, not_after=NOW + 1), "speaks for"),
+        (SpeaksEnd.issue(BOB.id_sign, stream_id=stream_id, reason="lost"), "all keys of .* ended: lost"),
+        (SpeaksEnd.issue(BOB.id_sign, stream_id=stream_id, client_id=key.public), "^key .* ended$"),
+        (PrincipalNext.issue(BOB.id_sign, CAROL.id_sign, stream_id=stream_id), "takes the place of"),
+    ):
+        schema = schema_id(statement.KIND)
+        assert schema in records.KEY_SCHEMAS
+        assert re.search(words, records.describe(schema, statement.to_bytes()))
+    change = OwnerChange.issue(OWNER.id_sign, BOB.id_sign, stream_id, number=1)
+    assert BOB.id_sign_pk.hex() in records.describe(records.OWNER_SCHEMA, change.to_bytes())
 
 
 def test_a_shredded_generation_is_forgotten_by_readers_and_the_one_in_use_is_not():

@@ -3,11 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.client.builders import NOW, PROFILE_ID, HubLog, identity, message
+from tests.client.builders import NOW, identity
 
-from veen.client.errors import IdentityInUse, LocalError, RotationDue
-from veen.client.home import Home
-from veen.client.identity.keystore import create_identity, open_identity
+from veen.client.errors import RotationDue
 from veen.client.identity.rotation import (
     MAX_LIFETIME_SEC,
     MAX_MSGS_PER_LABEL,
@@ -15,9 +13,7 @@ from veen.client.identity.rotation import (
     RotationReason,
     check_bounds,
     needs_rotation,
-    rotate_identity,
 )
-from veen.client.state import LabelState, StateStore
 from veen.core.errors import LimitError, MalformedError
 
 ALICE = identity()
@@ -71,33 +67,3 @@ def test_the_tighter_habit_of_kex0_can_be_chosen():
 
 def test_a_clock_that_went_back_does_not_rotate():
     assert needs_rotation(ALICE, {}, NOW - 10**6) is None
-
-
-def test_rotation_lasts_and_starts_the_counts_again(tmp_path):
-    home = Home.at(tmp_path)
-    keystore = create_identity(home, "alice", None, now=NOW)
-    rotated = rotate_identity(home, keystore, NOW + 86_400)
-    assert open_identity(home, "alice", None).identity == rotated
-    assert needs_rotation(rotated, {}, NOW + 86_400) is None
-    with StateStore.open(home, "alice") as store:
-        assert store.counts(rotated.client_id) == {}
-        with pytest.raises(IdentityInUse):
-            rotate_identity(home, keystore, NOW)
-
-
-def test_a_key_does_not_go_while_its_messages_wait(tmp_path):
-    """Only a client that uses the key sends them again; rotated away, they would be lost in silence."""
-    home, hub = Home.at(tmp_path), HubLog()
-    keystore = create_identity(home, "alice", None, now=NOW)
-    key, label = keystore.identity.client_key.key, hub.label("room")
-    state = LabelState(
-        hub_id=hub.hub_id, label=label, client_id=key.public, profile_id=PROFILE_ID, mode="light", rk=bytes(32)
-    )
-    with StateStore.open(home, "alice") as store:
-        store.save(state.sending(message(key, label, 1).to_bytes()))
-    with pytest.raises(LocalError, match="1 messages still wait"):
-        rotate_identity(home, keystore, NOW)
-    assert open_identity(home, "alice", None).identity.client_id == key.public
-    with StateStore.open(home, "alice") as store:
-        store.save(state)
-    assert rotate_identity(home, keystore, NOW).client_id != key.public

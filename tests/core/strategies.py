@@ -163,6 +163,7 @@ SIZE_BOUND = st.builds(
     policies.SizeBound, kind=st.sampled_from(policies.BOUND_KINDS), target=BSTR32, max_msg_bytes=UINT
 )
 BODIES: dict[type[Wire], st.SearchStrategy[Any]] = {
+    control.CapDerive: st.builds(control.CapDerive, auth_ref=BSTR32, token_hash=BSTR32, token=BLOB, parent_ref=BSTR32),
     control.CapAuthorize: st.builds(control.CapAuthorize, auth_ref=BSTR32, token_hash=BSTR32, token=BLOB),
     control.StreamRegister: st.builds(control.StreamRegister, stream_id=BSTR32),
     control.LabelOpen: st.builds(control.LabelOpen, label=BSTR32, epoch=UINT, stream_id=maybe(BSTR32)),

@@ -20,6 +20,7 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import (
     AnchorPublish,
     CapAuthorize,
+    CapDerive,
     ControlRecord,
     KeyRotate,
     LabelOpen,
@@ -176,6 +177,7 @@ _INCLUSION: Final = (
 def _journal() -> tuple[ControlRecord, ...]:
     bodies: tuple[Wire, ...] = (
         CapAuthorize.of(_TOKEN),
+        CapDerive.derived(_TOKEN, bytes(32)),
         StreamRegister(stream_id=STREAM),
         LabelOpen(label=LABEL, epoch=0),
         LabelOpen(label=LABEL, epoch=2**40, stream_id=STREAM),

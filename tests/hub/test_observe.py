@@ -74,7 +74,7 @@ def admitted(seq):
         client_row=1,
         client_seq=seq,
         prev_ack=0,
-        cap=None,
+        spent=(),
     )
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from tests.cli.hubprocess import veen
 from tests.kube.kubelet import image_runtime, missing_for_pods
 from tests.kube.mesh import ACME, CONTEXT, SELFTESTS, Mesh

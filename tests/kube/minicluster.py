@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from tests.cli import shapecheck
 from tests.kube.kubelet import Node, Pod, Runtime, enter_network, http_status, interpreter_runtime
 from tests.waiting import until

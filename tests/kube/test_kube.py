@@ -13,8 +13,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cli.hubprocess import report, veen
 
+from tests.cli.hubprocess import report, veen
 from veen.cli.shared.output import Exit
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.birth import BirthCertificate

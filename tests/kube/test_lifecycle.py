@@ -6,8 +6,8 @@ import stat
 
 import pytest
 import yaml
-from tests.cli.hubprocess import report, veen
 
+from tests.cli.hubprocess import report, veen
 from veen.cli.shared.output import Exit
 from veen.kube.cluster import json_in
 from veen.kube.rules import check_manifests
@@ -168,13 +168,13 @@ def test_the_report_of_a_pod_is_read_among_its_notes():
     assert json_in('note: x\n{"a": [1]}\nnote: y\n') == {"a": [1]}
     assert json_in('{"a": 1} and more') == {"a": 1}
     start = '{"ts": "t", "level": "info", "component": "cli", "role": "cli", '
-    one = f'{start}"record": {{"a": 1}}}}'
-    assert json_in(f'{one}\n{start}"notice": "x"}}\nand more') == {"a": 1}
+    line = f'{start}"record": {{"a": 1}}}}'
+    assert json_in(f'{line}\n{start}"notice": "x"}}\nand more') == {"a": 1}
     end = f'{start}"summary": {{"failed": 0}}, "of": "checks"}}'
-    assert json_in(f"{one}\n{one}\n{end}\n") == {"checks": [{"a": 1}, {"a": 1}], "failed": 0}
+    assert json_in(f"{line}\n{line}\n{end}\n") == {"checks": [{"a": 1}, {"a": 1}], "failed": 0}
     assert json_in(f"{end}\n") == {"checks": [], "failed": 0}
     with pytest.raises(ValueError, match="one result"):
-        json_in(f"{one}\n{one}\n")
+        json_in(f"{line}\n{line}\n")
     for text in ("", "nothing here", "\n{broken"):
         with pytest.raises(ValueError, match="Expect"):
             json_in(text)

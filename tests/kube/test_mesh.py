@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.kube.kubelet import missing_for_pods
 from tests.kube.mesh import ACME, AUTHORITY, CONTEXT, SELFTESTS, TEAM, Mesh
 from tests.waiting import until
-
 from veen.kube.cluster import json_in
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600), pytest.mark.xdist_group("mesh")]

@@ -31,7 +31,7 @@ class Parties(KeyLog):
     """A log of one stream in which every principal rotates its key before each step, and binds the new one."""
 
     rotations: int = ROTATIONS
-    made: int = 0
+    keys_made: int = 0
     retired: list[tuple[SigningKey, SigningKey]] = field(default_factory=list)
 
     def by(self, principal, draft):
@@ -46,8 +46,8 @@ class Parties(KeyLog):
         return self.send(draft, current[principal.public])
 
     def bind(self, principal):
-        self.made += 1
-        key = SigningKey(H(b"key" + u64be(self.made)))
+        self.keys_made += 1
+        key = SigningKey(H(b"key" + u64be(self.keys_made)))
         binding = SpeaksBinding.issue(principal, key, stream_id=STREAM, not_before=self.now, not_after=self.now + LIFE)
         self.send(Draft(schema=SPEAKS_SCHEMA, body=binding.to_bytes()), key)
         self.retired.append((principal, key))
@@ -109,13 +109,13 @@ def test_grants_and_their_revocation():
     log, fold = Parties(), access.AccessFold(granters=[ALICE.public])
     late = log.now + 10**9
     log.by(ALICE, access.grant(BOB.public, [access.ACCESS_ADMIN, STREAM], expiry_time=late))
-    given = log.by(BOB, access.grant(CAROL.public, [STREAM], expiry_time=late - 1))
+    grant = log.by(BOB, access.grant(CAROL.public, [STREAM], expiry_time=late - 1))
     log.by(CAROL, access.grant(BOB.public, [STREAM], expiry_time=late - 1))
     state, codes = folded(fold, log)
     assert codes == ["GRANT.AUTHORITY"]
     assert [grant.granter for grant in state.grants.values() if grant.subject == CAROL.public] == [BOB.public]
     log.by(CAROL, access.revoke(CAROL.public))
-    log.by(BOB, access.revoke(CAROL.public, operation_id_of(given.msg_id)))
+    log.by(BOB, access.revoke(CAROL.public, operation_id_of(grant.msg_id)))
     log.by(ALICE, access.revoke(BOB.public))
     state, codes = folded(fold, log)
     assert not state.live(CAROL.public, log.now)
@@ -241,7 +241,7 @@ def test_audits_and_mirror_records_of_named_services():
             source_stream_seq=1,
             source_leaf_hash=IDS[0],
             source_receipt_root=IDS[1],
-            target_label=H(u64be(log.made)),
+            target_label=H(u64be(log.keys_made)),
         )
         log.by(party, mirror.MIRROR.draft(body, parent_id=IDS[0]))
     state, codes = folded(mirror.MirrorFold(authors=[ALICE.public]), log)

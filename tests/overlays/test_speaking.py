@@ -40,6 +40,7 @@ from veen.overlays.framework.speaking import MAX_OLDER
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.operations.agreement import AgreementFold, confirm, define
 from veen.overlays.operations.common import Speakers, Speaks
+from veen.overlays.speaks import SpeaksFold
 from veen.testing.laws import outcome
 
 K1, K2, K3, K4, K5 = (key.public for key in KEYS)
@@ -523,15 +524,15 @@ def _check_second(seed, fold, *, realms):
     events = history(seed, write_agreement, statements=0.5, count=count, names=names).all()
     summary = fold_events(fold, events)
     shown = fold.view(summary)
-    definitions, decided, found = second_fold.fold_agreements(map(_plain, events), realms)
+    definitions, decided, theirs = second_fold.fold_agreements(map(_plain, events), realms)
     ours = [(issue.label, issue.stream_seq, issue.code) for issue in fold.issues(summary)]
     ours = [(label, seq, "OVL" if code.startswith("OVL.") else code) for label, seq, code in ours]
-    assert sorted(ours) == found, seed
+    assert sorted(ours) == theirs, seed
     assert {key: set(row.definers) for key, row in shown.definitions.items()} == {
         key: {row["definer"]} for key, row in definitions.items()
     }, seed
     assert {key: row.decision for key, row in shown.decisions.items()} == decided, seed
-    return {code for _, _, code in found}
+    return {code for _, _, code in theirs}
 
 
 def test_a_second_fold_from_the_text_agrees_on_random_histories():
@@ -550,3 +551,23 @@ def test_a_second_fold_from_the_text_agrees_on_a_hundred_thousand_histories():
     fold = AgreementFold(realms=(REALM,))
     for seed in range(100_000, 200_000):
         _check_second(seed, fold, realms=(REALM,))
+
+
+# --- the state of its own -----------------------------------------------------------------------------------------
+
+
+def test_the_fold_of_statements_shows_keys_ends_and_successors():
+    log = KeyLog()
+    for draft in (bind(0, 0), bind(0, 1), bind(0, 2), end(0, 0), successor(0, 1), bind(1, 3), end(1)):
+        log.send(draft, KEYS[4])
+    shown = view(SpeaksFold(), log)
+    assert {client_id: (row.principal_pk, row.is_ended) for (_, client_id), row in shown.keys.items()} == {
+        K1: (P, True),
+        K2: (P, False),
+        K3: (P, False),
+        K4: (Q, True),
+    }
+    assert {pk: row.successor_pk for (_, pk), row in shown.successors.items()} == {P: Q}
+    assert [shown.principal_of(STREAM, key, 1) for key in (K1, K2, K5)] == [None, P, None]
+    assert [shown.principal_of(STREAM, K2, at) for at in (87_000, 87_001)] == [P, None]
+    assert codes(SpeaksFold(), log) == []

@@ -77,7 +77,5 @@ def test_a_fold_that_was_told_nobody_counts_nobody(fold):
 
 def test_every_fold_that_takes_emitters_has_the_rule():
     """A new fold of policy cannot leave it out."""
-    taking = {
-        name for name, make in BUILTIN.folds.items() if "emitters" in make.__init__.__code__.co_varnames
-    }
+    taking = {name for name, make in BUILTIN.folds.items() if "emitters" in make.__init__.__code__.co_varnames}
     assert taking == {"realm", "label.class", "schema.registry"}

@@ -15,13 +15,14 @@ from veen.client.config.projects import read_both
 from veen.client.config.settings import ClientSettings, resolve_with_files
 from veen.client.errors import IdentityInUse, IdentityMissing, NotPinned, SettingsError
 from veen.client.home import Home
-from veen.client.identity.identity import check_name
+from veen.client.identity.identity import Identity, check_name
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.identity.keystore import Keystore, create_identity, open_identity
-from veen.client.identity.rotation import rotate_if_due
+from veen.client.identity.rotation import KeyHolder, KeystoreKeys
 from veen.client.identity.stream_keys import new_stream_keys
 from veen.client.identity.unlocking import make_identity, open_without_asking
-from veen.client.identity.workers import take_slot
+from veen.client.identity.workers import SlotKeys, take_slot
+from veen.client.send.captokens import TokenStore
 from veen.client.transport.calls import Retry
 from veen.client.verify.pin import HubPin
 
@@ -48,25 +49,22 @@ class Connector:
     def name(self) -> str:
         return self.keystore.identity.name
 
-    async def connect(self, *, renew: bool = False) -> Client:
-        """A client. With `renew`, one that signs with a new client key."""
+    async def connect(self) -> Client:
+        """A client, whose client key rotates by itself."""
         if not self.worker:
-            await asyncio.to_thread(self._rotate_if_due, renew)
-            return await self._connected(self.home)
-        slots = take_slot(self.home, self.keystore.identity, int(time.time()), renew=renew)
+            return await self._connected(self.home, self.keystore.identity, KeystoreKeys(self.keystore))
+        slots = take_slot(self.home, self.keystore.identity, int(time.time()))
         while True:
             slot = await asyncio.to_thread(next, slots)
             try:
-                client = await self._connected(slot.home, slot.identity.client_keys)
+                client = await self._connected(slot.home, slot.identity, SlotKeys(slot))
             except IdentityInUse:  # another process was faster
                 continue
             LOG.debug("worker %d of %s signs as %s", slot.number, self.name, client.client_id.hex())
             return client
 
-    async def _connected(self, home: Home, client_keys: object = None) -> Client:
-        settings, identity = self.settings, self.keystore.identity
-        if client_keys is not None:
-            identity = replace(identity, client_keys=client_keys)  # type: ignore[arg-type]  # those of a worker
+    async def _connected(self, home: Home, identity: Identity, holder: KeyHolder) -> Client:
+        settings = self.settings
         client = await Client.connect(
             self.url,
             pin=HubPin.parse(settings.hub_pk.value, settings.hub_id.value),
@@ -81,6 +79,8 @@ class Connector:
             call_seconds=settings.timeout.value,
             keys_learned=None if self.worker else self._keep_keys,
             **rules_of(self.keystore.secrets.keyring),
+            holder=holder,
+            tokens=TokenStore(self.home.tokens_fs(self.name)),
         )
         try:
             await self._check_witnesses(client)
@@ -107,10 +107,6 @@ class Connector:
     def _keep_keys(self, keyring: Keyring) -> None:
         """Keep generations of keys that were found in a stream. A worker, which has no lock, finds them again."""
         self.keystore.save(replace(self.keystore.secrets, keyring=keyring))
-
-    def _rotate_if_due(self, is_spent: bool) -> None:
-        if rotate_if_due(self.home, self.keystore, int(time.time()), is_spent=is_spent):
-            LOG.info("the client key of %s was replaced: it had signed for a day, or its share of messages", self.name)
 
     async def new_keys(self, client: Client, stream: str) -> StreamKeys:
         """Keys for a stream that nobody has written to, kept in the keystore."""

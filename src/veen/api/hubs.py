@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from veen.api.connecting import Connector, connector
 from veen.api.entries import Body, Moment, StreamEntry, draft_of, moment_of
 from veen.api.evidence import EvidenceBundle
 from veen.client.client import Client
-from veen.client.errors import HubRefused, LocalError, RotationDue, TokenMissing, UnknownStream
+from veen.client.errors import HubRefused, LocalError, UnknownStream
 from veen.client.evidence_file import Contents
 from veen.client.home import Home
 from veen.client.identity.authors import AuthorNames
@@ -22,20 +22,17 @@ from veen.client.identity.keyring import StreamRef
 from veen.client.identity.stream_keys import StreamInUse
 from veen.client.identity.workers import worker_client_ids
 from veen.client.read.reading import Entry
-from veen.client.send.captokens import TokenStore, issue
-from veen.client.send.grants import TokenGrant
 from veen.client.send.sealing import Attach, Draft
 from veen.client.send.writing import Outcome, Sent
 from veen.core.errors import ApiCode
 from veen.core.objects.captoken import CapToken
+from veen.core.objects.speaking import SPEAKING_SCHEMAS
 from veen.core.objects.tooling import StatusResponse
 from veen.overlays.framework.body import Draft as OverlayDraft
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvEntry, KvFold, delete, put
 
-T = TypeVar("T")
-
-_WORKER_TOKEN_SECONDS: Final = 86_400
+_STATEMENTS: Final = 8  # of the newest entries, as many may be about client keys
 
 
 class AsyncHubConnection:
@@ -43,16 +40,15 @@ class AsyncHubConnection:
 
     def __init__(self, source: Connector, client: Client) -> None:
         self._connector = source
-        self._client = client  # replaced under `_renewing` when its client key is spent
+        self._client = client
         self._workers: set[bytes] = set()  # client keys of workers of the identity, as they were last looked up
         self._strangers: set[bytes] = set()  # client keys that were looked up and are not
         self._book: ContactBook | None = None  # contacts, as they were when the first author was looked up
-        self._renewing = asyncio.Lock()
         self._making = asyncio.Lock()  # keys of streams are made one after another
 
     @property
     def client(self) -> Client:
-        """The client of `veen.client` behind it, for what has no verb here. Another one after a change of the key."""
+        """The client of `veen.client` behind it, for what has no verb here."""
         return self._client
 
     @property
@@ -138,43 +134,12 @@ class AsyncHubConnection:
             return False
         return True
 
-    async def signing(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Run what signs messages; with a new client key, once more, if the present one may not sign again."""
-        client = self._client
-        try:
-            return await work(client)
-        except RotationDue:
-            async with self._renewing:
-                if client is self._client:
-                    await client.recover_all()
-                    await client.aclose()
-                    self._client = await self._connector.connect(renew=True)
-            return await work(self._client)
-
     async def token_for(self, client: Client, stream: str) -> CapToken | None:
         """The capability to write with, where the hub asks for one."""
         if not (await client.status()).capability_gating:
             return None
-        connection = self._connector
-        stream_id = connection.keystore.secrets.keyring.for_stream(stream).stream_id
-        store = TokenStore(connection.home.tokens_fs(connection.name))
-        try:
-            stored = await asyncio.to_thread(store.usable, client.hub_id, client.client_id, stream_id, int(time.time()))
-        except TokenMissing:
-            if not connection.worker:
-                raise
-            identity = connection.keystore.identity  # the hub takes it if it trusts this identity to issue tokens
-            return issue(identity.id_sign, client.client_id, [stream_id], ttl=_WORKER_TOKEN_SECONDS)
-        issued_at = stored.issued_at(client.hub_id)
-        if issued_at is None:
-            grant = await client.authorize(stored.token)
-            await asyncio.to_thread(store.granted, grant.auth_ref, client.hub_id, grant.issued_at)
-        else:
-            expires_at = issued_at + stored.token.allow.ttl
-            client.grants.remember(
-                TokenGrant(token=stored.token, auth_ref=stored.auth_ref, issued_at=issued_at, expires_at=expires_at)
-            )
-        return stored.token
+        keyring = self._connector.keystore.secrets.keyring
+        return await client.token(keyring.for_stream(stream).stream_id)
 
 
 class AsyncStream:
@@ -208,7 +173,7 @@ class AsyncStream:
             )
 
         await self._hub.with_keys(self.name)
-        return await self._hub.signing(work)
+        return await work(self._hub.client)
 
     async def send_many(self, bodies: Iterable[Body], *, schema: str | bytes | None = None) -> list[Outcome]:
         """Send in batches. One outcome for each body, in order: a Sent, or the error that concerns this one alone."""
@@ -218,7 +183,7 @@ class AsyncStream:
             return await client.send_many(self.name, drafts, capability=await self._capability(client))
 
         await self._hub.with_keys(self.name)
-        return await self._hub.signing(work)
+        return await work(self._hub.client)
 
     async def _capability(self, client: Client) -> CapToken | None:
         if self._token is None or self._token[0] != client.client_id:
@@ -244,7 +209,7 @@ class AsyncStream:
         if not await self._is_readable():
             return
         if last is not None and (since, until, from_seq, to_seq, author) == (None,) * 5:
-            from_seq = await self._before_end(last)
+            from_seq = await self._before_end(last + _STATEMENTS)
         entries = self._hub.client.read(
             self.name, since=moment_of(since), until=moment_of(until), from_seq=from_seq, to_seq=to_seq
         )
@@ -284,6 +249,8 @@ class AsyncStream:
         wanted = author.hex() if isinstance(author, bytes) else author
         async with contextlib.aclosing(entries):
             async for entry in entries:
+                if entry.event is not None and entry.event.hdr.schema in SPEAKING_SCHEMAS:
+                    continue  # whose client key it is, says the client by itself: nobody sent this
                 shown = StreamEntry(entry, partial(self._hub.author_name, self.name))
                 if wanted is None or wanted in (shown.author, shown.client_id.hex()):
                     yield shown

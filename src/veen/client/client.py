@@ -11,32 +11,34 @@ One client is one identity at one hub. It may be used by many tasks at once; mes
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from veen.client.errors import LocalError, NotPinned
+from veen.client.errors import HubRefused, LocalError, NetworkError, NotPinned
 from veen.client.evidence_file import EvidenceExport
 from veen.client.generations.fold import KeyState
 from veen.client.generations.following import KeyFollower, StreamFollow
 from veen.client.home import Home
 from veen.client.identity.identity import Identity, Random
 from veen.client.identity.keyring import Keyring, Stream, StreamKeys
-from veen.client.identity.rotation import RotationBounds, check_bounds
+from veen.client.identity.rotation import KeyHolder, KeyRotation, Ready, RotationBounds
 from veen.client.read import frames
 from veen.client.read.attachments import Attachments
 from veen.client.read.kept import ErasedRange, read_kept
 from veen.client.read.reading import Entry, LabelReader
 from veen.client.read.resync import Resynced
 from veen.client.read.streams import follow_labels, merged, seek
+from veen.client.send.captokens import TokenStore
 from veen.client.send.grants import Grants
 from veen.client.send.rules import LabelAdvice, SendAdvisor, SendRule
 from veen.client.send.sealing import Attach, Draft, Prepared
 from veen.client.send.send_queue import SendQueue
 from veen.client.send.submitting import MAX_BATCH_BYTES, batches
-from veen.client.send.writing import Outcome, Sent, Writer
+from veen.client.send.writing import KEY_ENDED, Outcome, Sent
 from veen.client.session import HubSession
 from veen.client.state import LabelState, Mode, StateStore
 from veen.client.transport.base import Transport
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
 
     from veen.core.tlog.policy import CosignedCheckpoint, WitnessPolicy
 
+LOG: Final = logging.getLogger("veen")
 _ROUNDS: Final = 4  # seals of one message before its refusal is final
 _BATCH: Final = 64
 _BOUNDS: Final = RotationBounds()
@@ -96,19 +99,26 @@ class Client:
         keys_learned: Callable[[Keyring], None] | None = None,
         rules: Sequence[SendRule] = (),
         advisor: SendAdvisor | None = None,
+        holder: KeyHolder | None = None,
+        tokens: TokenStore | None = None,
     ) -> None:
-        """`keys_learned` is called with the whole keyring whenever a new generation of keys was found in a stream."""
-        self._transport, self._identity, self._bounds, self._clock = transport, identity, bounds, clock
+        """`keys_learned` is called with the whole keyring whenever a new generation of keys was found in a stream.
+
+        `holder` keeps the client keys, so that they rotate by themselves; `tokens` are those of the identity.
+        """
+        self._transport = transport
         self._session = HubSession(Calls(transport, retry), pin, store=state, limits=limits, clock=clock)
         self._labels = Labels(self._session, state, identity, keyring, mode=mode, random=random, profile=profile)
         self._follower = KeyFollower(self._session, self._labels, state, identity, keys_learned)
+        self._announcing = False  # the record of a new client key is on its way
         self._queues: dict[tuple[Stream, bytes | None], SendQueue] = {}  # by stream and auth_ref
         self._rules = tuple(rules)  # what they refuse is not sealed
         self._advisor = advisor
         self._may_send_at: dict[bytes, float] = {}  # label -> when its advised rate allows the next message
         self._closing = contextlib.AsyncExitStack()
         self._closing.push_async_callback(transport.aclose)
-        self.grants = Grants(self._session, identity.client_id)
+        self.grants = Grants(self._session, identity, tokens, issues=holder is not None and holder.issues_tokens)
+        self._rotation = KeyRotation(self._session, self._labels, state, self.grants, identity, holder, bounds, clock)
         evidence = Evidence(self._session, self._labels)
         # One verb each, with the signatures and words of the module that does the work.
         self.receipt, self.proof, self.checkpoint = evidence.receipt, evidence.proof, evidence.checkpoint
@@ -139,6 +149,9 @@ class Client:
         keys_learned: Callable[[Keyring], None] | None = None,
         rules: Sequence[SendRule] = (),
         advisor: SendAdvisor | None = None,
+        holder: KeyHolder | None = None,
+        tokens: TokenStore | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> Self:
         """By the transport that `url` names, with the state of `identity` in `home`.
 
@@ -170,9 +183,12 @@ class Client:
                 mode=mode,
                 retry=retry,
                 bounds=bounds,
+                clock=clock,
                 keys_learned=keys_learned,
                 rules=rules,
                 advisor=advisor,
+                holder=holder,
+                tokens=tokens,
             )
             await client.open()
             undo.pop_all()
@@ -228,16 +244,16 @@ class Client:
     @property
     def id_sign_pk(self) -> bytes:
         """The key of the identity that this client writes as."""
-        return self._identity.id_sign_pk
+        return self._rotation.identity.id_sign_pk
 
     @property
     def client_id(self) -> bytes:
-        return self._identity.client_id
+        return self._rotation.identity.client_id
 
     @property
     def client_ids(self) -> frozenset[bytes]:
         """Of the client keys that this identity has or had, as far as the keystore remembers them."""
-        return frozenset(key.client_id for key in self._identity.client_keys)
+        return frozenset(key.client_id for key in self._rotation.identity.client_keys)
 
     @property
     def keyring(self) -> Keyring:
@@ -263,7 +279,7 @@ class Client:
         state = await self.key_state(stream)
         authors = () if state is None else state.authors
         ids = {row.client_id for row in authors if row.id_sign_pk == owner_pk}
-        return frozenset(ids | self.client_ids if owner_pk == self._identity.id_sign_pk else ids)
+        return frozenset(ids | self.client_ids if owner_pk == self._rotation.identity.id_sign_pk else ids)
 
     def take_keys(self, keyring: Keyring) -> None:
         """Use another keyring from now on: for keys that were made or given while the client is connected."""
@@ -403,10 +419,17 @@ class Client:
         await self._advise(await self._labels.find(stream))  # first: whoever reads the label makes its writer
         await self._follower.before_sealing(stream, self._session.epoch_now())
         target = await self._labels.find(stream)
-        writer = await self._labels.writer(target)
-        async with writer.lock:
-            self._check_bounds(writer, len(drafts))
-            return await asyncio.to_thread(writer.prepare, drafts, authority, target.seal_to)
+        ready = await self._ready(stream, target, authority, len(drafts), whole=True)
+        async with ready.writer.lock:
+            return await asyncio.to_thread(ready.writer.prepare, drafts, ready.auth_ref, target.seal_to)
+
+    async def speak(self, stream: Stream, *, capability: CapToken | None = None) -> None:
+        """Replace the client key if that is due, and have it introduced in a stream, before messages are prepared."""
+        authority = await self._authority(stream, capability, None)
+        target = await self._labels.find(stream)
+        ready = await self._ready(stream, target, authority)
+        if ready.first:
+            await self._send_drafts(stream, [], 1, authority)
 
     async def submit_prepared(
         self, stream: Stream, prepared: Sequence[Prepared], *, batch: int = _BATCH
@@ -430,12 +453,7 @@ class Client:
 
     async def recover(self, stream: Stream) -> list[Sent]:
         """Finish what an earlier run left open: the messages that got no receipt then, and have one now."""
-        writer = await self._labels.writer(await self._labels.find(stream))
-        async with writer.lock:
-            await writer.settle()
-            answers = list(writer.recovered)
-            writer.recovered.clear()
-            return answers
+        return await self._rotation.recover(await self._labels.find(stream))
 
     async def recover_all(self) -> list[Sent]:
         """`recover` for every label of this hub on which an earlier run left messages open."""
@@ -450,7 +468,7 @@ class Client:
 
     async def send_pending(self, state: LabelState) -> None:
         """Send what is pending on a label, also by a client key that was retired; see `take_recovered`."""
-        await self._labels.settle(state)
+        await self._rotation.settle(state)
 
     async def drop_pending(self, state: LabelState) -> tuple[int, int]:
         """Give up what is pending on a label: how many the log turned out to have, and how many were dropped."""
@@ -478,7 +496,15 @@ class Client:
         not know the question.
         """
         target = await self._labels.find(stream, epoch)
-        return await self._session.client_cursor(self._identity.client_key.key, target.label, client_seq)
+        return await self._session.client_cursor(self._rotation.identity.client_key.key, target.label, client_seq)
+
+    async def token(self, stream_id: bytes) -> CapToken:
+        """Return a token to write with, which the hub knows: held, derived from that of the principal, or issued.
+
+        TokenMissing or TokenExpired if there is none. Only for hubs that ask for one.
+        """
+        await self._rotation.in_time(stream_id)
+        return await self.grants.token(stream_id)
 
     async def _authority(self, stream: Stream, capability: CapToken | None, auth_ref: bytes | None) -> bytes | None:
         if auth_ref is not None:
@@ -491,23 +517,41 @@ class Client:
         """Seal and send, again where the hub's idea of order or time differs from ours, until each has an outcome."""
         outcomes: list[Outcome | None] = [*await self._refusals(stream, drafts)]
         left = [number for number, refusal in enumerate(outcomes) if refusal is None]
-        rounds, epoch_refused = 0, None
-        while left:
-            turn = left[: _fitting([drafts[number] for number in left], batch)]
+        rounds, epoch_refused, introduces = 0, None, not drafts
+        while left or introduces:
             epoch = self._session.epoch_now()
             if epoch == epoch_refused:
                 epoch += 1  # our second and the hub's differ at the boundary (CLNT-07)
             await self._advise(self._labels.at(stream, epoch))
             await self._follower.before_sealing(stream, epoch)
             target = self._labels.at(stream, epoch)
+            same = [drafts[number] for number in left] if once else ()
+            ready = await self._ready(stream, target, auth_ref, min(batch, len(left)), same)
+            for place, sent in ready.late.items():
+                outcomes[left[place]] = sent
+            left = [number for number in left if outcomes[number] is None]
+            introduces, writer, first = False, ready.writer, ready.first
+            room = min(batch, ready.room - len(first))
+            turn = left[: _fitting([drafts[number] for number in left], room)]
+            if not turn and not first:
+                continue
             turn = await self._paced(target, turn)
-            writer = await self._labels.writer(target)
+            signed_by = self.client_id
             async with writer.lock:
-                self._check_bounds(writer, len(turn))
-                results = await writer.send([drafts[number] for number in turn], auth_ref, target.seal_to, once=once)
+                messages = [*first, *(drafts[number] for number in turn)]
+                results = await writer.send(messages, ready.auth_ref, target.seal_to, once=once)
+            if first and isinstance(results[0], Sent):
+                await self._rotation.introduced(target)
+            if not turn:
+                continue
             self._follower.sent(stream, (outcome for outcome in results if outcome is not None))
-            for number, outcome in zip(turn, results, strict=True):
+            for number, outcome in zip(turn, results[len(first) :], strict=True):
                 outcomes[number] = outcome
+            if any(map(_ends_key, results)) and await self._rotation.replace_refused(target, signed_by):
+                for number in turn:  # they are not in the log: the next key seals them
+                    outcomes[number] = outcomes[number] if isinstance(outcomes[number], Sent) else None
+                left = [number for number in left if outcomes[number] is None]
+                continue
             again = [number for number in turn if outcomes[number] is None]
             left = again + left[len(turn) :]
             rounds = rounds + 1 if len(again) == len(turn) else 0
@@ -517,6 +561,7 @@ class Client:
                     outcomes[again[0]] = writer.refusal
                     left.pop(0)
                     rounds = 0
+        await self._announce_device()
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def _refusals(self, stream: Stream, drafts: Sequence[Draft]) -> list[LocalError | None]:
@@ -552,11 +597,41 @@ class Client:
         await asyncio.sleep(begins - loop.time())
         return turn
 
-    def _check_bounds(self, writer: Writer, count: int) -> None:
-        """KEX1+: a client key signs for a day, and so many messages a label; then it must rotate (D-102a)."""
-        if self._bounds is not None:
-            signed = writer.next_seq - 1 + count - 1
-            check_bounds(self._identity, {writer.label: signed}, int(self._clock()), self._bounds)
+    async def _ready(
+        self,
+        stream: Stream,
+        target: Target,
+        auth_ref: bytes | None,
+        count: int = 1,
+        once: Sequence[Draft] = (),
+        *,
+        whole: bool = False,
+    ) -> Ready:
+        follow = self._follower.of(stream) if target.keys else None
+        control = None if follow is None else follow.control
+        return await self._rotation.ready(target, auth_ref, count, control=control, once=once, whole=whole)
+
+    async def _announce_device(self) -> None:
+        """Write the record of a new client key into the stream of the principal, if it has keys there (D-96).
+
+        What was sent before does not depend on it: if it cannot be written now, it is tried again with the next call.
+        """
+        due = None if self._announcing else await self._rotation.device()
+        if due is None:
+            return
+        self._announcing = True
+        try:
+            stream_id, draft = due
+            gated, authority = self._session.status.capability_gating, None
+            if gated:
+                authority = (await self.token(stream_id)).auth_ref()
+            outcomes = await self._send_drafts(stream_id, [draft], 1, authority)
+            if isinstance(outcomes[0], Sent):
+                await self._rotation.announced()
+        except (HubRefused, NetworkError, LocalError) as exc:
+            LOG.info("the record of the new client key was not written: %s", exc)
+        finally:
+            self._announcing = False
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -665,6 +740,11 @@ class Client:
         async with contextlib.aclosing(follow_labels(self._session, open_label, max(from_seq, 1))) as entries:
             async for entry in entries:
                 yield entry
+
+
+def _ends_key(outcome: Outcome | None) -> bool:
+    """Return True for a refusal after which the client key may sign no more."""
+    return isinstance(outcome, HubRefused) and refusal_of(outcome) in KEY_ENDED
 
 
 def _drafts(bodies: Iterable[bytes | Draft], schema: str | bytes | None) -> list[Draft]:

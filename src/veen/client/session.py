@@ -190,6 +190,17 @@ class HubSession:
         }
         return Limits.from_json({**own, **lowered})
 
+    @property
+    def takes_derived(self) -> bool:
+        """True if the hub takes tokens that a principal issues for its client keys (D-179)."""
+        most = self.status.limits.get("max_derived_per_day")
+        return type(most) is int and most > 0
+
+    def key_bound(self, name: str, own: int) -> int:
+        """Return a bound of client keys: the hub's if it states one, or `own`, the lesser of both."""
+        stated = self.status.limits.get(name)
+        return min(own, stated) if type(stated) is int and stated > 0 else own
+
     # --- names and time --------------------------------------------------------------------------------
 
     @property

@@ -48,12 +48,22 @@ CREATE TABLE IF NOT EXISTS pending_note (
 )
 """
 
+# What a pending message says, sealed with a key of the identity: to be sealed anew if the hub takes its client key no
+# more. A table of its own, so that earlier releases can go on with the file; they leave rows, which then fit nothing.
+_DRAFTS: Final = """
+CREATE TABLE IF NOT EXISTS pending_draft (
+    hub_id BLOB NOT NULL, label BLOB NOT NULL, client_id BLOB NOT NULL, client_seq INTEGER NOT NULL,
+    sealed BLOB NOT NULL, PRIMARY KEY (hub_id, label, client_id, client_seq)
+)
+"""
+
 
 class PendingNote(NamedTuple):
     """What is known of a pending message beside its bytes: by `tag` the same draft is recognised, if it comes again."""
 
     tag: bytes  # keyed by the identity: it tells nothing of the draft to who has the file alone
     sealed_at: int
+    draft: bytes = b""  # what `Sealer.keep` made of it; nothing if it is not kept
 
 
 class StateStore(LocalDatabase):
@@ -64,6 +74,8 @@ class StateStore(LocalDatabase):
     DAMAGED: ClassVar[type[LocalError]] = StateDamaged
     VERSION: ClassVar[int] = 1
     SCHEMA: ClassVar[str] = _SCHEMA + _NOTES
+
+    _has_drafts = False  # the table is made with the first draft
 
     def __init__(self, fs: Fs, lock: contextlib.ExitStack | None = None) -> None:
         """On a directory that nobody else uses: `open` makes sure of that. `lock` is released after the file."""
@@ -111,6 +123,8 @@ class StateStore(LocalDatabase):
         for state in states:
             state.check()
         with self._transaction() as db:
+            if notes and not self._has_drafts:
+                db.execute(_DRAFTS)
             for state in states:
                 key = (state.hub_id, state.label, state.client_id)
                 body = state.to_bytes()
@@ -122,8 +136,13 @@ class StateStore(LocalDatabase):
                 key = (states[0].hub_id, states[0].label, states[0].client_id)
                 db.executemany(
                     "INSERT OR REPLACE INTO pending_note VALUES (?, ?, ?, ?, ?, ?)",
-                    [(*key, client_seq, *note) for client_seq, note in notes.items()],
+                    [(*key, client_seq, note.tag, note.sealed_at) for client_seq, note in notes.items()],
                 )
+                db.executemany(
+                    "INSERT OR REPLACE INTO pending_draft VALUES (?, ?, ?, ?, ?)",
+                    [(*key, client_seq, note.draft) for client_seq, note in notes.items() if note.draft],
+                )
+        self._has_drafts = self._has_drafts or bool(notes)
 
     def notes(self, state: LabelState) -> dict[int, PendingNote]:
         """client_seq -> note, of the pending messages of a state; those of earlier releases have none."""
@@ -134,6 +153,17 @@ class StateStore(LocalDatabase):
             ).fetchall()
         waiting = {pending.client_seq for pending in state.pending}
         return {row[0]: PendingNote(bytes(row[1]), int(row[2])) for row in rows if row[0] in waiting}
+
+    def drafts(self, state: LabelState) -> dict[int, bytes]:
+        """client_seq -> what is kept of a draft, of the pending messages of a state."""
+        if not self._has_drafts:
+            return {}
+        with self._named_errors():
+            rows = self._db.execute(
+                "SELECT client_seq, sealed FROM pending_draft WHERE hub_id = ? AND label = ? AND client_id = ?",
+                (state.hub_id, state.label, state.client_id),
+            ).fetchall()
+        return {int(client_seq): bytes(sealed) for client_seq, sealed in rows}
 
     def states(
         self, hub_id: bytes | None = None, label: bytes | None = None, client_id: bytes | None = None
@@ -159,7 +189,7 @@ class StateStore(LocalDatabase):
     def forget(self, hub_id: bytes, label: bytes) -> None:
         """Drop all that is known of a label, damaged or not: a resync begins so."""
         with self._transaction() as db:
-            for table in ("label_state", "pending", "pending_note"):
+            for table in ("label_state", *self._pending_tables()):
                 db.execute(f"DELETE FROM {table} WHERE hub_id = ? AND label = ?", (hub_id, label))  # noqa: S608 - fixed
 
     # --- hubs ------------------------------------------------------------------------------------------
@@ -226,8 +256,9 @@ class StateStore(LocalDatabase):
             raise StateDamaged(str(damage).splitlines()[0])
         super()._prepare()
         with self._named_errors():
-            has_notes = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'pending_note'").fetchone()
-        if not has_notes:
+            tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master").fetchall()}
+        self._has_drafts = "pending_draft" in tables
+        if "pending_note" not in tables:
             with self._transaction() as db:
                 db.execute(_NOTES)
 
@@ -254,8 +285,10 @@ class StateStore(LocalDatabase):
                 raise StateDamaged(f"{where}: the pending message {client_seq}")
             yield Pending(client_seq, msg)
 
-    @staticmethod
-    def _save_pending(db: sqlite3.Connection, key: _Key, wanted: Iterable[Pending]) -> None:
+    def _pending_tables(self) -> tuple[str, ...]:
+        return ("pending", "pending_note", "pending_draft") if self._has_drafts else ("pending", "pending_note")
+
+    def _save_pending(self, db: sqlite3.Connection, key: _Key, wanted: Iterable[Pending]) -> None:
         """Write the difference only: a batch may be large and is acknowledged piece by piece."""
         stored = dict(
             db.execute(
@@ -266,7 +299,7 @@ class StateStore(LocalDatabase):
             checksum = _pending_sum(key, pending)
             if stored.pop(pending.client_seq, None) != checksum:
                 db.execute("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?, ?, ?)", (*key, *pending, checksum))
-        for table in ("pending", "pending_note"):
+        for table in self._pending_tables():
             db.executemany(
                 f"DELETE FROM {table} WHERE hub_id = ? AND label = ? AND client_id = ? AND client_seq = ?",  # noqa: S608 - fixed
                 [(*key, client_seq) for client_seq in stored],

@@ -13,6 +13,7 @@ from veen.core.errors import LimitError, MalformedError
 MAX_PROOF_PATH: Final = 64
 MAX_CAP_CHAIN: Final = 8
 MAX_CAP_STREAMS: Final = 1_024
+MAX_DERIVED_PER_DAY: Final = 1_024  # new tokens that one token may lead to, as its subject issues them (D-179)
 MAX_WITNESSES: Final = 16
 
 _CEILINGS: Final = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
 
-__all__ = ["Because", "Coverage", "Outcome", "Reason", "StatedBy", "Verdict"]
+__all__ = ["Because", "Coverage", "Outcome", "Reason", "Signatures", "StatedBy", "Verdict"]
 
 
 class Outcome(StrEnum):
@@ -53,6 +53,17 @@ class StatedBy(StrEnum):
     WITNESS = "witnesses"
 
 
+class Signatures(StrEnum):
+    """How many signatures of a log were verified, from the least."""
+
+    NONE = "not checked"
+    SAMPLED = "sampled"
+    ALL = "all"
+
+
+_LEVELS: Final = {Signatures.NONE: "structure only", Signatures.SAMPLED: "a sample of the signatures"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """The part of one log that a verification compared."""
@@ -63,6 +74,7 @@ class Coverage:
     stated_by: StatedBy
     identity: str | None  # the key that signatures were checked under; None: keys that the data itself names
     first: int = 1  # where the comparison begins: at a later position in a file that has a range of entries
+    signatures: Signatures = Signatures.ALL  # fewer only where whoever verifies asked for that level
 
     def __post_init__(self) -> None:
         if self.read < 0 or (self.head is not None and self.head < 0):
@@ -89,10 +101,12 @@ class Coverage:
             "behind": self.behind,
             "stated_by": self.stated_by.value,
             "identity": self.identity,
+            "signatures": self.signatures.value,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read a row; one of an earlier release says nothing of signatures, and its caller knows the level."""
         return cls(
             log=data["log"],
             read=data["read"],
@@ -100,6 +114,7 @@ class Coverage:
             stated_by=StatedBy(data["stated_by"]),
             identity=data["identity"],
             first=data.get("first", 1),
+            signatures=Signatures(data.get("signatures", Signatures.ALL)),
         )
 
 
@@ -144,6 +159,22 @@ class Verdict:
         return Outcome.INCOMPLETE if self.reasons else Outcome.GOOD
 
     @property
+    def signatures(self) -> Signatures:
+        """The least that was verified of any log."""
+        return min((row.signatures for row in self.compared), key=list(Signatures).index, default=Signatures.ALL)
+
+    @property
+    def level(self) -> str:
+        """The level in brackets, with a space before it; empty if all signatures were verified."""
+        level = _LEVELS.get(self.signatures)
+        return "" if level is None else f" ({level})"
+
+    @property
+    def headline(self) -> str:
+        """The value and the level: "good (structure only)"."""
+        return f"{self.value.value}{self.level}"
+
+    @property
     def is_good(self) -> bool:
         return self.value is Outcome.GOOD
 
@@ -159,6 +190,7 @@ class Verdict:
             "value": self.value.value,
             "compared": [row.to_json() for row in self.compared],
             "reasons": [reason.to_json() for reason in self.reasons],
+            "headline": self.headline,
         }
 
     @classmethod

@@ -124,14 +124,33 @@ class NarrowingReader(EntryPartitionReader):
     """One that chooses chunks by the filters of the query, for those who ask for it.
 
     Spark 4.3 keeps the tasks of the last query that had filters for all that read the same DataFrame: a later one
-    without them, or another branch of the same one, would silently miss rows. And a session in which the setting for
-    filters is off refuses a reader that could take them, which it says. So this is never the default.
+    without them, or another branch of the same one, would silently miss rows. So this is never the default.
+
+    A session in which the setting for filters is off refuses every reader that overrides `pushFilters`, before it could
+    be asked: it looks at `__func__` of the method. Where the setting is on, Spark calls the method without looking. So
+    this one says that it is the method of the base: without the setting nobody calls it, and the rows are the same.
     """
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
+    @property
+    def pushFilters(self) -> "_PushedFilters":  # noqa: N802 - Spark's name; it is called
+        return _PushedFilters(self)
+
+    def narrow(self, condition: Filter) -> None:
+        """Leave out chunks in which no row can satisfy a filter."""
+        self._selection = narrowed(self._selection, condition)
+
+
+class _PushedFilters:
+    """The method `pushFilters` of a NarrowingReader."""
+
+    def __init__(self, reader: NarrowingReader) -> None:
+        self._reader = reader
+        self.__func__ = DataSourceReader.pushFilters  # of the instance: of the class it would be bound
+
+    def __call__(self, filters: list[Filter]) -> Iterator[Filter]:
         """Every filter goes back to Spark, which filters the rows."""
         for condition in filters:
-            self._selection = narrowed(self._selection, condition)
+            self._reader.narrow(condition)
             yield condition
 
 

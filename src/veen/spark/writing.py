@@ -25,15 +25,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from veen.client.errors import ClientError, HubRefused, OpenPermissions
-from veen.client.home import KEYSTORE, PrivateFs, read_secret
+from veen.client.home import KEYSTORE, TOKENS, PrivateFs, read_secret
 from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import StreamKeys
 from veen.client.identity.keystore import Keystore
 from veen.client.identity.rotation import MAX_MSGS_PER_LABEL
+from veen.client.send.captokens import TokenStore
 from veen.client.send.grants import Grants
 from veen.client.send.sealing import Draft, Prepared, Sealer
 from veen.client.send.submitting import batches
-from veen.client.send.writing import Sent, Writer
+from veen.client.send.writing import KEY_ENDED, Sent, Writer
 from veen.client.session import HubSession
 from veen.client.state import RK_BYTES, LabelState, StateStore
 from veen.client.transport.calls import refusal_of
@@ -193,6 +194,7 @@ class RowSender:
     ) -> None:
         self._session, self._plan, self._identity, self._keys = session, plan, identity, keys
         self._partition, self._store = partition, store
+        self._tokens = TokenStore(PrivateFs(Path(plan.options.identity) / TOKENS))  # read, and never written here
         self._epoch, self._number = plan.epoch, 0  # which of the partition's client keys is in use
         self._lane: _Lane | None = None
         self._writer: Writer | None = None
@@ -239,6 +241,10 @@ class RowSender:
         if reason is Refusal.CAP_SCOPE and lane.epoch < session.epoch_now() - session.window - 1:
             self._epoch, self._lane = lane.epoch + 1, None  # nobody ever wrote to that label, nor will (D-24)
             return
+        if reason in KEY_ENDED and lane.used:
+            # What the key sent is recognised in its place also now, so every attempt goes on from the same row.
+            self._number, self._lane = self._number + 1, None
+            return
         if reason is Refusal.DUPLICATE:
             if self._doubts < _MAX_DOUBTS:  # another attempt's copy may be on its way to the disk: ask again
                 await asyncio.sleep(_FIRST_DOUBT_SECONDS * 2**self._doubts)
@@ -265,12 +271,25 @@ class RowSender:
         return hkdf.hkdf(self._identity.id_sign.seed, b"", info, SEED_BYTES)
 
     async def _authority(self, client_id: bytes) -> bytes | None:
-        """Where the hub asks for capabilities, the identity issues them: a token names one client key (D-49)."""
+        """Where the hub asks for capabilities, the identity issues them: a token names one client key (D-49).
+
+        It derives them from a token of its own, or the hub trusts it as an issuer.
+        """
         if not self._session.status.capability_gating:
             return None
-        token = CapToken.issue(self._identity.id_sign, client_id, [self._keys.stream_id], ttl=_TOKEN_SECONDS)
+        stream_id, session = self._keys.stream_id, self._session
+        grants = Grants(session, self._identity)
+        token = CapToken.issue(self._identity.id_sign, client_id, [stream_id], ttl=_TOKEN_SECONDS)
         try:
-            return (await Grants(self._session, client_id).authorize(token)).auth_ref
+            parent = (
+                None
+                if not session.takes_derived
+                else self._tokens.parent(session.hub_id, self._identity.id_sign_pk, stream_id, session.hub_now())
+            )
+            if parent is None:
+                return (await grants.authorize(token)).auth_ref
+            await grants.authorize(parent.token)
+            return (await grants.derive(token, parent.auth_ref)).auth_ref
         except HubRefused as exc:
             issuer = self._identity.id_sign_pk.hex()
             raise OptionError(

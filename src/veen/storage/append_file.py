@@ -14,24 +14,66 @@ from veen.fs.local import File, Fs
 
 _FLUSH_BYTES: Final = 64 * 1024
 _KEPT: Final = 32_768
+MOST_HELD: Final = 64  # descriptors of dirty files that nothing else needs; for more the whole disk is synced
+
+
+class OpenFile:
+    """One descriptor of a file. `users` counts who needs it open: the set of open files, and what will sync it."""
+
+    __slots__ = ("file", "is_dirty", "path", "users")
+
+    def __init__(self, path: str, file: File) -> None:
+        self.path, self.file = path, file
+        self.is_dirty = False  # written to since it was last given to a retirement
+        self.users = 1
+
+    def release(self) -> None:
+        """Close it when nobody needs it any more."""
+        self.users -= 1
+        if not self.users:
+            self.file.close()
 
 
 class FileCache:
-    """A bounded set of open files; the least recently used is closed first."""
+    """A bounded set of open files; the least recently used is closed first.
 
-    def __init__(self, fs: Fs, capacity: int | None = None) -> None:
+    An error of background writeback is reported to the descriptors that were open then, and to nobody if there were
+    none and the inode has left memory. So a file that was written to keeps its descriptor until it is synced through
+    that one. Where those would be too many, the retirement syncs the whole disk, whose descriptor is open all the time;
+    without that, a file is synced before it is closed.
+    """
+
+    def __init__(
+        self, fs: Fs, capacity: int | None = None, *, most_held: int = MOST_HELD, has_whole_disk: bool = False
+    ) -> None:
         """Without a `capacity`, as many as the process can afford."""
         self._fs = fs
         capacity = max_open_files() if capacity is None else capacity
-        self._open: Lru[str, File] = Lru(capacity, leave=lambda file: file.close())
+        self._open: Lru[str, OpenFile] = Lru(capacity, leave=self._leave)
+        self._most_held, self._has_whole_disk = most_held, has_whole_disk
+        self._held: list[OpenFile] = []  # dirty, and not in the set any more
+        self._is_whole = False  # a dirty file was closed: the whole disk must be synced
         self.kept = PieceCache()
 
     def get(self, path: str, *, create: bool = False) -> File:
-        file = self._open.get(path)
-        if file is None:
-            file = self._opened(path, create)
-            self._open.put(path, file)
-        return file
+        entry = self._open.get(path)
+        if entry is None:
+            entry = OpenFile(path, self._opened(path, create))
+            self._open.put(path, entry)
+        return entry.file
+
+    def write(self, path: str, offset: int, data: bytes, *, create: bool = False) -> None:
+        """Write to a file, and keep its descriptor until it is synced."""
+        file = self.get(path, create=create)
+        if (entry := self._open.peek(path)) is not None:
+            entry.is_dirty = True
+        file.write_at(offset, data)
+
+    def hold(self, path: str, file: File) -> None:
+        """Keep a descriptor that was written to until it is synced; it is the set's from now on."""
+        entry = OpenFile(path, file)
+        entry.is_dirty = True
+        self._leave(entry)
 
     def _opened(self, path: str, create: bool) -> File:
         """The file; if the process has no descriptor left, others of the set are closed for it."""
@@ -39,16 +81,59 @@ class FileCache:
             try:
                 return self._fs.open(path, create=create)
             except OSError as exc:
-                if not is_shortage(exc) or not self._open:
+                if not is_shortage(exc) or not (self._open or self._held):
                     raise
-            self._open.shed()
+            if self._held:
+                self._give_up(self._held.pop())
+            else:
+                self._open.shed()
+
+    def _leave(self, entry: OpenFile) -> None:
+        if not entry.is_dirty:
+            entry.release()
+        elif len(self._held) < self._most_held:
+            self._held.append(entry)
+        else:
+            self._give_up(entry)
+
+    def _give_up(self, entry: OpenFile) -> None:
+        """Close a dirty file."""
+        try:
+            if self._has_whole_disk:
+                self._is_whole = True
+            else:
+                entry.file.sync()
+        finally:
+            entry.release()
+
+    def take_dirty(self) -> tuple[list[OpenFile], bool]:
+        """Return the descriptors to sync, to be released afterwards, and True if the whole disk must be synced."""
+        dirty = [entry for entry in self._open.values() if entry.is_dirty]
+        if self._has_whole_disk and len(dirty) + len(self._held) > self._most_held:
+            self._is_whole = True
+        taken, whole = self._held, self._is_whole
+        self._held, self._is_whole = [], False
+        for entry in dirty:
+            entry.is_dirty = False
+            entry.users += 1
+            taken.append(entry)
+        if whole:
+            for entry in taken:
+                entry.release()
+            taken = []
+        return taken, whole
 
     def forget(self, path: str) -> None:
-        """Close a file whose name is about to change or to go."""
-        if file := self._open.pop(path):
-            file.close()
+        """Let go of a file whose name is about to change or to go."""
+        if entry := self._open.pop(path):
+            self._leave(entry)
 
     def close(self) -> None:
+        for entry in self._held:
+            entry.release()
+        self._held = []
+        for entry in self._open.values():
+            entry.is_dirty = False
         self._open.clear()
 
 
@@ -97,7 +182,8 @@ class AppendFile:
     def flush(self) -> None:
         """Give the tail to the operating system; `Fs` decides when it is durable."""
         if self._tail:
-            self._file().write_at(self._flushed, bytes(self._tail))
+            self._file()
+            self._cache.write(self.path, self._flushed, bytes(self._tail), create=self._flushed == 0)
             self._flushed += len(self._tail)
             self._tail.clear()
 

@@ -16,6 +16,7 @@ from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import (
     AnchorPublish,
     CapAuthorize,
+    CapDerive,
     ControlRecord,
     HubFence,
     HubPromote,
@@ -55,6 +56,13 @@ class Authorised:
     token_bytes: bytes
     issued_at: int
     limits: Limits | None
+    parent: "Authorised | None" = None  # of a derived token (D-179)
+
+    @property
+    def ends_at(self) -> int:
+        """The last second in which the token counts (D-48); a derived one ends with its parent."""
+        own = self.issued_at + self.token.allow.ttl
+        return own if self.parent is None else min(own, self.parent.ends_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,7 @@ class ControlFold:
     hub_ts: int = 0
     labels: dict[bytes, OpenedLabel] = field(default_factory=dict)
     caps: dict[bytes, Authorised] = field(default_factory=dict)
+    derived: dict[bytes, list[bytes]] = field(default_factory=dict)  # auth_ref of a parent -> those of its tokens
     limits_log: list[tuple[int, int, Limits]] = field(default_factory=list)  # seq, hub_ts, limits
     rotations: list[KeyRotate] = field(default_factory=list)
     rotation_records: list[ControlRecord] = field(default_factory=list)  # the records of `rotations`
@@ -109,9 +118,7 @@ class ControlFold:
             row = len(self.labels) + 1
             self.labels[body.label] = OpenedLabel(record.seq, row, body.epoch, body.stream_id, self.limits)
         elif isinstance(body, CapAuthorize):
-            token = body.check()
-            if body.auth_ref not in self.caps:  # authorising again never extends (D-47)
-                self.caps[body.auth_ref] = Authorised(record.seq, token, body.token, record.hub_ts, self.limits)
+            self._authorise(record, body)
         elif isinstance(body, LimitsSet):
             self.limits = Limits.from_json(body.limits)
             self.limits_log.append((record.seq, record.hub_ts, self.limits))
@@ -131,6 +138,19 @@ class ControlFold:
             self.anchors.setdefault((body.label, body.upto_seq), []).append(body)
         self.last = record
         self.hub_ts = max(self.hub_ts, record.hub_ts)
+
+    def _authorise(self, record: ControlRecord, body: CapAuthorize) -> None:
+        token, parent = body.check(), None
+        if isinstance(body, CapDerive):
+            parent = self.caps.get(body.parent_ref)
+            if parent is None or parent.parent is not None:
+                raise VerifyError(f"control record {record.seq}: its token is derived from none that may be (D-179)")
+            token.check_derived_from(parent.token)
+        if body.auth_ref in self.caps:  # authorising again never extends (D-47)
+            return
+        self.caps[body.auth_ref] = Authorised(record.seq, token, body.token, record.hub_ts, self.limits, parent)
+        if isinstance(body, CapDerive):
+            self.derived.setdefault(body.parent_ref, []).append(body.auth_ref)
 
     def limits_at(self, hub_ts: int) -> Limits | None:
         """The limits for an entry of this second: a change counts from its own second on."""
@@ -220,6 +240,7 @@ class Spending:
         self._db.execute(
             "CREATE TABLE uses (auth_ref BLOB, hub_ts INTEGER, n INTEGER, PRIMARY KEY (auth_ref, hub_ts)) WITHOUT ROWID"
         )
+        self._db.execute("CREATE TABLE charged (auth_ref BLOB PRIMARY KEY) WITHOUT ROWID")
         self._fresh: dict[tuple[bytes, int], int] = {}
 
     def add(self, auth_ref: bytes, hub_ts: int, count: int = 1) -> None:
@@ -240,8 +261,16 @@ class Spending:
     def cap_row(self, auth_ref: bytes, grant: Authorised, control: ControlFold, default: Limits) -> CapRow:
         """The bucket after all uses, by the same steps as at admission (`State.admit`)."""
         self._flush()
-        cap = Cap.begin(grant.token, grant.limits or default, grant.issued_at)
-        uses = self._db.execute("SELECT hub_ts, n FROM uses WHERE auth_ref = ? ORDER BY hub_ts", (auth_ref,))
+        parent_ref = grant.parent.token.auth_ref() if grant.parent is not None else None
+        cap = Cap.begin(grant.token, grant.limits or default, grant.issued_at, parent_ref)
+        charged = [auth_ref] if cap.has_bucket else []
+        self._db.execute("DELETE FROM charged")
+        self._db.executemany(
+            "INSERT INTO charged VALUES (?)", [(ref,) for ref in (*charged, *control.derived.get(auth_ref, ()))]
+        )
+        uses = self._db.execute(
+            "SELECT hub_ts, SUM(n) FROM uses JOIN charged USING (auth_ref) GROUP BY hub_ts ORDER BY hub_ts"
+        )
         for hub_ts, count in uses:
             cap.tokens = cap.available(hub_ts, control.limits_at(hub_ts) or default) - count
             cap.bucket_ts = hub_ts

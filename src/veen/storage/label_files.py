@@ -194,7 +194,7 @@ class LabelFiles:
             file.write_at(0, data)
             file.truncate(len(data))
         finally:
-            file.close()
+            self._cache.hold(path, file)
 
     def _index_checkpoint(self, start: int, end: int, root: bytes) -> None:
         """Extend the checkpoint index, a CBOR map that grows at its end (D-71).
@@ -215,7 +215,7 @@ class LabelFiles:
             else:
                 self._fs.replace(path, head + file.read_at(width, self._checkpoints_bytes) + entry)
         finally:
-            file.close()
+            self._cache.hold(path, file)
         self._checkpoints += 1
         self._checkpoints_bytes += len(entry)
 

@@ -52,6 +52,7 @@ class Cap:
     issued_at: int
     tokens: int
     bucket_ts: int
+    parent_ref: bytes | None = None  # of a derived token: whose subject issued it, and whose bucket pays (D-179)
     applied: bool = field(default=False, compare=False)  # whether the record that authorises it was applied
     # The bucket under the limits that were asked about last: they hardly ever change, and every message asks twice.
     _limits: Limits | None = field(default=None, repr=False, compare=False)
@@ -59,10 +60,15 @@ class Cap:
     _burst: int = field(default=0, repr=False, compare=False)
 
     @classmethod
-    def begin(cls, token: CapToken, limits: Limits, issued_at: int) -> "Cap":
+    def begin(cls, token: CapToken, limits: Limits, issued_at: int, parent_ref: bytes | None = None) -> "Cap":
         """A capability that counts from `issued_at` on, with a full bucket."""
         _, burst = token.allow.bucket(limits)
-        return cls(token.auth_ref(), token, token.to_bytes(), issued_at, burst, issued_at)
+        return cls(token.auth_ref(), token, token.to_bytes(), issued_at, burst, issued_at, parent_ref)
+
+    @property
+    def has_bucket(self) -> bool:
+        """True if its own bucket is charged: always, but for a derived token that sets no rate."""
+        return self.parent_ref is None or self.token.allow.rate is not None
 
     def available(self, hub_ts: int, limits: Limits) -> int:
         """Whole tokens in the bucket at `hub_ts`, refilled each second up to the burst."""
@@ -86,7 +92,7 @@ class Admitted(NamedTuple):
     client_row: int
     client_seq: int
     prev_ack: int
-    cap: tuple[bytes, int, int] | None  # auth_ref, tokens, bucket_ts
+    spent: tuple[tuple[bytes, int, int], ...]  # auth_ref, tokens, bucket_ts of each bucket that was charged
 
 
 class LogState:
@@ -140,6 +146,20 @@ class LogState:
         self._created(label)
         return opened
 
+    def payers(self, auth_ref: bytes) -> tuple[Cap, ...]:
+        """Return the capabilities whose buckets a message with this auth_ref is charged to (D-50, D-179)."""
+        cap = self.caps[auth_ref]
+        if cap.parent_ref is None:
+            return (cap,)
+        parent = self.caps[cap.parent_ref]
+        return (cap, parent) if cap.has_bucket else (parent,)
+
+    def _charge(self, cap: Cap, hub_ts: int) -> tuple[bytes, int, int]:
+        self.caps[cap.auth_ref] = cap
+        cap.tokens = cap.available(hub_ts, self.limits) - 1
+        cap.bucket_ts = hub_ts
+        return (cap.auth_ref, cap.tokens, hub_ts)
+
     def admit(
         self,
         label: Label,
@@ -162,13 +182,7 @@ class LogState:
             self.writers.setdefault(client_id, hub_ts)
         self.clients[key] = cursor
         cursor.client_seq, cursor.prev_ack = client_seq, prev_ack
-        spent = None
-        if auth_ref is not None:
-            cap = self.caps[auth_ref]
-            self.caps[auth_ref] = cap
-            cap.tokens = cap.available(hub_ts, self.limits) - 1
-            cap.bucket_ts = hub_ts
-            spent = (auth_ref, cap.tokens, hub_ts)
+        spent = () if auth_ref is None else tuple([self._charge(cap, hub_ts) for cap in self.payers(auth_ref)])
         self.hub_ts = hub_ts
         mmr = label.mmr
         nodes = mmr.append(leaf_hash)

@@ -25,6 +25,7 @@ from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import (
     BODIES,
     CapAuthorize,
+    CapDerive,
     ControlRecord,
     HubFence,
     HubPromote,
@@ -41,7 +42,7 @@ from veen.fs.errors import CorruptError, StorageError, UnsyncedError, is_disk_fu
 from veen.fs.local import File, Fs, WholeDisk
 from veen.storage import journal as wal
 from veen.storage import layout
-from veen.storage.append_file import AppendFile, FileCache
+from veen.storage.append_file import AppendFile, FileCache, OpenFile
 from veen.storage.copies.unfinished import check_finished
 from veen.storage.cursors import Capacity, CursorCache, KeyFilter, Presence
 from veen.storage.frame import Frame, pack
@@ -111,6 +112,8 @@ class Retirement:
 
     snapshot: IndexSnapshot
     paths: Sequence[str]
+    dirty: Sequence[OpenFile] = ()  # descriptors through which files were written; they are synced through these
+    is_whole: bool = False  # some were closed since: the whole disk must be synced
     erased: Sequence[str] = ()  # files that the retention policy lets go; their records are in the journal until then
 
 
@@ -156,8 +159,9 @@ class Store:
     ) -> None:
         capacity = capacity or Capacity()
         self._fs, self._seal, self._segment_bytes = fs, seal, segment_bytes
-        self._cache = FileCache(fs)
         self._disk = fs.whole(("", layout.LOG, layout.NODES, layout.OFFSETS))
+        self._cache = FileCache(fs, has_whole_disk=self._disk is not None)
+        self._dirty: Sequence[OpenFile] = ()  # what the retirement on its way syncs
         self._index = Index(fs)
         self._presence, self._keys_before = Presence(0), (0, 0)  # labels, clients
         self.state = LogState(
@@ -324,7 +328,11 @@ class Store:
         elif isinstance(record.body, CapAuthorize):
             token = CapToken.from_bytes(record.body.token)
             if record.body.auth_ref not in self.state.caps:  # authorising again never extends the first record (D-47)
-                self.state.caps[record.body.auth_ref] = Cap.begin(token, self.state.limits, record.hub_ts)
+                parent_ref = record.body.parent_ref if isinstance(record.body, CapDerive) else None
+                if parent_ref is not None and parent_ref not in self.state.caps:
+                    raise StorageError(f"control record {record.seq}: no record authorises the parent of its token")
+                cap = Cap.begin(token, self.state.limits, record.hub_ts, parent_ref)
+                self.state.caps[record.body.auth_ref] = cap
         elif isinstance(record.body, LimitsSet):
             self.state.limits = Limits.from_json(record.body.limits)
         elif isinstance(record.body, POLICY_BODIES):
@@ -407,7 +415,7 @@ class Store:
         self._pending.chunks.append(replace(chunk, dropped=chunk.dropped + 1))
 
     def _apply_entry(self, admitted: Admitted, data: bytes, entry_hash: bytes) -> None:
-        label, pending, client_row, cap = admitted.label.label, self._pending, admitted.client_row, admitted.cap
+        label, pending, client_row = admitted.label.label, self._pending, admitted.client_row
         files = self._files.unsaved.get(label)
         if files is None:
             files = self._files[label]
@@ -417,8 +425,8 @@ class Store:
         pending.touch(label)
         pending.clients[client_row] = admitted
         pending.entries[client_row, admitted.client_seq] = admitted.stream_seq
-        if cap is not None:
-            pending.caps[cap[0]] = cap
+        for spent in admitted.spent:
+            pending.caps[spent[0]] = spent
         self._ts = admitted.hub_ts
         self.entry_count += 1
         if (newest_at := (admitted.hub_ts, files.row)) >= self._newest_at:
@@ -492,7 +500,8 @@ class Store:
             policies=pending.policies,
             records=[row for rows in pending.records.values() for row in rows],
         )
-        return Retirement(snapshot, sorted(pending.paths), pending.erased)
+        self._dirty, is_whole = self._cache.take_dirty()
+        return Retirement(snapshot, sorted(pending.paths), self._dirty, is_whole, pending.erased)
 
     def _cap_row(self, auth_ref: bytes, tokens: int, bucket_ts: int) -> CapRow:
         cap = self.state.caps[auth_ref]  # token and issued_at never change
@@ -504,11 +513,15 @@ class Store:
         When the disk is full it may be done again with the same retirement, but not after an UnsyncedError: then the
         files must be filled again from the journal, by opening the store anew.
         """
-        if self._disk is not None and len(retirement.paths) > _SYNCED_ONE_BY_ONE:
+        if self._disk is not None and (retirement.is_whole or len(retirement.paths) > _SYNCED_ONE_BY_ONE):
             self._synced("the data directory", self._disk)
         else:
+            for entry in retirement.dirty:
+                self._synced(entry.path, entry.file)
+            done = {entry.path for entry in retirement.dirty}
             for path in retirement.paths:
-                patiently(partial(self._sync, path))
+                if path not in done:  # nothing was written to it since it was opened, or its name has changed
+                    patiently(partial(self._sync, path))
         for path in retirement.erased:  # before the index knows: a crash in between leaves the record in the journal
             self._fs.remove(path)
         for directory in (layout.LOG, layout.NODES, layout.OFFSETS):
@@ -545,6 +558,7 @@ class Store:
 
         A cursor that moved on since, staged or applied, is not the one that was saved and stays.
         """
+        self._release_dirty()
         saved, self._retiring = self._retiring, _Pending()
         state, pending = self.state, self._pending
         for label in saved.labels - pending.labels:
@@ -563,6 +577,11 @@ class Store:
         for client_id in saved.writers.keys() - pending.writers.keys():
             state.writers.pop(client_id, None)  # the index has it, since now or since an earlier retirement
 
+    def _release_dirty(self) -> None:
+        for entry in self._dirty:
+            entry.release()
+        self._dirty = ()
+
     def retire(self) -> None:
         """Roll, capture and persist in one go: for shutdown, tests and tools."""
         self.journal.roll()
@@ -580,6 +599,7 @@ class Store:
         """Close the files and leave the rest to recovery."""
         if hasattr(self, "journal"):
             self.journal.close()
+        self._release_dirty()
         self._cache.close()
         self._index.close()
         if self._disk is not None:
@@ -609,8 +629,20 @@ class Store:
         row = self._index.cap(auth_ref)
         if row is None:
             return None
-        token = CapToken.from_bytes(row.token)
-        return Cap(auth_ref, token, row.token, row.issued_at, row.tokens, row.bucket_ts, applied=True)
+        token, parent_ref = CapToken.from_bytes(row.token), self._parent_of(auth_ref)
+        return Cap(auth_ref, token, row.token, row.issued_at, row.tokens, row.bucket_ts, parent_ref, applied=True)
+
+    def _parent_of(self, auth_ref: bytes) -> bytes | None:
+        """Return the auth_ref that a token was derived from, by its first record; None if it was authorised itself."""
+        derived = self.control_rows(CapDerive.KIND, auth_ref, limit=1)
+        if not derived:
+            return None
+        authorised = self.control_rows(CapAuthorize.KIND, auth_ref, limit=1)
+        if authorised and authorised[0].seq < derived[0].seq:
+            return None
+        body = ControlRecord.from_bytes(self.read_control(derived[0].offset, derived[0].length)).body
+        assert isinstance(body, CapDerive)  # noqa: S101 - the kind of its row
+        return body.parent_ref
 
     def _created(self, key: Hashable) -> None:
         """A label or a client that was not there before."""

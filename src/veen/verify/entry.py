@@ -149,9 +149,8 @@ def use_faults(
         yield EntryFault("capability", f"{other} (D-49)", short=other)
     if hub_ts < grant.issued_at:
         yield EntryFault("capability", f"its token was authorised later, at {grant.issued_at}", short=_NOT_VALID)
-    elif not grant.token.is_live(issued_at=grant.issued_at, hub_ts=hub_ts):
-        end = grant.issued_at + grant.token.allow.ttl
-        yield EntryFault("capability", f"its token ended at {end} (D-48)", short=_NOT_VALID)
+    elif hub_ts > grant.ends_at:
+        yield EntryFault("capability", f"its token ended at {grant.ends_at} (D-48)", short=_NOT_VALID)
     if stream_id is not None and stream_id not in grant.token.allow.stream_ids:
         yield EntryFault("capability", "its token is not for this stream (D-49)")
 

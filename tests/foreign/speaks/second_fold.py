@@ -57,12 +57,12 @@ class Reader:
 
     def forebears(self, principal):
         """The principals whose place this one took, directly or through others."""
-        known = set()
+        names = set()
         while True:
-            more = {body["old"] for body in self.nexts if body["new"] == principal or body["new"] in known} - known
+            more = {body["old"] for body in self.nexts if body["new"] == principal or body["new"] in names} - names
             if not more:
-                return known
-            known |= more
+                return names
+            names |= more
 
     def speaks_for(self, event):
         """The set of names and None, or an empty set and the code."""
@@ -190,7 +190,7 @@ def step(reader, event, definitions, decisions):
 
 
 def define(agreement, body, names, canonical, definitions):
-    versions = [version for known, version in definitions if known == agreement]
+    versions = [version for identifier, version in definitions if identifier == agreement]
     if versions:
         if body["version"] in versions:
             return "AGREE.DUPLICATE"

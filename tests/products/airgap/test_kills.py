@@ -1,129 +1,35 @@
 """Numbered events through the bridge while exporter and importer are killed: each once, in order (AGB-09, AGB-19)."""
 
 import asyncio
-import json
-import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from tests.cli.hubprocess import DEV, running
+from tests.processes import FORKED
+from tests.products.airgap.sides import SOURCE, STREAMS, TARGET, client, keys_of, run_side
 
-from veen.client.client import Client
-from veen.client.home import Home
-from veen.client.identity.identity import Identity
-from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.send.writing import Sent
-from veen.client.verify.pin import HubPin
 from veen.overlays.airgap.bodies import ImportedEvent, OfflineRecord, OnlineRecord
 from veen.products.airgap.audit import OFFLINE_LOG, ONLINE_LOG
-from veen.products.airgap.files import BridgeFiles, is_bundle_name
-
-SOURCE, TARGET = "record/numbers", "import/z1/numbers"
-STREAMS = (SOURCE, TARGET, ONLINE_LOG, OFFLINE_LOG)
-
-# One run of a side, in a process that the test may kill. It says "working" when its clients are open.
-PROGRAM = """
-import asyncio, json, sys
-from pathlib import Path
-from tests.products.airgap.test_kills import one_side
-asyncio.run(one_side(json.loads(sys.argv[1])))
-"""
-
-
-def person(root, name):
-    """The same identity in every process."""
-    from hashlib import shake_128
-
-    drawn = iter(range(1, 1_000))
-    return Identity.create(
-        name, now=1_700_000_000, random=lambda size: shake_128(f"{root}{name}{next(drawn)}".encode()).digest(size)
-    )
-
-
-def keys_of(root, stream):
-    from hashlib import shake_128
-
-    return StreamKeys.create(stream, random=lambda size: shake_128(f"{root}{stream}".encode()).digest(size))
-
-
-async def client(site, zone, name, *keys):
-    home = Home.at(Path(site["root"]) / f"home-{name}")
-    return await Client.connect(
-        site[zone]["url"],
-        pin=HubPin.parse(site[zone]["pin"]),
-        identity=person(site["root"], name),
-        keyring=Keyring.of(keys),
-        home=home,
-        bounds=None,
-    )
-
-
-def _die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-async def one_side(site):
-    from veen.products.airgap.audit import Auditor
-    from veen.products.airgap.exporting import OUTGOING, Exporter, ExportOptions
-    from veen.products.airgap.importing import FOLDERS, Importer, ImportOptions
-    from veen.products.airgap.trust import TrustList
-
-    root = Path(site["root"])
-    if site.get("dies_before"):
-        setattr(BridgeFiles, site["dies_before"], _die)
-    source, target, online, offline = (keys_of(site["root"], stream) for stream in STREAMS)
-    if site["side"] == "export":
-        reader = await client(site, "z1", "exporter", source)
-        logger = await client(site, "z1", "online-log", online.for_writers())
-        options = ExportOptions(
-            bridge="b", operator="o", with_openings=True, heartbeat=False, max_events=site["per_bundle"]
-        )
-        key = person(site["root"], "exporter").id_sign
-        files = BridgeFiles(root / "out", (OUTGOING,))
-        exporter = Exporter(reader, Keyring.of([source]), key, Auditor(logger, ONLINE_LOG), files, options)
-        print("working", flush=True)
-        await exporter.export(SOURCE)
-        await reader.aclose()
-    else:
-        writer = await client(site, "z2", "importer", target.for_writers())
-        logger = await client(site, "z2", "offline-log", offline.for_writers())
-        listed = {
-            "zone": "z1",
-            "bridge": "b",
-            "hub": site["z1"]["pin"],
-            "exporters": [person(site["root"], "exporter").id_sign_pk.hex()],
-        }
-        files = BridgeFiles(root / "in", FOLDERS)
-        trust = TrustList.from_json([listed])
-        importer = Importer(writer, Auditor(logger, OFFLINE_LOG), files, trust, ImportOptions(operator="o"))
-        print("working", flush=True)
-        await importer.run()
-        await writer.aclose()
-    await logger.aclose()
+from veen.products.airgap.files import is_bundle_name
 
 
 def attempt(site, side, kill_after):
     """One process; True if it came to its end before it was killed."""
-    repository = Path(__file__).parents[3]
-    env = {**os.environ, "PYTHONPATH": f"{repository}:{repository / 'src'}"}
-    child = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, json.dumps({**site, "side": side})], stdout=subprocess.PIPE, env=env, text=True
-    )
-    assert child.stdout is not None
-    with child.stdout:
-        assert child.stdout.readline() == "working\n"
-        try:
-            child.wait(timeout=kill_after)
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGKILL)
-            child.wait()
-    assert child.returncode in (0, -signal.SIGKILL)
-    return child.returncode == 0
+    heard, says = FORKED.Pipe(duplex=False)
+    child = FORKED.Process(target=run_side, args=({**site, "side": side}, says))
+    child.start()
+    says.close()
+    with heard:
+        assert heard.recv()
+    child.join(kill_after)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+    assert child.exitcode in (0, -signal.SIGKILL)
+    return child.exitcode == 0
 
 
 def carried(root):

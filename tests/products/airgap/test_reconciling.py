@@ -198,7 +198,7 @@ def test_an_event_that_was_imported_twice_is_named_as_doubled(tmp_path):
 @pytest.mark.req("AGB-12")
 def test_a_bundle_of_which_a_part_was_imported_is_named_as_partial(tmp_path):
     """001 products §4.7: the importer was stopped within the second bundle; nobody audits it as imported."""
-    bundle_ids = []
+    bundle_ids: list[str] = []
 
     async def work(world):
         await filled(world, bundles=2)

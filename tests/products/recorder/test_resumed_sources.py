@@ -311,12 +311,15 @@ def test_a_producer_can_be_taken_back_and_its_later_events_are_findings(tmp_path
             await run_agent(world, [lines_source(numbered(2))])
             client_id = world.role("web").keystore.identity.client_id
             wanted = Wanted(producers={}, mapping={}, withdrawn=[client_id])
-            ring = world.role(ADMIN).keystore.secrets.keyring
+            secrets = world.role(ADMIN).keystore.secrets
+            identity, ring = secrets.identity, secrets.keyring
             now = int(asyncio.get_running_loop().time())
             async with world.authority(ADMIN) as authority:
                 before = (await read_history(authority.client, None)).now.profile_id()
-                assert await apply(authority, ring, wanted, now=now) == [f"withdraw {client_id.hex()[:16]}… {WEB}"]
-                assert await apply(authority, ring, wanted, now=now) == []
+                assert await apply(authority, identity, ring, wanted, now=now) == [
+                    f"withdraw {client_id.hex()[:16]}… {WEB}"
+                ]
+                assert await apply(authority, identity, ring, wanted, now=now) == []
                 configuration = (await read_history(authority.client, None)).now
                 assert configuration.producers[client_id] == frozenset()
                 assert configuration.withdrawn[client_id] == {stream_id_of(WEB)}

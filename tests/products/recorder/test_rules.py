@@ -1,7 +1,8 @@
-"""What emitters refuse: events of a type that is mapped elsewhere, and payloads above the bound (SDR-02, SDR-03, D-127)."""
+"""Emitters refuse events of a type that is mapped elsewhere, and payloads above the bound (SDR-02, SDR-03, D-127)."""
 
 import json
 import time
+from typing import Any
 
 import pytest
 from tests.cli.homes import Cli
@@ -57,24 +58,26 @@ def test_the_emitting_call_refuses_what_the_configuration_forbids(tmp_path):
 
 @pytest.mark.req("SDR-02", "SDR-03")
 def test_any_client_with_the_rule_refuses_before_anything_is_sealed(tmp_path):
-    """Those of `veen` and of the Python API have it, so `send` and `send_many` refuse as the recorder's own call does."""
+    """Clients of `veen` and of the Python API have it: `send` and `send_many` refuse as the recorder's call does."""
 
     async def story():
-        async with recorder_at(tmp_path, mapping=MAPPED, max_payload=2_000) as world:
-            async with world.authority("web", rules=[RecorderRules()]) as web:
-                for kind in ("login", "unheard"):
-                    with pytest.raises(MappingRefused):
-                        await web.send(stream_id_of(WEB), event(web.client, event_type=kind))
-                with pytest.raises(OversizeRefused):
-                    await web.send(stream_id_of(WEB), event(web.client, event_type="tick", payload="x" * 2_000))
-                token = await web.capability(stream_id_of(WEB))
-                bodies = [b"short", b"y" * 2_001]  # without a schema: the body is the payload
-                outcomes = await web.client.send_many(WEB, bodies, capability=token)
-                assert [type(outcome) for outcome in outcomes] == [Sent, OversizeRefused]
-                with pytest.raises(OversizeRefused):
-                    await web.client.prepare(WEB, [Draft(body=bytes(2_001))], capability=token)
-                sent = await web.send(stream_id_of(WEB), event(web.client, event_type="tick"))
-                assert sent.seq == 2
+        async with (
+            recorder_at(tmp_path, mapping=MAPPED, max_payload=2_000) as world,
+            world.authority("web", rules=[RecorderRules()]) as web,
+        ):
+            for kind in ("login", "unheard"):
+                with pytest.raises(MappingRefused):
+                    await web.send(stream_id_of(WEB), event(web.client, event_type=kind))
+            with pytest.raises(OversizeRefused):
+                await web.send(stream_id_of(WEB), event(web.client, event_type="tick", payload="x" * 2_000))
+            token = await web.capability(stream_id_of(WEB))
+            bodies = [b"short", b"y" * 2_001]  # without a schema: the body is the payload
+            outcomes = await web.client.send_many(WEB, bodies, capability=token)
+            assert [type(outcome) for outcome in outcomes] == [Sent, OversizeRefused]
+            with pytest.raises(OversizeRefused):
+                await web.client.prepare(WEB, [Draft(body=bytes(2_001))], capability=token)
+            sent = await web.send(stream_id_of(WEB), event(web.client, event_type="tick"))
+            assert sent.seq == 2
 
     run(story())
 
@@ -138,7 +141,7 @@ def test_veen_send_and_recorder_emit_refuse_alike(tmp_path):
         web = ("--identity", "web", "--hub", hub.url, "--pin", hub.about["hub_pk"])
         body = tmp_path / "event.cbor"
         client_id = bytes.fromhex(about["producers"]["web"]["client_id"])
-        fields = {"subject_id": "a", "principal_id": client_id, "event_time": 1, "origin": "here"}
+        fields: dict[str, Any] = {"subject_id": "a", "principal_id": client_id, "event_time": 1, "origin": "here"}
         body.write_bytes(sdr.event(event_type="login", **fields).body)
         words = ("send", "record/app/web", "--file", body, "--schema", "sdr.event.v1", *web)
         assert cli.json(*words, code=6)["code"] == "SDR.MAPPING"

@@ -18,9 +18,11 @@ from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.values import SPAN
 
 if TYPE_CHECKING:
+    from veen.client.client import Client
     from veen.core.objects.captoken import CapToken
     from veen.overlays.discovery.bodies import HubAdvert, ServiceAdvert
     from veen.overlays.discovery.connect import ConnectPlan, ConnectWish
+    from veen.products.issuance.asking import IssuancePlace
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -197,8 +199,14 @@ def apply(
     if result.service is None:
         raise Fail("CONNECT.NO_SERVICE", "no service fits", _why(result, "service", "overlay"), "veen connect plan")
     row, service = _hub_row(result.hub, wish), _service_row(result.service)
+    token = read_token(cap) if cap is not None else _held_token(session, result)
+    place = _issuer(result)
+    if result.needs_token and token is None and place is None:
+        request = json.dumps(_request(session, result))
+        raise Fail("CONNECT.TOKEN", f"{service['name']} asks for a capability token", request, "give --cap FILE")
     pin = _confirmed(session, row, confirm)
-    token = read_token(cap) if cap is not None else _token(session, output, result, ttl, timeout)
+    if result.needs_token and token is None and place is not None:
+        token = _issued_token(session, output, result.service, place, ttl, timeout)
     session.close()  # the client of the directory gives the identity back
     values = {"hub": row["url"], "hub_pk": pin, "hub_id": row["hub_id"]}
     change(session.user_home.config_file, {f"context.{name}.{key}": value for key, value in values.items()})
@@ -222,40 +230,50 @@ def apply(
     output.next(f"veen rpc call {service['requests']} METHOD --context {name}")
 
 
-def _token(
-    session: CliSession, output: Output, result: "ConnectPlan", ttl: int | None, timeout: int
-) -> "CapToken | None":
-    """Return the token of phase 3: one that is held and lasts, or a new one of the issuer; None if none is needed."""
-    from veen.client.errors import UnknownStream
-    from veen.overlays.rpc.caller import NoAnswer, RpcFailed
-    from veen.products.issuance.asking import IssuancePlace, ask_token
-
+def _held_token(session: CliSession, result: "ConnectPlan") -> "CapToken | None":
+    """Return a token for the planned service that this hub has authorised and that is not due for renewal."""
     service, hub = result.service, result.hub
     if service is None or hub is None or not result.needs_token:
         return None
-    subject_pk, stream_ids = session.keystore.identity.client_id, service.stream_ids
-    now = int(time.time())
+    subject_pk, now = session.keystore.identity.client_id, int(time.time())
     for held in token_store(session).all():
-        fits = all(held.allows(subject_pk, stream_id) for stream_id in stream_ids)
+        fits = all(held.allows(subject_pk, stream_id) for stream_id in service.stream_ids)
         is_known = held.issued_at(hub.hub_id) is not None
         if fits and is_known and held.is_live(hub.hub_id, now) and not held.is_due(hub.hub_id, now):
             return held.token
+    return None
+
+
+def _issuer(result: "ConnectPlan") -> "IssuancePlace | None":
+    from veen.products.issuance.asking import IssuancePlace
+
+    policy = None if result.service is None else result.service.auth_policy
+    return None if policy is None else IssuancePlace.of_details(policy.details)
+
+
+def _issued_token(
+    session: CliSession, output: Output, service: "ServiceAdvert", place: "IssuancePlace", ttl: int | None, timeout: int
+) -> "CapToken":
+    """Ask the issuer of a service for a token of the client key in use; CONNECT.TOKEN if it gives none."""
+    from veen.client.errors import UnknownStream
+    from veen.overlays.rpc.caller import NoAnswer, RpcFailed
+    from veen.products.issuance.asking import ask_token
+
+    subject_pk, stream = session.keystore.identity.client_id, f"hex:{place.stream_id.hex()}"
 
     def missing(why: str) -> Fail:
         return Fail("CONNECT.TOKEN", f"{service.name} asks for a capability token", why, "give --cap FILE")
 
-    place = None if service.auth_policy is None else IssuancePlace.of_details(service.auth_policy.details)
-    if place is None:
-        raise missing(json.dumps(_request(session, result)))
-    client, stream = session.client(), f"hex:{place.stream_id.hex()}"
+    async def work(client: "Client") -> "CapToken":
+        return await ask_token(
+            client, place.stream_id, subject_pk, service.stream_ids, servers=place.servers, ttl=ttl, timeout=timeout
+        )
+
+    client = session.client()
     try:
         authority(session, stream, None)
         with output.progress(f"asking {service.name} for a token"):
-            return client.run(
-                lambda link: ask_token(
-                    link, place.stream_id, subject_pk, stream_ids, servers=place.servers, ttl=ttl, timeout=timeout
-                )
-            )
+            return client.run(work)
     except UnknownStream as exc:
         raise missing(f"you have no keys of its issuer's stream {stream}") from exc
     except (RpcFailed, NoAnswer) as exc:

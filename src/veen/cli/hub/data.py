@@ -14,7 +14,7 @@ from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Output, output_options
 from veen.cli.shared.pinning import PIN_HINT, PinnedKeys, pin_options, pinned_by
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
-from veen.core.verdict import Because, Coverage, Outcome, Reason, StatedBy, Verdict
+from veen.core.verdict import Because, Coverage, Outcome, Reason, Signatures, StatedBy, Verdict
 
 if TYPE_CHECKING:
     from veen.core.objects.identity import HubIdentity
@@ -44,7 +44,8 @@ def verify_data(
 
     Exit code 1 means that evidence is bad; the output names where. Exit code 6 means that the verdict is incomplete:
     the directory has no entries, files that are derived from the log (index, node store) are damaged, or the pin of the
-    context in use is that of another hub. docs/verdicts.md explains what a verdict covers.
+    context in use is that of another hub. docs/verdicts.md explains what a verdict covers. With --structure no
+    signature is verified, and the verdict says so: "good (structure only)".
     """
     check_data(output, data_dir, pinned_by(session, pin, no_pin), structure=structure, jobs=jobs)
 
@@ -81,7 +82,7 @@ def check_data(
             output.line("signatures were not verified: --structure", "warn")
         show_verdict(output, verdict)
         if verdict.is_good:
-            output.line(f"{data_dir}: verified", good=": verified")
+            output.line(f"{data_dir}: verified{verdict.level}", good=f": verified{verdict.level}")
 
     output.result(data, human)
     is_pin = any(finding.code == "pin" for finding in findings)
@@ -110,6 +111,7 @@ def _verdict_of(reports: "Sequence[Report]", pinned: PinnedKeys, identity: "HubI
             head=summary.size,
             stated_by=StatedBy.OWN_FILES,
             identity=None if number else pinned.identity,
+            signatures=Signatures.ALL if report.level == "full" else Signatures.NONE,
         )
         for number, report in enumerate(reports)
         for label, summary in sorted(report.labels.items())

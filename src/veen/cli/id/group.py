@@ -25,6 +25,7 @@ id_ = LazyGroup(
         "delegate": ("veen.cli.id.authority:delegate", "Let a device act for you, by a token that you sign."),
         "device": ("veen.cli.id.nouns:device", "Keys that act for a principal."),
         "external": ("veen.cli.id.nouns:external", "Links to accounts elsewhere."),
+        "gateway": ("veen.cli.id.gateway:gateway", "External logins: accounts of an OpenID provider."),
         "graph": ("veen.cli.id.graph:graph", "Who belongs to whom: principals, devices, accounts, groups, roles."),
         "group": ("veen.cli.id.nouns:group", "Groups of accounts within an organization."),
         "handle": ("veen.cli.id.nouns:handle", "Names of a realm for accounts and organizations."),
@@ -40,7 +41,10 @@ id_ = LazyGroup(
             "Keys on this machine",
             ("new", "list", "show", "card", "rotate", "passphrase", "export", "import", "keyring"),
         ),
-        ("Identities in the log", ("principal", "device", "context", "org", "group", "role", "handle", "external")),
+        (
+            "Identities in the log",
+            ("principal", "device", "context", "org", "group", "role", "handle", "external", "gateway"),
+        ),
         ("Questions", ("delegate", "resolve", "graph")),
     ),
 )
@@ -230,7 +234,11 @@ def card(output: Output, session: CliSession, name: str | None, text: str | None
 @click.argument("name", type=IDENTITY, required=False)
 @identity_options
 def rotate(output: Output, session: CliSession, name: str | None) -> None:
-    """Go on with a new client key. Old messages stay verifiable; capability tokens must be issued anew."""
+    """Go on with a new client key. Old messages stay verifiable, and those that wait are sent by the next command.
+
+    A client key is replaced by itself before it reaches its bounds. A token for the identity goes on with the new key;
+    one for the old client key does not fit it.
+    """
     home, name = _place(session, name)
     with home.lock(name):
         keystore = session.opened(home, name)
@@ -243,7 +251,7 @@ def rotate(output: Output, session: CliSession, name: str | None) -> None:
         "retired_client_id": before.hex(),
     }
     output.result(data)
-    output.note("tokens for the old client key do not fit the new one")
+    output.note("tokens for the old client key do not fit the new one; those for the identity do")
 
 
 @id_.verb("passphrase", "Change the passphrase of a keystore.")

@@ -19,6 +19,7 @@ Connector = Callable[["Identity", "Keyring"], "AbstractAsyncContextManager[Clien
 def connector(session: CliSession, home: "Home") -> Connector:
     """Opens a client of an identity at the hub of the session. Key bounds are the caller's business (see `Agent`)."""
     from veen.client.client import Client
+    from veen.client.send.captokens import TokenStore
     from veen.client.transport.calls import Retry
 
     settings = session.settings
@@ -39,6 +40,7 @@ def connector(session: CliSession, home: "Home") -> Connector:
             retry=Retry(seconds=settings.wait.value),
             call_seconds=settings.timeout.value,
             bounds=None,
+            tokens=TokenStore(home.tokens_fs(identity.name)),
         )
         async with client:
             yield client

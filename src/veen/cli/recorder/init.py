@@ -12,6 +12,7 @@ from veen.cli.shared.values import SIZE, SPAN
 
 if TYPE_CHECKING:
     from veen.client.home import Home
+    from veen.client.identity.identity import Identity
     from veen.products.recorder.roles import Equipped, RecorderRole
     from veen.products.recorder.setup import Wanted
 
@@ -95,7 +96,11 @@ def init(
     home = session.user_home
     roles = {name: _role(session, home, name, insecure) for name in (admin, disclosure, *producer_streams)}
     wanted = Wanted(
-        producers={roles[name].keystore.identity.client_id: streams for name, streams in producer_streams.items()},
+        producers={
+            producer: streams
+            for name, streams in producer_streams.items()
+            for producer in _producers_of(roles[name].keystore.identity)
+        },
         mapping=types,
         every_sec=every_sec,
         every_events=every_events,
@@ -141,7 +146,8 @@ def init(
 def _client_ids(session: CliSession, home: "Home", name: str) -> list[bytes]:
     """Return every client key of a producer: an identity of this machine, or one client_id in hex."""
     if home.has_identity(name):
-        return [key.client_id for key in role_of(session, home, name).keystore.identity.client_keys]
+        identity = role_of(session, home, name).keystore.identity
+        return [identity.id_sign_pk, *(key.client_id for key in identity.client_keys)]
     try:
         client_id = bytes.fromhex(name)
     except ValueError:
@@ -149,6 +155,11 @@ def _client_ids(session: CliSession, home: "Home", name: str) -> list[bytes]:
     if len(client_id) != 32:
         raise click.UsageError(f"{name!r} is neither an identity of this machine nor a client_id in 64 hex digits")
     return [client_id]
+
+
+def _producers_of(identity: "Identity") -> tuple[bytes, bytes]:
+    """Return what a producer is named by: its client key, and the principal that later keys are bound to (D-179)."""
+    return identity.client_id, identity.id_sign_pk
 
 
 def _role(session: CliSession, home: "Home", name: str, insecure: bool) -> "RecorderRole":
@@ -181,9 +192,11 @@ async def _set_up(
     connect, now = connector(session, session.user_home), int(time.time())
     chief = roles[admin]
     async with connect(chief.keystore.identity, chief.keystore.secrets.keyring) as client:
-        hub_id = client.hub_id
+        hub_id, derived = client.hub_id, client.session.takes_derived
     named = {name: (roles[name], streams) for name, streams in producers.items()}
-    equipped = equip(chief, named, roles[disclosure], ttl=ttl, hub_id=hub_id, now=now, keys_ahead=keys_ahead)
+    equipped = equip(
+        chief, named, roles[disclosure], ttl=ttl, hub_id=hub_id, now=now, keys_ahead=keys_ahead, derived=derived
+    )
     ring = chief.keystore.secrets.keyring
     try:
         async with connect(chief.keystore.identity, ring) as client:

@@ -72,11 +72,10 @@ def authority(session: "CliSession", stream: str, cap: Path | None, *, contact: 
         return None
     else:
         stream_id = session.keystore.secrets.keyring.for_stream(stream).stream_id
+        if contact:
+            return client.run(lambda inner: inner.token(stream_id))
         stored = token_store(session).usable(client.hub_id, client.client_id, stream_id, int(time.time()))
         token = stored.token
-        if contact and stored.issued_at(client.hub_id) is None:
-            authorized(session, token)
-            return token
     if stored is not None:
         _remind(session, stored)
     return token

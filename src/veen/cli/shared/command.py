@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from veen.client.identity.identity import Identity
     from veen.client.identity.keyring import Keyring
     from veen.client.identity.keystore import Keystore
+    from veen.client.identity.rotation import KeyHolder
     from veen.client.sync import SyncClient
     from veen.client.verify.pin import HubPin
     from veen.core.pin_text import PinnedKey
@@ -373,10 +374,12 @@ class CliSession:
         from veen.api.rules import rules_of
         from veen.client.client import Client
         from veen.client.errors import IdentityInUse
+        from veen.client.identity.rotation import KeystoreKeys
+        from veen.client.send.captokens import TokenStore
         from veen.client.sync import SyncClient
         from veen.client.transport.calls import Retry
 
-        def connect(home: "Home", identity: "Identity") -> SyncClient:
+        def connect(home: "Home", identity: "Identity", holder: "KeyHolder") -> SyncClient:
             return SyncClient(
                 lambda: Client.connect(
                     url,
@@ -392,13 +395,14 @@ class CliSession:
                     call_seconds=self.settings.timeout.value,
                     keys_learned=self._keep_keys,
                     **rules_of(keystore.secrets.keyring),
+                    holder=holder,
+                    tokens=TokenStore(self.home.tokens_fs(identity.name)),
                 )
             )
 
         with self.output.progress(f"connecting to {url}"):
             try:
-                self._rotate_if_due(keystore)
-                connected = connect(self.home, keystore.identity)
+                connected = connect(self.home, keystore.identity, KeystoreKeys(keystore, self._on_new_key))
             except IdentityInUse as exc:
                 connected = self._beside(exc, keystore, connect)
         self._open.enter_context(connected)
@@ -441,26 +445,22 @@ class CliSession:
 
         self.keystore.save(replace(self.keystore.secrets, keyring=keyring))
 
-    def _rotate_if_due(self, keystore: "Keystore") -> None:
-        """A client key signs for a day, and so many messages; one that capability tokens name is left to a person."""
-        from veen.client.identity.rotation import rotate_at_bounds
-
-        if (reason := rotate_at_bounds(self.home, keystore, int(time.time()))) is not None:
-            self.output.note(f"the client key had reached {reason.value} and was replaced by a new one")
+    def _on_new_key(self, identity: "Identity") -> None:
+        self.output.note("the client key was about to reach its bounds and was replaced by a new one")
 
     def _beside(
         self,
         error: "IdentityInUse",
         keystore: "Keystore",
-        connect: "Callable[[Home, Identity], SyncClient]",
+        connect: "Callable[[Home, Identity, KeyHolder], SyncClient]",
     ) -> "SyncClient":
         """Another process uses the identity: this command signs with a client key of its own, as a worker does."""
         from veen.client.errors import IdentityInUse
-        from veen.client.identity.workers import take_slot
+        from veen.client.identity.workers import SlotKeys, take_slot
 
         for slot in take_slot(self.home, keystore.identity, int(time.time())):
             with contextlib.suppress(IdentityInUse):  # yet another process was faster
-                connected = connect(slot.home, slot.identity)
+                connected = connect(slot.home, slot.identity, SlotKeys(slot))
                 self._is_beside = True
                 self.output.note(f"{error}; this command signs with a client key of its own")
                 return connected

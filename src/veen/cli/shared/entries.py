@@ -86,9 +86,12 @@ def _shown(data: Mapping[str, Any]) -> str:
         return "[sealed]"
     if data["body_hex"] is not None and data["schema"] is not None:
         from veen.client.generations.records import KEY_SCHEMAS, describe
+        from veen.core.objects.speaking import SPEAKING_SCHEMAS, describe_statement
 
         if (schema := bytes.fromhex(data["schema"])) in KEY_SCHEMAS:
             return f"[{describe(schema, bytes.fromhex(data['body_hex']))}]"
+        if schema in SPEAKING_SCHEMAS:
+            return f"[{describe_statement(schema, bytes.fromhex(data['body_hex']))}]"
     text = data["body"] if data["body"] is not None else f"hex:{data['body_hex']}"
     names = [
         str(attachment.get("name") or f"attachment {number}") for number, attachment in enumerate(data["attachments"])

@@ -54,20 +54,19 @@ def first_use(
 
     fs = PrivateFs(state)
     path = fs.root / _FIRST_USES
-    known: dict[str, str] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    if url in known:
-        say_trusted(output, url, known[url], "it was the key at the first use from here")
-        return known[url]
-    until = time.monotonic() + seconds
-    while True:
+    keys: dict[str, str] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if url in keys:
+        say_trusted(output, url, keys[url], "it was the key at the first use from here")
+        return keys[url]
+    until, claim = time.monotonic() + seconds, None
+    while claim is None:
         try:
             claim = claimed(url, ca_file, token_file, insecure_http=insecure_http)
-            break
         except NetworkError:
             if time.monotonic() >= until:
                 raise
             time.sleep(1)
-    fs.replace(_FIRST_USES, json.dumps({**known, url: claim.first_pk}, sort_keys=True).encode() + b"\n")
+    fs.replace(_FIRST_USES, json.dumps({**keys, url: claim.first_pk}, sort_keys=True).encode() + b"\n")
     say_trusted(output, url, claim.first_pk, "first use, and nobody has confirmed it")
     return claim.first_pk
 

@@ -27,9 +27,9 @@ def install(arguments: Sequence[str], operation: str, *, keep_stdout: bool) -> N
     """Have both standard streams write lines; a terminal, and with `keep_stdout` standard output, stay as they are."""
     common = common_fields(arguments, operation, os.environ)
     if not keep_stdout and not sys.stdout.isatty():
-        sys.stdout = LogLines(sys.stdout, "info", common)  # type: ignore[assignment]  # as io says of TextIOBase
+        sys.stdout = LogLines(sys.stdout, "info", common)
     if not sys.stderr.isatty():
-        sys.stderr = LogLines(sys.stderr, "warn", common)  # type: ignore[assignment]
+        sys.stderr = LogLines(sys.stderr, "warn", common)
 
 
 def common_fields(arguments: Sequence[str], operation: str, environ: Mapping[str, str]) -> dict[str, str]:

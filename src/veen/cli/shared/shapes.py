@@ -56,8 +56,9 @@ VERDICT: Final[dict[str, Any]] = {
                     "behind": {"type": "integer"},
                     "stated_by": {"type": "string"},
                     "identity": {"type": ["string", "null"]},
+                    "signatures": {"type": "string"},
                 },
-                "required": ["log", "first", "read", "head", "behind", "stated_by", "identity"],
+                "required": ["log", "first", "read", "head", "behind", "stated_by", "identity", "signatures"],
             },
         },
         "reasons": {
@@ -68,8 +69,9 @@ VERDICT: Final[dict[str, Any]] = {
                 "required": ["because", "text"],
             },
         },
+        "headline": {"type": "string"},
     },
-    "required": ["value", "compared", "reasons"],
+    "required": ["value", "compared", "reasons", "headline"],
 }
 
 # The meaning of a field, wherever it stands: one name has one meaning in all commands.
@@ -79,6 +81,8 @@ _MEANINGS: Final = {
     "auth_ref": "the id of the capability token that the message was written with",
     "author": "who wrote it",
     "because": "the kind of the reason: evidence, coverage, policy, derived or effect",
+    "headline": "the value of the verdict, with the level if not all signatures were verified",
+    "signatures": "how many signatures were verified, or a number of them",
     "behind": "entries up to the stated head that were not compared",
     "body": "what the message says, if it is text",
     "body_hex": "what the message says, if it is no text",

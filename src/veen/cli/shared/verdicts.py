@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from veen.cli.shared.output import Exit, Fail, Output
-from veen.core.verdict import Because, Coverage, Outcome, Verdict
+from veen.core.verdict import Because, Coverage, Outcome, Signatures, Verdict
 
 _MANY: Final = 12  # logs that a terminal gets a row each for
 _STYLES: Final = {Outcome.GOOD: "good", Outcome.BAD: "bad", Outcome.INCOMPLETE: "warn"}
@@ -25,7 +25,7 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
 def show_verdict(output: Output, verdict: Verdict) -> None:
     """Print the verdict for people and pipes: the value, what was compared, and the reasons."""
     value = verdict.value
-    output.line(f"verdict: {value.value}", _STYLES[value])
+    output.line(f"verdict: {verdict.headline}", _STYLES[value])
     for row in verdict.compared[:_MANY]:
         output.line(f"  compared {_row(row)}")
     if len(verdict.compared) > _MANY:
@@ -44,7 +44,8 @@ def _row(row: Coverage) -> str:
     head = "no stated head" if row.head is None else f"head {row.head} stated by {row.stated_by.value}"
     key = "keys not pinned" if row.identity is None else f"under {row.identity}"
     extent = f"read up to {row.read}" if row.first == 1 else f"read {row.first} to {row.read}"
-    return f"{row.log}: {extent}, {head}, {key}"
+    signatures = "" if row.signatures is Signatures.ALL else f", signatures: {row.signatures.value}"
+    return f"{row.log}: {extent}, {head}, {key}{signatures}"
 
 
 def end_by(verdict: Verdict, what: str, *, code: str | None = None, hint: str | None = None) -> None:

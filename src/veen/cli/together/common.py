@@ -1,11 +1,10 @@
 """What commands about shared streams have in common: the token that a hub asks for, announcements, refusals."""
 
 import re
-import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from veen.cli.shared.authority import authority, token_store
+from veen.cli.shared.authority import authority
 from veen.cli.shared.output import Fail
 
 if TYPE_CHECKING:
@@ -29,8 +28,7 @@ def allow_writing(session: "CliSession", stream_id: bytes) -> None:
     """Show the hub a token for a stream that is given by its id, if it asks for one; TokenMissing if there is none."""
     client = session.client()
     if client.status().capability_gating:
-        token = token_store(session).usable(client.hub_id, client.client_id, stream_id, int(time.time()))
-        client.authorize(token.token)
+        client.run(lambda inner: inner.token(stream_id))
 
 
 def announce_card(session: "CliSession", stream: str) -> "Sent":

@@ -163,7 +163,8 @@ def _keys(session: CliSession, stream: str, *, read: bool, history: bool) -> "li
 
 
 def _token(session: CliSession, streams: tuple[str, ...], card: "IdentityCard | None", ttl: int) -> "CapToken | None":
-    """A token for the client key on the card, where the hub asks for one; also for the inboxes of both sides."""
+    """A token for the identity on the card, where the hub asks for one; also for inboxes and for its own stream."""
+    from veen.client.identity.identity import principal_stream
     from veen.client.personal import inbox_id
     from veen.client.send.captokens import issue
 
@@ -173,13 +174,20 @@ def _token(session: CliSession, streams: tuple[str, ...], card: "IdentityCard | 
     if card is None:
         raise Fail(
             "E.LOCAL.TOKEN",
-            "the hub asks writers for a capability token, and a token is for one client key",
+            "the hub asks writers for a capability token, and a token is for one identity",
             "an invitation by code is for somebody whose card is not known yet",
             "invite by card (`veen invite STREAM --for NAME`), or to read only: `veen invite STREAM --code --read`",
         )
     identity = session.keystore.identity
     ids = [client.keyring.for_stream(stream).stream_id for stream in streams]
-    return issue(identity.id_sign, card, [*ids, inbox_id(card.id_sign_pk), inbox_id(identity.id_sign_pk)], ttl=ttl)
+    # For the identity itself, where the hub lets it derive tokens for its client keys: those change every day.
+    subject = card.id_sign_pk if client.run(_takes_derived) else card.client_id
+    ids += [inbox_id(card.id_sign_pk), inbox_id(identity.id_sign_pk), principal_stream(card.id_sign_pk)]
+    return issue(identity.id_sign, subject, ids, ttl=ttl)
+
+
+async def _takes_derived(client: "Client") -> bool:
+    return client.session.takes_derived
 
 
 def _hand_over(
@@ -338,7 +346,7 @@ def _ask_hub(identity: "Identity", opened: "Invitation", now: int) -> "tuple[byt
             opened.check(max(now, hub.hub_now()))  # the hub's clock counts as well
             grant = None
             if opened.token is not None:
-                grant = await Grants(hub, identity.client_id).authorize(opened.token)
+                grant = await Grants(hub, identity).authorize(opened.token)
             return hub.hub_id, grant
         finally:
             await transport.aclose()

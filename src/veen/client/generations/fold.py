@@ -10,7 +10,10 @@ by any author (the law in tests/client/test_generation_laws.py):
     hand-over        counts for the present generation only: a reader who was removed stays removed until a newer
                      hand-over or generation names her
     enrolment        uses up the invitation, which only a hand-over opens
-    author card      the first card of a client key counts, and only if that key sent it
+    change of owner  as a hand-over; from then on records count that the new key signed, and no others. A key that was
+                     the owner's once never is again
+    author card      the first card or binding of a client key counts; a card only if that key sent it, and a binding
+                     by another identity than that of an earlier card does not (D-179)
 """
 
 from collections.abc import Iterator
@@ -22,6 +25,7 @@ from veen.client.generations.records import (
     GENERATION_SCHEMA,
     JOIN_SCHEMA,
     MAX_WRAPS,
+    OWNER_SCHEMA,
     SHRED_SCHEMA,
     WRAP_SCHEMA,
     AuthorCard,
@@ -29,6 +33,7 @@ from veen.client.generations.records import (
     HandOver,
     KeyGeneration,
     KeyShred,
+    OwnerChange,
     WrappedKey,
     open_back,
     wrap_id,
@@ -40,6 +45,7 @@ from veen.core.crypto import x25519
 from veen.core.errors import FormatError, SignatureError
 from veen.core.event import Event
 from veen.core.objects.card import CARD_SCHEMA
+from veen.core.objects.speaking import SPEAKS_SCHEMA, SpeaksBinding
 from veen.core.wire import LEFT_OUT_EMPTY, Bytes32, Length, Map, Part, Size, Uint
 
 GRACE_SEC: Final = 600  # after a new generation, what is sealed to an older one still counts for so long
@@ -114,8 +120,16 @@ class KeyState(Map, kind="key state"):
     authors: Annotated[tuple[AuthorKey, ...], Length(0, MAX_AUTHORS)] = ()
     cursors: Annotated[tuple[LabelCursor, ...], Length(0, MAX_AUTHORS)] = ()
     number: Uint | None = None  # the greatest number of a record of the owner; None if none had one
-    used: Annotated[tuple[Bytes32, ...], Length(0, _MAX_USED), LEFT_OUT_EMPTY] = ()  # digests of those without a number
+    used: Annotated[
+        tuple[Bytes32, ...], Length(0, _MAX_USED), LEFT_OUT_EMPTY
+    ] = ()  # digests of those without a number, and former keys of the owner
     wrapped_for: Annotated[tuple[Annotated[bytes, Size(8)], ...], Length(0, MAX_WRAPS), LEFT_OUT_EMPTY] = ()
+    new_owner_pk: Bytes32 | None = None  # the owner's key, if it is no longer `owner_pk`, which the control key goes by
+
+    @property
+    def owner(self) -> bytes:
+        """The key that signs records of the owner now."""
+        return self.owner_pk if self.new_owner_pk is None else self.new_owner_pk
 
     @property
     def newest(self) -> Announced | None:
@@ -163,7 +177,7 @@ class KeyState(Map, kind="key state"):
 
         Releases before D-182 counted a repeated hand-over, so that a reader who had been removed was given new keys.
         """
-        named = {wrap_id(card) for card in self.members} | {bytes.fromhex(card_id_of(self.owner_pk))}
+        named = {wrap_id(card) for card in self.members} | {bytes.fromhex(card_id_of(self.owner))}
         return tuple(card_id for card_id in self.wrapped_for if card_id not in named)
 
     def cursor(self, label: bytes) -> int:
@@ -187,7 +201,7 @@ def is_stale(generations: "list[Announced] | tuple[Announced, ...]", gen: int, t
     return False
 
 
-KeyRecord = KeyGeneration | HandOver | Enrolment | KeyShred | AuthorCard
+KeyRecord = KeyGeneration | HandOver | Enrolment | KeyShred | OwnerChange | AuthorCard | SpeaksBinding
 
 
 @dataclass(slots=True)
@@ -206,8 +220,11 @@ class KeyFold:
     authors: dict[bytes, bytes] = field(default_factory=dict)  # id_sign_pk by client_id
     cursors: dict[bytes, int] = field(default_factory=dict)  # stream_seq by label, the newest last
     number: int | None = None
-    used: set[bytes] = field(default_factory=set)  # digests of the owner's records without a number
+    used: set[bytes] = field(
+        default_factory=set
+    )  # digests of the owner's records without a number, and her former keys
     wrapped_for: tuple[bytes, ...] = ()  # card ids of the newest generation's record
+    new_owner_pk: bytes | None = None
     changes: int = 0
     steps: int = 0  # entries that were read
 
@@ -225,6 +242,7 @@ class KeyFold:
             number=state.number,
             used=set(state.used),
             wrapped_for=state.wrapped_for,
+            new_owner_pk=state.new_owner_pk,
         )
 
     def state(self) -> KeyState:
@@ -241,7 +259,13 @@ class KeyFold:
             number=self.number,
             used=tuple(sorted(self.used)),
             wrapped_for=self.wrapped_for,
+            new_owner_pk=self.new_owner_pk,
         )
+
+    @property
+    def owner(self) -> bytes:
+        """The key that signs records of the owner now."""
+        return self.owner_pk if self.new_owner_pk is None else self.new_owner_pk
 
     @property
     def gen(self) -> int:
@@ -260,6 +284,8 @@ class KeyFold:
         """Take over a record that `record_of` returned for `event`; return True if it counts."""
         if isinstance(record, AuthorCard):
             return self._add_author(event.client_id, record.card.id_sign_pk)
+        if isinstance(record, SpeaksBinding):
+            return self._add_author(record.client_id, record.principal_pk)
         if isinstance(record, Enrolment):
             return self._enrol(record, event)
         if not self._use(record):
@@ -269,19 +295,21 @@ class KeyFold:
             return self._announce(record, event)
         if isinstance(record, HandOver):
             return self._hand_over(record)
+        if isinstance(record, OwnerChange):
+            return self._change_owner(record)
         if record.gen >= self.gen or record.gen in self.shredded:  # the generation in use is rotated first
             return False
         self.shredded[record.gen] = ShreddedGeneration(gen=record.gen)
         return True
 
-    def _use(self, record: KeyGeneration | HandOver | KeyShred) -> bool:
+    def _use(self, record: KeyGeneration | HandOver | KeyShred | OwnerChange) -> bool:
         """Use up the number or the digest of an owner's record; return False if that was done before."""
         if record.number is not None:
             if record.number <= (self.number or 0):
                 return False
             self.number = record.number
             return True
-        if isinstance(record, KeyGeneration):
+        if isinstance(record, KeyGeneration | OwnerChange):
             return True  # its gen is a number as well
         digest = record.signing_digest()
         if digest in self.used or len(self.used) >= _MAX_USED:
@@ -319,6 +347,14 @@ class KeyFold:
         if record.invite_pk is not None and len(self.invites) < _MAX_MEMBERS:
             invite = OpenInvite(invite_pk=record.invite_pk, gen=record.gen, expires_at=record.expires_at or 0)
             self.invites[record.invite_pk] = invite
+        return True
+
+    def _change_owner(self, record: OwnerChange) -> bool:
+        """A key that was the owner's once never is again: its records of before would count when they are repeated."""
+        if record.new_owner_pk in self.used or record.new_owner_pk in (self.owner, self.owner_pk):
+            return False
+        self.used.add(record.owner_pk)
+        self.new_owner_pk = record.new_owner_pk
         return True
 
     def _enrol(self, record: Enrolment, event: Event) -> bool:
@@ -359,6 +395,12 @@ def _record_of(stream: KeyState | KeyFold, event: Event) -> KeyRecord | None:
         author = AuthorCard.from_bytes(body)
         author.card.verify()
         return author if author.card.client_id == event.client_id else None
+    if schema == SPEAKS_SCHEMA:
+        binding = SpeaksBinding.from_bytes(body)
+        if binding.stream_id != stream.stream_id or not binding.has_legal_lifetime:
+            return None
+        binding.verify()
+        return binding
     if schema == JOIN_SCHEMA:
         enrolment = Enrolment.from_bytes(body)
         enrolment.check_signed_by(enrolment.invite_pk)
@@ -368,19 +410,20 @@ def _record_of(stream: KeyState | KeyFold, event: Event) -> KeyRecord | None:
     if kind is None:
         return None
     record = kind.from_bytes(body)
-    if (record.stream_id, record.owner_pk) != (stream.stream_id, stream.owner_pk):
+    if (record.stream_id, record.owner_pk) != (stream.stream_id, stream.owner):
         return None
-    record.check_signed_by(stream.owner_pk)
+    record.check_signed_by(stream.owner)
     if isinstance(record, HandOver):
         for card in record.cards:
             card.verify()
     return record
 
 
-_OWNERS: Final[dict[bytes, type[KeyGeneration] | type[HandOver] | type[KeyShred]]] = {
+_OWNERS: Final[dict[bytes, type[KeyGeneration] | type[HandOver] | type[KeyShred] | type[OwnerChange]]] = {
     GENERATION_SCHEMA: KeyGeneration,
     WRAP_SCHEMA: HandOver,
     SHRED_SCHEMA: KeyShred,
+    OWNER_SCHEMA: OwnerChange,
 }
 
 
@@ -393,7 +436,7 @@ def apply(state: KeyState, event: Event, record: KeyRecord) -> KeyState:
 
 def learn(ring: Keyring, state: KeyState | KeyFold, record: KeyRecord, identity: Identity) -> Keyring:
     """Return the keyring of a member after a record that counts in `state`: keys of a generation, or one is gone."""
-    if isinstance(record, AuthorCard | Enrolment):
+    if isinstance(record, AuthorCard | SpeaksBinding | Enrolment | OwnerChange):
         return ring
     forgotten = _forgotten(state)
     if isinstance(record, KeyShred):

@@ -202,5 +202,6 @@ class KeyFollower:
 
 
 def _note(hub_id: bytes, stream_id: bytes) -> str:
-    # "keys-" is the name of earlier releases, in whose states a repeated record may have counted: read the log again.
-    return f"keys2-{hub_id.hex()[:16]}-{stream_id.hex()}"
+    # "keys-" and "keys2-" are the names of earlier releases, in whose states a repeated record may have counted, or no
+    # change of owner and no binding: read the log again.
+    return f"keys3-{hub_id.hex()[:16]}-{stream_id.hex()}"

@@ -38,10 +38,9 @@ class Rotated:
 async def owned(client: Client, identity: Identity, stream: Stream) -> tuple[StreamKeys, KeyState]:
     """The newest keys and the state of a stream of ours; NotOwner if it is not."""
     keys = client.keyring.for_stream(stream)
-    if keys.owner_pk != identity.id_sign_pk:
+    state = None if keys.owner_pk is None else await client.key_state(stream)
+    if state is None or state.owner != identity.id_sign_pk:
         raise NotOwner(str(keys))
-    state = await client.key_state(stream)
-    assert state is not None  # noqa: S101 - the stream has an owner
     return client.keyring.for_stream(stream), state
 
 
@@ -61,7 +60,7 @@ def next_generation(
     """
     if len(members) >= records.MAX_WRAPS:
         raise LimitError("readers of a stream", len(members) + 1, records.MAX_WRAPS)
-    fresh = StreamKeys.create(f"hex:{current.stream_id.hex()}", owner_pk=identity.id_sign_pk, random=random)
+    fresh = StreamKeys.create(f"hex:{current.stream_id.hex()}", owner_pk=current.owner_pk, random=random)
     keys = replace(fresh, gen=current.generation + 1, name=current.name)
     cards = [identity.card(), *(card for card in members if card.id_sign_pk != identity.id_sign_pk)]
     return keys, records.KeyGeneration.issue(
@@ -86,7 +85,7 @@ async def rotate(
     staying = tuple(card for card in state.members if card.id_sign_pk not in without)
     removed = tuple(card for card in state.members if card.id_sign_pk in without)
     keys, record = next_generation(identity, current, staying, number=state.next_number, reason=reason, history=history)
-    sent = await _publish(client, current, identity.id_sign_pk, record.to_bytes(), records.GENERATION_SCHEMA)
+    sent = await _publish(client, current, state.owner_pk, record.to_bytes(), records.GENERATION_SCHEMA)
     after = await client.key_state(stream)
     if after is None or after.newest is None or after.newest.pk != keys.reader_pk:
         raise GenerationRefused(f"another generation {keys.generation} of {current} was announced first: run it again")
@@ -119,7 +118,7 @@ async def hand_over(
             invite_pk=invite_pk,
             expires_at=expires_at,
         )
-        sent = await _publish(client, current, identity.id_sign_pk, record.to_bytes(), records.WRAP_SCHEMA)
+        sent = await _publish(client, current, state.owner_pk, record.to_bytes(), records.WRAP_SCHEMA)
         _, after = await owned(client, identity, stream)
         invites = {invite.invite_pk for invite in after.invites}
         if set(cards) <= set(after.members) and (invite_pk is None or invite_pk in invites):
@@ -148,9 +147,20 @@ async def shred(
             f"generation {leading} first, or have readers asked all the same: --weak"
         )
     record = records.KeyShred.issue(identity.id_sign, current.stream_id, gen, number=state.next_number, reason=reason)
-    sent = await _publish(client, current, identity.id_sign_pk, record.to_bytes(), records.SHRED_SCHEMA)
+    sent = await _publish(client, current, state.owner_pk, record.to_bytes(), records.SHRED_SCHEMA)
     after = await client.key_state(stream)
     if after is None or not after.is_forgotten(gen):
+        raise GenerationRefused(f"another device of yours changed the keys of {current} first: run it again")
+    return sent
+
+
+async def change_owner(client: Client, identity: Identity, stream: Stream, new: SigningKey) -> Sent:
+    """Announce that `new` is the owner's key from here on; records of the present key then count no more."""
+    current, state = await owned(client, identity, stream)
+    record = records.OwnerChange.issue(identity.id_sign, new, current.stream_id, number=state.next_number)
+    sent = await _publish(client, current, state.owner_pk, record.to_bytes(), records.OWNER_SCHEMA)
+    after = await client.key_state(stream)
+    if after is None or after.owner != new.public:
         raise GenerationRefused(f"another device of yours changed the keys of {current} first: run it again")
     return sent
 

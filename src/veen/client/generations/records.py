@@ -4,13 +4,15 @@
     veen.keys.wrap.v1         a hand-over of a generation that exists: to cards, or to whoever has an invitation
     veen.keys.join.v1         the holder of an invitation names the card that it was used for
     veen.keys.shred.v1        the secret key of a generation is to be forgotten by all
+    veen.keys.owner.v1        another key is the owner's from here on
     veen.card.v1              the author of this message is the identity on the card in it
+    veen.speaks.v1            a client key is that of a principal, whoever sent the message (D-179)
 
-The first four count only with the signature of the stream's owner, or of the invitation that the owner signed. The
-owner numbers her records, and the number is inside the signature: a record that is repeated later, by anybody, has a
-number that was used, and changes nothing. The numbers belong to the stream and not to a key, so that they continue if
-the owner's key changes (`veen.keys.owner.v1`, reserved). Records of earlier releases have no number; each counts once,
-by its digest.
+The first four, and the change of owner, count only with the signature of the stream's owner, or of the invitation
+that the owner signed. The owner numbers her records, and the number is inside the signature: a record that is
+repeated later, by anybody, has a number that was used, and changes nothing. The numbers belong to the stream and not
+to a key, so that they continue if the owner's key changes, which the old key and the new one sign. The control key
+stays that of the first owner. Records of earlier releases have no number; each counts once, by its digest.
 
 Secret keys are wrapped for the long-term key of a card, each for itself; the secret key of a generation is never sealed
 to the public key of another one (D-182): a hand-over wraps exactly the generations that its reader gets. Records of
@@ -26,7 +28,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Annotated, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.identity import Random
@@ -37,6 +39,15 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FormatError, InvalidKeyError, OpenError, SignatureError
 from veen.core.hashing import Ht, u64be
 from veen.core.objects.card import CARD_SCHEMA, CardRecord
+from veen.core.objects.speaking import (
+    PRINCIPAL_NEXT_SCHEMA,
+    SPEAKING_SCHEMAS,
+    SPEAKS_END_SCHEMA,
+    SPEAKS_SCHEMA,
+    PrincipalNext,
+    SpeaksBinding,
+    SpeaksEnd,
+)
 from veen.core.schema_id import schema_id
 from veen.core.wire import LEFT_OUT_EMPTY, Bytes32, Bytes64, Length, Map, Part, Size, Uint
 
@@ -44,7 +55,9 @@ GENERATION_SCHEMA: Final = schema_id("veen.keys.generation.v1")
 WRAP_SCHEMA: Final = schema_id("veen.keys.wrap.v1")
 JOIN_SCHEMA: Final = schema_id("veen.keys.join.v1")
 SHRED_SCHEMA: Final = schema_id("veen.keys.shred.v1")
-KEY_SCHEMAS: Final = frozenset((GENERATION_SCHEMA, WRAP_SCHEMA, JOIN_SCHEMA, SHRED_SCHEMA, CARD_SCHEMA))
+OWNER_SCHEMA: Final = schema_id("veen.keys.owner.v1")
+_OWN_SCHEMAS: Final = (GENERATION_SCHEMA, WRAP_SCHEMA, JOIN_SCHEMA, SHRED_SCHEMA, OWNER_SCHEMA, CARD_SCHEMA)
+KEY_SCHEMAS: Final = SPEAKING_SCHEMAS.union(_OWN_SCHEMAS)
 
 MAX_WRAPS: Final = 8_192  # of one message: about 800 KB
 _MAX_CARDS: Final = 1_024
@@ -78,6 +91,18 @@ def describe(schema: bytes, body: bytes) -> str:
             return f"keys: {Enrolment.from_bytes(body).card.name} joined by invitation"
         if schema == SHRED_SCHEMA:
             return f"keys: generation {KeyShred.from_bytes(body).gen} is shredded"
+        if schema == OWNER_SCHEMA:
+            return f"keys: the owner's key is {OwnerChange.from_bytes(body).new_owner_pk.hex()}"
+        if schema == SPEAKS_SCHEMA:
+            binding = SpeaksBinding.from_bytes(body)
+            return f"key {binding.client_id.hex()} speaks for {binding.principal_pk.hex()} until {binding.not_after}"
+        if schema == SPEAKS_END_SCHEMA:
+            ended = SpeaksEnd.from_bytes(body)
+            keys = "all keys" if ended.client_id is None else f"key {ended.client_id.hex()}"
+            return f"{keys} of {ended.principal_pk.hex()}: ended" + (f": {ended.reason}" if ended.reason else "")
+        if schema == PRINCIPAL_NEXT_SCHEMA:
+            following = PrincipalNext.from_bytes(body)
+            return f"principal {following.new.hex()} takes the place of {following.old.hex()}"
         return f"card of {AuthorCard.from_bytes(body).card.name}"
     except FormatError as exc:
         return f"a message about keys that cannot be read: {exc}"
@@ -348,6 +373,48 @@ class KeyShred(_Signed, kind="key shredding"):
             number=number,
         )
         return replace(unsigned, sig=owner.sign(unsigned.signing_digest()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerChange(Map, kind="key owner"):
+    """`new_owner_pk` is the key of the stream's owner from here on; both keys sign.
+
+    Also the readers stay: who shall not read on is removed by the next generation.
+    """
+
+    stream_id: Bytes32
+    owner_pk: Bytes32  # the key that the owner has had until now
+    new_owner_pk: Bytes32
+    number: Uint  # as in KeyGeneration
+    sig: Bytes64
+    sig_new: Bytes64
+
+    @classmethod
+    def issue(cls, owner: SigningKey, new: SigningKey, stream_id: bytes, *, number: int) -> Self:
+        unsigned = cls(
+            stream_id=stream_id,
+            owner_pk=owner.public,
+            new_owner_pk=new.public,
+            number=number,
+            sig=bytes(64),
+            sig_new=bytes(64),
+        )
+        digest = unsigned.signing_digest()
+        return replace(unsigned, sig=owner.sign(digest), sig_new=new.sign(digest))
+
+    def signing_digest(self) -> bytes:
+        """Return the hash of all fields but the signatures."""
+        signatures = {_key_of_sig(OwnerChange), _key_of_sig(OwnerChange) + 1}
+        tree: Any = self.to_tree()
+        return Ht("veen/keys-owner", cbor.encode({key: value for key, value in tree.items() if key not in signatures}))
+
+    def check_signed_by(self, public: bytes) -> None:
+        """Raise SignatureError unless this key and the new one signed it."""
+        digest = self.signing_digest()
+        if not ed25519.verify(public, digest, self.sig):
+            raise SignatureError(f"{self.KIND}: sig does not verify")
+        if not ed25519.verify(self.new_owner_pk, digest, self.sig_new):
+            raise SignatureError(f"{self.KIND}: sig_new does not verify")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

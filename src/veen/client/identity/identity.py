@@ -16,6 +16,7 @@ from veen.client.errors import NameInvalid
 from veen.client.identity.card import IdentityCard, card_id_of
 from veen.core.crypto import x25519
 from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
+from veen.core.hashing import Ht
 
 Random = Callable[[int], bytes]
 
@@ -28,6 +29,11 @@ def check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise NameInvalid(name)
     return name
+
+
+def principal_stream(id_sign_pk: bytes) -> bytes:
+    """Return the id of the stream in which an identity keeps records of its devices (ID §4.1)."""
+    return Ht("id/stream/principal", id_sign_pk)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

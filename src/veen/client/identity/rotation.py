@@ -1,25 +1,53 @@
-"""When a client key must be replaced, and how that is done so that a crash loses nothing (KEX1+ 4.1, D-102a).
+"""Client keys that rotate by themselves, so that a crash loses and doubles nothing (KEX1+ 4.1, D-102a, D-179).
 
-The bounds are checked before a message is signed. Nothing rotates by itself: a capability token names one client key
-(D-49), so whoever uses the client decides whether to refuse or to rotate.
+A client key signs for a day and 65,536 messages a label, or less where the hub says so. `KeyRotation.ready` is asked
+before messages are sealed; 300 s and 64 messages before a bound it goes on with a new key:
+
+    1. the new key and a new prekey are kept, durably (`KeyHolder`)
+    2. where the hub asks for tokens, one for the new key is derived from that of the principal (`Grants.token`)
+    3. the label gets a new writer, which begins at client_seq 1
+    4. the first message of the new key in a stream is a `veen.speaks.v1`: the members learn whose key it is
+
+Each step is found done or not done by a client that starts again. What waits under an earlier key is sent again byte
+for byte; if the hub takes that key no more and the log does not have the message, the new key seals what it says, once.
+
+A token that names the client key itself binds the identity to this key (D-49): then the bound is an error.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
-from veen.client.errors import LocalError, RotationDue, StateDamaged
-from veen.client.home import Home
-from veen.client.identity.identity import Identity
+from veen.client.errors import RotationDue, TokenExpired, TokenMissing
+from veen.client.identity.identity import Identity, principal_stream
+from veen.client.identity.keyring import StreamKeys
 from veen.client.identity.keystore import Keystore
-from veen.client.send.captokens import TokenStore
-from veen.client.state import StateStore
+from veen.client.send.grants import Grants
+from veen.client.send.sealing import Draft
+from veen.client.send.writing import Heir, Sent, Writer
+from veen.client.session import HubSession
+from veen.client.state import LabelState, StateStore
+from veen.client.verify.labels import Labels, Target
+from veen.core import cbor
 from veen.core.errors import LimitError, MalformedError
+from veen.core.hashing import Ht
+from veen.core.objects.speaking import MAX_SPEAKS_SEC, SPEAKS_SCHEMA, SpeaksBinding
+from veen.core.schema_id import schema_id
 
 MAX_LIFETIME_SEC: Final = 86_400
 MAX_MSGS_PER_LABEL: Final = 65_536
+SPARE_SEC: Final = 300  # before a bound the key is replaced: no message is admitted after its binding has ended
+SPARE_MSGS: Final = 64
+DEVICE_SCHEMA: Final = schema_id("id.device.v1")
 _KEX0_MSGS: Final = 256
+_EARLY_SEC: Final = 300  # a binding counts from before the key, as clocks differ
+_PART: Final = 4  # of a bound that is very low, this part is spared at most
+
+LOG: Final = logging.getLogger("veen")
 
 
 class RotationReason(Enum):
@@ -53,6 +81,19 @@ class RotationBounds:
             return cls(max_client_id_lifetime_sec=min(epoch_sec, MAX_LIFETIME_SEC))
         return cls(max_msgs_per_client_id_per_label=_KEX0_MSGS)
 
+    def at_hub(self, session: HubSession) -> "RotationBounds":
+        """Return the lesser of these bounds and those that the hub states."""
+        names = [reason.value for reason in RotationReason]
+        return RotationBounds(**{name: session.key_bound(name, getattr(self, name)) for name in names})
+
+    def early(self) -> "RotationBounds":
+        """Return the bounds at which a key is replaced: a while before the hub would refuse it."""
+        lifetime, most = self.max_client_id_lifetime_sec, self.max_msgs_per_client_id_per_label
+        return RotationBounds(
+            max_client_id_lifetime_sec=max(lifetime - min(SPARE_SEC, lifetime // _PART), 1),
+            max_msgs_per_client_id_per_label=max(most - min(SPARE_MSGS, most // _PART), 1),
+        )
+
 
 DEFAULT_BOUNDS: Final = RotationBounds()
 
@@ -77,54 +118,293 @@ def check_bounds(
         raise RotationDue(f"the client key {identity.client_id.hex()[:16]}… has reached {reason.value}")
 
 
-def rotate_identity(home: Home, keystore: Keystore, now: int) -> Identity:
-    """Replace the client key, durably, while nobody uses the identity.
-
-    Not while messages wait for their receipts: they are signed by the old key, and only a client that still uses it
-    would send them again.
-    """
-    with StateStore.open(home, keystore.identity.name) as store:
-        waiting = sum(len(state.pending) for state in store.unfinished())
-        if waiting:
-            raise LocalError(
-                f"{waiting} messages still wait for their receipts: `veen resync STREAM` settles them first"
-            )
-        return keystore.rotate(now)
+def binding_of(identity: Identity, stream_id: bytes, created_at: int) -> SpeaksBinding:
+    """Bind the client key to the identity in a stream, for as long as it may sign and ten minutes more."""
+    not_before = max(created_at - _EARLY_SEC, 0)
+    return SpeaksBinding.issue(
+        identity.id_sign,
+        identity.client_key.key,
+        stream_id=stream_id,
+        not_before=not_before,
+        not_after=not_before + MAX_SPEAKS_SEC,
+    )
 
 
-def rotate_if_due(home: Home, keystore: Keystore, now: int, *, is_spent: bool = False) -> bool:
-    """Replace a client key that is too old, or `is_spent`; False if it stays.
+class KeyHolder(Protocol):
+    """Whoever keeps the client keys of a connected client, and has the lock of its identity."""
 
-    One that capability tokens name stays: they would be lost with it (D-49), so a person decides.
-    """
-    identity = keystore.identity
-    if not is_spent and needs_rotation(identity, {}, now) is None:
-        return False
-    tokens = TokenStore(home.tokens_fs(identity.name)).all()
-    if any(entry.token.subject_pk == identity.client_id for entry in tokens):
-        return False
-    rotate_identity(home, keystore, now)
-    return True
+    @property
+    def issues_tokens(self) -> bool:
+        """True if the identity issues tokens for its client keys itself where it holds none."""
+        ...
+
+    def next_key(self, now: int) -> Identity:
+        """Return the identity with a new client key, which is on disk."""
+        ...
 
 
-def rotate_at_bounds(
-    home: Home, keystore: Keystore, now: int, bounds: RotationBounds = DEFAULT_BOUNDS
-) -> RotationReason | None:
-    """Replace a client key that has reached a bound, in time or in messages of a label; why, or None if it stays.
+@dataclass(frozen=True, slots=True)
+class KeystoreKeys:
+    """The client keys in a keystore. `changed` is told each new identity."""
 
-    One that capability tokens name stays: they would be lost with it (D-49). So does one under which messages wait for
-    their receipts: only a client that still uses it sends them again.
-    """
-    identity = keystore.identity
-    with StateStore.open(home, identity.name) as store:
+    keystore: Keystore
+    changed: Callable[[Identity], None] = lambda identity: None
+    issues_tokens: bool = False
+
+    def next_key(self, now: int) -> Identity:
+        identity = self.keystore.rotate(now)
+        self.changed(identity)
+        return identity
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """How to seal the next messages of a label."""
+
+    writer: Writer
+    auth_ref: bytes | None
+    first: tuple[Draft, ...]  # to be sent before them, in the same batch
+    room: int  # messages that the client key may still sign here, those of `first` included
+    late: Mapping[int, Sent] = field(default_factory=dict)  # by number of a draft that an earlier call left open
+
+
+class KeyRotation:
+    """The client key of one connected client. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        session: HubSession,
+        labels: Labels,
+        store: StateStore,
+        grants: Grants,
+        identity: Identity,
+        holder: KeyHolder | None,
+        bounds: RotationBounds | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """Without `holder` the key is not replaced, and without `bounds` it has none."""
+        self._session, self._labels, self._store, self._grants = session, labels, store, grants
+        self.identity = identity  # replaced under `_turning`
+        self._holder, self._own_bounds, self._clock = holder, bounds, clock
+        self._turning = asyncio.Lock()
+        self._bound: set[bytes] | None = None  # streams in which the client key was bound; None: not looked up yet
+
+    async def ready(
+        self,
+        target: Target,
+        auth_ref: bytes | None,
+        count: int = 1,
+        *,
+        control: StreamKeys | None = None,
+        once: Sequence[Draft] = (),
+        whole: bool = False,
+    ) -> Ready:
+        """Prepare to seal `count` messages for a label: with the present client key, or with the next one if it is due.
+
+        RotationDue if the key may not sign them and cannot be replaced. A key that can be replaced may have room for
+        fewer, unless they go together (`whole`). `control` is the key of the stream's messages about keys. What an
+        earlier client key left open here is settled first; of the drafts `once`, those that were among it are not sent
+        again.
+        """
+        writer = await self._labels.writer(target)
+        may_rotate = False
+        if (reason := self._due(writer, count)) is not None:
+            may_rotate = await self._may_rotate(target)
+        if may_rotate and (whole or self._due(writer, 1) is not None):
+            await self.rotate(self.identity.client_id, reason)
+            writer = await self._labels.writer(target)
+        if target.stream_id is not None:
+            auth_ref = await self._grants.current(target.stream_id, auth_ref)
+        heir = Heir(writer, auth_ref, target.seal_to, await self._introduction(target, control))
+        introduces = bool(heir.first)
+        late = await self._settle_retired(target, heir, once)
+        if introduces and not heir.first:
+            await self.introduced(target)
+        room = self._room(writer, early=may_rotate and not whole)
+        if room < len(heir.first) + (1 if may_rotate and not whole else count):
+            most = RotationReason.MESSAGES.value
+            raise RotationDue(f"the client key {self.identity.client_id.hex()[:16]}… has reached {most}")
+        return Ready(writer, auth_ref, heir.first, room, late)
+
+    # --- when ------------------------------------------------------------------------------------------
+
+    def _bounds(self) -> RotationBounds | None:
+        return None if self._own_bounds is None else self._own_bounds.at_hub(self._session)
+
+    def _due(self, writer: Writer, count: int) -> RotationReason | None:
+        """Return why the key is to be replaced before it signs `count` more messages on a label, or None."""
+        bounds = self._bounds()
+        if bounds is None:
+            return None
+        counts = {writer.label: writer.next_seq - 1 + count - 1}
+        return needs_rotation(self.identity, counts, int(self._clock()), bounds.early())
+
+    def _room(self, writer: Writer, *, early: bool) -> int:
+        """Return how many messages the client key may sign on a label, or signs before it is replaced."""
+        bounds = self._bounds()
+        if bounds is None:
+            return MAX_MSGS_PER_LABEL
+        signed = writer.next_seq - 1
+        check_bounds(self.identity, {writer.label: signed}, int(self._clock()), bounds)
+        if early:
+            bounds = bounds.early()
+        return bounds.max_msgs_per_client_id_per_label - signed
+
+    async def _may_rotate(self, target: Target) -> bool:
+        """Return True if the next key can be kept, and could write to the stream."""
+        if self._holder is None:
+            return False
+        return target.stream_id is None or await self._grants.may_follow(target.stream_id)
+
+    async def in_time(self, stream_id: bytes) -> None:
+        """Replace a client key that is too old before a token is found for it."""
+        bounds = self._bounds()
+        if bounds is None or self._holder is None:
+            return
+        reason = needs_rotation(self.identity, {}, int(self._clock()), bounds.early())
+        if reason is not None and await self._grants.may_follow(stream_id):
+            await self.rotate(self.identity.client_id, reason)
+
+    async def replace_refused(self, target: Target, client_id: bytes) -> bool:
+        """Go on with a new key, because the hub takes `client_id` no more; False if that cannot be."""
+        if not await self._may_rotate(target):
+            return False
+        await self.rotate(client_id, None)
+        return True
+
+    async def rotate(self, client_id: bytes, reason: RotationReason | None) -> None:
+        """Replace a client key, unless another task did so already."""
+        async with self._turning:
+            if self.identity.client_id != client_id or self._holder is None:
+                return
+            identity = self._holder.next_key(int(self._clock()))  # here: the loop's thread alone writes the keystore
+            why = "the hub took it no more" if reason is None else f"it was about to reach {reason.value}"
+            LOG.info("the client key of %s was replaced: %s", identity.name, why)
+            self.identity, self._bound = identity, None
+            self._grants.use(identity)
+            self._labels.use(identity)
+
+    # --- what earlier keys left open -------------------------------------------------------------------
+
+    async def _settle_retired(self, target: Target, heir: Heir, once: Sequence[Draft] = ()) -> dict[int, Sent]:
+        """Deliver what retired client keys left open on a label, or have the present one take it over."""
+        late: dict[int, Sent] = {}
+        retired = await self._labels.retired(target.label)
+        if (
+            retired
+            and heir.auth_ref is None
+            and target.stream_id is not None
+            and self._session.status.capability_gating
+        ):
+            with contextlib.suppress(TokenMissing, TokenExpired):
+                heir.auth_ref = (await self._grants.token(target.stream_id)).auth_ref()
+        for writer in retired:
+            same = await asyncio.to_thread(writer.retried, once) if once else {}
+            if target.keys:
+                writer.heir = heir
+            async with writer.lock:
+                await writer.settle()
+            delivered = writer.take_recovered(set(same.values()))
+            for number, client_seq in same.items():
+                if (sent := delivered.get(client_seq)) is not None:
+                    sent.is_late = True
+                    late[number] = sent
+            self._labels.keep_late(writer)
+        self._labels.settled(target.label)
+        return late
+
+    async def settle(self, state: LabelState) -> None:
+        """Send what a state has pending; see `Labels.take_recovered`."""
+        target = self._labels.target_of(state)
+        writer = (await self._ready_or_due(target)) or await self._labels.writer(target)
+        async with writer.lock:
+            await writer.settle()
+
+    async def recover(self, target: Target) -> list[Sent]:
+        """Send what is pending on a label; all that was delivered late there and not told yet."""
+        writer = (await self._ready_or_due(target)) or await self._labels.writer(target)
+        async with writer.lock:
+            await writer.settle()
+            return self._labels.take_late(target.label)
+
+    async def _ready_or_due(self, target: Target) -> Writer | None:
+        """Return the writer of `ready`; None if the key has reached its bounds or there is no token for it."""
         try:
-            reason = needs_rotation(identity, store.counts(identity.client_id), now, bounds)
-        except StateDamaged:  # the command says it, or mends it
+            return (await self.ready(target, None)).writer
+        except (RotationDue, TokenMissing, TokenExpired):
             return None
-        if reason is None or store.unfinished():
+
+    # --- who it is -------------------------------------------------------------------------------------
+
+    async def _introduction(self, target: Target, control: StreamKeys | None) -> tuple[Draft, ...]:
+        """Return the binding of the client key, if it followed another one and the stream does not have it yet.
+
+        Without a holder the caller rotates the keys, and says itself whose they are.
+        """
+        stream_id = target.stream_id
+        if stream_id is None or not target.keys or self._holder is None or self.identity.client_key.generation == 1:
+            return ()
+        if self._bound is None:
+            self._bound = await asyncio.to_thread(self._read_bound)
+        if stream_id in self._bound:
+            return ()
+        binding = binding_of(self.identity, stream_id, self._created_at_hub())
+        reader_pk = None if control is None else control.reader_pk
+        return (Draft(body=binding.to_bytes(), schema=SPEAKS_SCHEMA, reader_pk=reader_pk),)
+
+    def _created_at_hub(self) -> int:
+        """Return when the client key was made, by the hub's clock."""
+        return self._session.hub_now() - max(int(self._clock()) - self.identity.client_key.created_at, 0)
+
+    async def introduced(self, target: Target) -> None:
+        """Remember that the stream has the binding of the client key."""
+        if target.stream_id is not None:
+            await self._remember(target.stream_id)
+
+    async def announced(self) -> None:
+        """Remember that the stream of the principal has the record of the client key."""
+        await self._remember(_announced(self._principal_stream))
+
+    async def _remember(self, name: bytes) -> None:
+        if self._bound is not None:
+            self._bound.add(name)
+            await asyncio.to_thread(self._store.write_note, self._note(), b"".join(sorted(self._bound)))
+
+    def _read_bound(self) -> set[bytes]:
+        data = self._store.read_note(self._note()) or b""
+        return {data[at : at + 32] for at in range(0, len(data), 32)}
+
+    def _note(self) -> str:
+        return f"bound-{self._session.hub_id.hex()[:16]}-{self.identity.client_id.hex()[:16]}"
+
+    @property
+    def _principal_stream(self) -> bytes:
+        return principal_stream(self.identity.id_sign_pk)
+
+    async def device(self) -> tuple[bytes, Draft] | None:
+        """Return the stream of the principal and the record of its new key that is missing there (D-96).
+
+        None if there are no keys of that stream, or the key did not follow another one.
+        """
+        key, principal_pk, stream_id = self.identity.client_key, self.identity.id_sign_pk, self._principal_stream
+        if key.generation == 1 or self._holder is None or not self._labels.keyring.has(stream_id):
             return None
-        tokens = TokenStore(home.tokens_fs(identity.name)).all()
-        if any(entry.token.subject_pk == identity.client_id for entry in tokens):
+        if self._bound is None:
+            self._bound = await asyncio.to_thread(self._read_bound)
+        if _announced(stream_id) in self._bound:
             return None
-        keystore.rotate(now)
-    return reason
+        created = self._created_at_hub()
+        record: dict[str, cbor.Item] = {
+            "principal_pk": principal_pk,
+            "device_id": Ht("id/device", key.client_id),
+            "device_pk": key.client_id,
+            "dh_pk": self.identity.dh_pk,
+            "created_at": created,
+            "expires_at": created + MAX_LIFETIME_SEC,
+        }
+        return stream_id, Draft(body=cbor.encode(record), schema=DEVICE_SCHEMA)
+
+
+def _announced(stream_id: bytes) -> bytes:
+    """Return the name under which the record of a device is remembered beside the bindings."""
+    return Ht("veen/device-announced", stream_id)

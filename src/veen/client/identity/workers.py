@@ -8,7 +8,8 @@ key that follows from the identity's long-term key and the slot's nonce:
     state/workers/NAME/SLOT/identities/NAME/state.db   as that of an identity
 
 So no secret is written, whoever has the keystore has the keys of all its workers, and a worker that starts again in
-the slot of one that was killed finishes what that one left open. A key is replaced at half of its lifetime.
+the slot of one that was killed finishes what that one left open. A key is replaced at half of its lifetime when a
+worker begins, and before it reaches a bound while one runs.
 """
 
 import json
@@ -29,6 +30,7 @@ from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
 MAX_WORKERS: Final = 256
 _RECORD: Final = "worker.json"
 _NONCE_BYTES: Final = 32
+_MAX_KNOWN: Final = 16  # earlier keys whose waiting messages the present one can take over
 _MAX_RETIRED: Final = 1_000  # more than a year of two a day
 _MAX_RECORD_BYTES: Final = 128 * 1024
 
@@ -72,8 +74,13 @@ class _Record:
         document = {"ver": 1, "nonce": self.nonce.hex(), "created_at": self.created_at, "retired": retired}
         fs.replace(_RECORD, json.dumps(document).encode() + b"\n")
 
-    def client_key(self, identity: Identity) -> ClientKey:
-        return ClientKey(key=_signing_key(identity, self.nonce), created_at=self.created_at, generation=1)
+    def client_keys(self, identity: Identity) -> tuple[ClientKey, ...]:
+        """Return the present key, and before it those that were retired last."""
+        first = max(len(self.retired) - _MAX_KNOWN, 0)
+        return tuple(
+            ClientKey(key=_signing_key(identity, nonce), created_at=self.created_at, generation=number)
+            for number, nonce in enumerate((*self.retired[first:], self.nonce), start=first + 1)
+        )
 
     def client_ids(self, identity: Identity) -> set[bytes]:
         return {_signing_key(identity, nonce).public for nonce in (self.nonce, *self.retired)}
@@ -100,29 +107,41 @@ def _slot_dir(home: Home, identity: Identity, number: int) -> Path:
     return home.state / "workers" / identity.name / str(number)
 
 
-def take_slot(
-    home: Home, identity: Identity, now: int, *, renew: bool = False, random: Random = os.urandom
-) -> Iterator[WorkerSlot]:
+def take_slot(home: Home, identity: Identity, now: int, *, random: Random = os.urandom) -> Iterator[WorkerSlot]:
     """Slots that nobody uses, the first one first; LocalError when there is none left.
 
-    Whoever takes one connects with it, and tries the next if another process was faster. `renew` asks for a new key
-    even if the present one may still sign, as a running worker does whose key has reached a bound.
+    Whoever takes one connects with it, and tries the next if another process was faster.
     """
     for number in range(MAX_WORKERS):
         slot = replace(home, state=_slot_dir(home, identity, number))
         try:
-            yield WorkerSlot(number, slot, _identity_of(slot, identity, now, renew, random))
+            yield WorkerSlot(number, slot, _identity_of(slot, identity, now, random))
         except IdentityInUse:
             continue
     raise LocalError(f"all {MAX_WORKERS} workers that the identity {identity.name!r} may have are running")
 
 
-def _identity_of(slot: Home, identity: Identity, now: int, renew: bool, random: Random) -> Identity:
+def _identity_of(slot: Home, identity: Identity, now: int, random: Random) -> Identity:
     fs = PrivateFs(slot.state)
     with StateStore.open(slot, identity.name) as store:
         record = _Record.read(fs)
         is_old = record is not None and not 0 <= now - record.created_at < MAX_LIFETIME_SEC // 2
-        if record is None or renew or (is_old and not store.unfinished()):
+        if record is None or (is_old and not store.unfinished()):
             record = _Record.fresh(now, random, record)
             record.write(fs)
-    return replace(identity, client_keys=(record.client_key(identity),))
+    return replace(identity, client_keys=record.client_keys(identity))
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKeys:
+    """The client keys of the worker that has a slot (`rotation.KeyHolder`)."""
+
+    slot: WorkerSlot
+    random: Random = os.urandom
+    issues_tokens: bool = True  # nobody issues tokens for a key that is made when a worker starts
+
+    def next_key(self, now: int) -> Identity:
+        fs = PrivateFs(self.slot.home.state)
+        record = _Record.fresh(now, self.random, _Record.read(fs))
+        record.write(fs)
+        return replace(self.slot.identity, client_keys=record.client_keys(self.slot.identity))

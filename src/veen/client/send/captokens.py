@@ -192,6 +192,19 @@ class TokenStore:
             raise TokenExpired(best.auth_ref, best.expires_at(hub_id) or 0)
         return best
 
+    def parent(self, hub_id: bytes, principal_pk: bytes, stream_id: bytes, now: int) -> HeldToken | None:
+        """Return the live token of the principal itself that lasts longest and allows a stream; None without one."""
+        fitting = [
+            token for token in self.all() if token.allows(principal_pk, stream_id) and token.is_live(hub_id, now)
+        ]
+        return max(fitting, key=lambda token: _worth(token, hub_id, now), default=None)
+
+    def drop_ended(self, hub_id: bytes, issuer_pk: bytes, now: int) -> None:
+        """Forget the tokens that the identity issued for its client keys and that have ended at the hub."""
+        for token in self.all():
+            if token.token.issuer_pk == issuer_pk and not token.is_live(hub_id, now):
+                self.remove(token.auth_ref)
+
     def due(self, hub_id: bytes, now: int) -> list[HeldToken]:
         """The tokens to renew soon, or at once."""
         return [token for token in self.all() if token.is_due(hub_id, now)]

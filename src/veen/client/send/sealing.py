@@ -8,11 +8,13 @@ import hashlib
 import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, cast
 
 from veen.client.identity.identity import Random
+from veen.core import cbor
+from veen.core.crypto import aead, hkdf
 from veen.core.crypto.ed25519 import SigningKey
-from veen.core.errors import LimitError
+from veen.core.errors import LimitError, OpenError
 from veen.core.hashing import H
 from veen.core.limits import Limits
 from veen.core.objects.msg import Msg
@@ -24,6 +26,7 @@ from veen.core.sealing.ciphertext import Binding, seal
 
 BYTES_SCHEMA: Final = H(b"veen.bytes.v1")  # a body about which nothing is said
 _IKM_BYTES: Final = 32
+MAX_KEPT_BYTES: Final = 4 * 1024 * 1024  # attachments of a message that is kept to be sealed anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -47,6 +50,7 @@ class Draft:
     parent: bytes | None = None
     expires_at: int | None = None
     attachments: Sequence[Attach] = ()
+    reader_pk: bytes | None = None  # sealed to this key; None: to that of the stream
 
     def header(self, auth_ref: bytes | None) -> PayloadHdr:
         default = ATTACHED_SCHEMA if self.attachments else BYTES_SCHEMA
@@ -127,6 +131,34 @@ class Sealer:
             mac.update(b"-" if part is None else b"%d:" % len(part) + part)
         return mac.digest()
 
+    def keep(self, draft: Draft, raw: bytes) -> bytes:
+        """Seal a draft for ourselves, for the case that the hub takes its message `raw` no more; b"" if too large."""
+        if sum(len(attachment.data) for attachment in draft.attachments) > MAX_KEPT_BYTES:
+            return b""
+        attached: list[cbor.Item] = [[item.data, item.name, item.media_type] for item in draft.attachments]
+        tree = [draft.body, draft.schema, draft.parent, draft.expires_at, attached, draft.reader_pk]
+        nonce = self._random(aead.NONCE_BYTES)
+        return nonce + aead.seal(self._own_key(), nonce, H(raw), cbor.encode(tree))
+
+    def restore(self, sealed: bytes, raw: bytes) -> Draft | None:
+        """Return what `keep` sealed with the message `raw`; None if it is another one, or was altered."""
+        try:
+            data = aead.open_(self._own_key(), sealed[: aead.NONCE_BYTES], H(raw), sealed[aead.NONCE_BYTES :])
+        except (OpenError, ValueError):
+            return None
+        body, schema, parent, expires_at, attached, reader_pk = cast("list[Any]", cbor.decode(data))
+        return Draft(
+            body=body,
+            schema=schema,
+            parent=parent,
+            expires_at=expires_at,
+            attachments=tuple(Attach(data=data, name=name, media_type=media) for data, name, media in attached),
+            reader_pk=reader_pk,
+        )
+
+    def _own_key(self) -> bytes:
+        return hkdf.hkdf(self._key.seed, b"", b"veen/waiting-draft", aead.KEY_BYTES)
+
     def seal(
         self, draft: Draft, *, client_seq: int, prev_ack: int, auth_ref: bytes | None, reader_pk: bytes | None = None
     ) -> Prepared:
@@ -142,7 +174,7 @@ class Sealer:
         if draft.expires_at is None and self._expiry is not None:
             draft = replace(draft, expires_at=self._expiry())
         sealed = seal(
-            reader_pk or self._reader_pk,
+            draft.reader_pk or reader_pk or self._reader_pk,
             binding,
             draft.header(auth_ref),
             draft.sealed_body(),

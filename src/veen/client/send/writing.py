@@ -8,11 +8,11 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from veen.client.errors import Divergence, HubRefused, NetworkError, ReceiptMismatch, UnknownStream
+from veen.client.errors import Divergence, HubRefused, NetworkError, ReceiptMismatch, RotationDue, UnknownStream
 from veen.client.read.resync import Resynced, replay, resynced
 from veen.client.send.sealing import Draft, Prepared, Sealer
 from veen.client.send.submitting import Delivered, Submitter
@@ -25,12 +25,16 @@ from veen.client.verify.view import LabelView
 from veen.core.errors import Refusal, VeenError
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
+from veen.core.objects.speaking import SPEAKS_SCHEMA
 from veen.core.objects.tooling import ClientCursorResponse
 
 _MAX_RECOVERED: Final = 65_536
 _MAX_ASKED: Final = 16  # messages that are looked for one by one; more are found faster by reading the log
 _SAVE_SECONDS: Final = 0.25  # between two notes about a long run of prepared messages
 # Refusals after which the same message may be sealed anew: our idea of the order, or of the time, was not the hub's.
+# Refusals of a client key: what waits under it is sealed anew by the next one, if the log does not have it.
+KEY_ENDED: Final = frozenset((Refusal.CLIENT_LIFETIME, Refusal.CLIENT_QUOTA))
+_RETIRED: Final = KEY_ENDED | {Refusal.CAP_TTL}
 _RESEAL: Final = frozenset((Refusal.DUPLICATE, Refusal.CLIENT_SEQ, Refusal.PREV_ACK, Refusal.EPOCH))
 
 
@@ -85,6 +89,16 @@ class Sent:
         return sent_html(self)
 
 
+@dataclass(slots=True)
+class Heir:
+    """The writer of the next client key on the same label, how it seals, and what it has to send first."""
+
+    writer: "Writer"
+    auth_ref: bytes | None
+    reader_pk: bytes | None
+    first: tuple[Draft, ...] = ()  # nothing once it is written down
+
+
 Outcome = Sent | VeenError  # a refusal of the hub, or a message that is too large
 
 
@@ -113,6 +127,7 @@ class Writer:
         self._submitter = Submitter(session)
         self.view = _view_of(state)
         self.lock = asyncio.Lock()
+        self.heir: Heir | None = None  # of a retired client key: who takes over what the hub refuses
         self.refusal: HubRefused | None = None  # of the message that was put back last
         self.recovered: deque[Sent] = deque(maxlen=_MAX_RECOVERED)  # accepted, but their senders never learned of it
         self._prepared_seq = state.client_seq  # client_seq of the last prepared message
@@ -163,7 +178,7 @@ class Writer:
         outcomes = await self._confirm(waiting, unsure=True)
         self.recovered.extend(outcome for outcome in outcomes if isinstance(outcome, Sent))
 
-    def _retried(self, drafts: Sequence[Draft]) -> dict[int, int]:
+    def retried(self, drafts: Sequence[Draft]) -> dict[int, int]:
         """Number of a draft -> client_seq of the pending message that says the same, each of those once."""
         if self._sealer is None or not self.state.pending:
             return {}
@@ -176,7 +191,7 @@ class Writer:
                 same[number] = candidates.pop(0)
         return same
 
-    def _take_recovered(self, client_seqs: set[int]) -> dict[int, Sent]:
+    def take_recovered(self, client_seqs: set[int]) -> dict[int, Sent]:
         """Those of `recovered` that are asked for, by client_seq."""
         recovered = {sent.msg.client_seq: sent for sent in self.recovered} if client_seqs else {}
         asked = {client_seq: sent for client_seq, sent in recovered.items() if client_seq in client_seqs}
@@ -208,9 +223,9 @@ class Writer:
         They are sealed to `reader_pk`: the key of a stream changes with its generations, the writer stays. With `once`,
         a draft that an earlier call could not deliver is that message, and is not sent a second time.
         """
-        retried = await asyncio.to_thread(self._retried, drafts) if once else {}
+        retried = await asyncio.to_thread(self.retried, drafts) if once else {}
         await self.settle()
-        late = self._take_recovered(set(retried.values()))
+        late = self.take_recovered(set(retried.values()))
         outcomes: list[Outcome | None] = [None] * len(drafts)
         sealed: list[tuple[int, Prepared]] = []
         for number, draft in enumerate(drafts):
@@ -230,7 +245,7 @@ class Writer:
             messages = [prepared for _, prepared in sealed]
             await self._save(
                 self.state.sending(*[message.raw for message in messages]),
-                {message.client_seq: self._note(drafts[number]) for number, message in sealed},
+                {message.client_seq: self._note(drafts[number], message.raw) for number, message in sealed},
             )
             self._prepared_seq = self.state.client_seq
             for (number, _), outcome in zip(sealed, await self._confirm(messages), strict=True):
@@ -324,9 +339,66 @@ class Writer:
         if first_refused is None:
             await self._save(state)
             return outcomes
+        refusal = answers[first_refused]
+        if self.heir is not None and isinstance(refusal, HubRefused) and refusal_of(refusal) in _RETIRED:
+            await self._hand_over(self.heir, state, messages[first_refused:])
+            return outcomes
         await self._save(state.withdrawn(messages[first_refused].client_seq))
         self._prepared_seq = self.state.client_seq
         return await self._put_back(outcomes, first_refused)
+
+    async def _hand_over(self, heir: "Heir", state: LabelState, refused: Sequence[Prepared]) -> None:
+        """Have the next client key seal what the hub refused from this one and the log does not have.
+
+        Both states are saved in one step, so a crash before it sends again what is here, and after it what is there.
+        HubRefused if the draft of a message was not kept: then all of them stay as they are.
+        """
+        drafts = await asyncio.to_thread(self._kept, state, refused)
+        if drafts:
+            drafts = [*heir.first, *drafts]
+        async with heir.writer.lock:
+            taken, notes = await heir.writer.take_over(drafts, heir.auth_ref, heir.reader_pk)
+            withdrawn = state.withdrawn(refused[0].client_seq)
+            await asyncio.to_thread(partial(self._store.save, taken, withdrawn, notes=notes))
+            self.state = withdrawn
+            heir.writer.took_over(taken)
+            if drafts:
+                heir.first = ()
+
+    def _kept(self, state: LabelState, refused: Sequence[Prepared]) -> list[Draft]:
+        kept, drafts = self._store.drafts(state), []
+        for message in refused:
+            sealed = kept.get(message.client_seq)
+            draft = self._sealer.restore(sealed, message.raw) if self._sealer and sealed else None
+            if draft is None:
+                raise RotationDue(
+                    f"message {message.client_seq} of a retired client key waits, the hub takes this key no more, and"
+                    " what the message says was not kept: `veen pending drop` gives it up, then send it again"
+                )
+            if draft.schema != SPEAKS_SCHEMA:  # about the retired key
+                drafts.append(draft)
+        return drafts
+
+    async def take_over(
+        self, drafts: Sequence[Draft], auth_ref: bytes | None, reader_pk: bytes | None
+    ) -> tuple[LabelState, dict[int, PendingNote]]:
+        """Seal what another client key could not deliver; the state to save, and notes about its pending messages."""
+        start = self.state.client_seq + 1
+        sealed = [
+            self._seal(draft, client_seq, auth_ref, reader_pk) for client_seq, draft in enumerate(drafts, start=start)
+        ]
+        for message in sealed:
+            if message.attachments is not None and self._upload is not None:
+                await self._upload(message)
+        notes = {
+            message.client_seq: self._note(draft, message.raw) for message, draft in zip(sealed, drafts, strict=True)
+        }
+        return self.state.sending(*[message.raw for message in sealed]), notes
+
+    def took_over(self, state: LabelState) -> None:
+        """Go on from the state that `take_over` gave, which is saved."""
+        self.state = state
+        self._prepared_seq = state.client_seq
 
     async def _put_back(self, outcomes: list[Outcome | None], first: int) -> list[Outcome | None]:
         """What follows a refused message was refused for its number only: it is sealed again, and perhaps it too."""
@@ -446,9 +518,9 @@ class Writer:
 
     # --- remembering -----------------------------------------------------------------------------------
 
-    def _note(self, draft: Draft) -> PendingNote:
+    def _note(self, draft: Draft, raw: bytes) -> PendingNote:
         assert self._sealer is not None  # noqa: S101 - it has sealed the draft
-        return PendingNote(self._sealer.tag(draft), int(time.time()))
+        return PendingNote(self._sealer.tag(draft), int(time.time()), self._sealer.keep(draft, raw))
 
     async def _save(self, state: LabelState, notes: Mapping[int, PendingNote] | None = None) -> None:
         await asyncio.to_thread(partial(self._store.save, state, notes=notes))

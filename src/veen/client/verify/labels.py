@@ -22,6 +22,7 @@ from veen.client.send.writing import Sent, Writer
 from veen.client.session import HubSession
 from veen.client.state import RK_BYTES, LabelState, Mode, StateStore
 from veen.client.verify.view import LabelView
+from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.profile import Profile
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Labels:
         self.attachments = Attachments(session, identity.client_key.key)
         self._writers: OrderedDict[bytes, Writer] = OrderedDict()
         self._opening = asyncio.Lock()
+        self._retired: set[bytes] | None = None  # labels with messages of retired keys; None: not looked up yet
         self._late: list[Sent] = []  # delivered for client keys that are retired; see `take_recovered`
 
     # --- names -----------------------------------------------------------------------------------------
@@ -112,9 +114,44 @@ class Labels:
         raise LocalError("the message was prepared for another stream, or too long ago: prepare it again")
 
     def unfinished(self) -> list[bytes]:
-        """Labels of this hub on which messages of our client key wait for their receipts."""
+        """Labels of this hub on which messages of ours wait for their receipts."""
+        own = {key.client_id for key in self._identity.client_keys}
         states = self._store.unfinished(self._session.hub_id)
-        return [state.label for state in states if state.client_id == self._identity.client_id]
+        return list(dict.fromkeys(state.label for state in states if state.client_id in own))
+
+    # --- client keys -----------------------------------------------------------------------------------
+
+    def use(self, identity: Identity) -> None:
+        """Go on with another client key of the identity: writers are opened anew, at client_seq 1."""
+        for writer in self._writers.values():
+            self.keep_late(writer)
+        self._identity = identity
+        self._writers.clear()
+        self._retired = None
+        self.attachments = Attachments(self._session, identity.client_key.key)
+
+    async def retired(self, label: bytes) -> list[Writer]:
+        """Return writers for what retired client keys of ours left open on a label."""
+        if self._retired is None:
+            states = await asyncio.to_thread(self._store.unfinished, self._session.hub_id)
+            self._retired = {state.label for state in states if state.client_id != self._identity.client_id}
+        if label not in self._retired:
+            return []
+        states = await asyncio.to_thread(lambda: list(self._store.states(self._session.hub_id, label)))
+        waiting = [state for state in states if state.pending and state.client_id != self._identity.client_id]
+        return [await self._writer_of_retired(state) for state in waiting]
+
+    def settled(self, label: bytes) -> None:
+        """Nothing of a retired client key waits on a label any more."""
+        if self._retired is not None:
+            self._retired.discard(label)
+
+    async def _writer_of_retired(self, state: LabelState) -> Writer:
+        target, key = self.target_of(state), self._identity.client_key_of(state.client_id)
+        state = await self._in_mode(state)
+        if key is None:  # no longer known: its messages can be sent as they are, and no more
+            return Writer(self._session, self._store, None, state, epoch=target.epoch)
+        return self._writer_for(key.key, target, state)
 
     # --- writers ---------------------------------------------------------------------------------------
 
@@ -145,6 +182,11 @@ class Labels:
                 rk=self._random(RK_BYTES),
             )
         state = replace(await self._in_mode(state), profile_id=profile.profile_id())
+        return self._writer_for(key, target, state)
+
+    def _writer_for(self, key: SigningKey, target: Target, state: LabelState) -> Writer:
+        session, advice = self._session, self.advice.get(target.label)
+        profile = self._profile or self._advised_profile(advice) or session.profile()
         sealer = None
         if target.keys:
             reader_pk = target.keys[0].reader_pk
@@ -179,29 +221,30 @@ class Labels:
             writer.recovered.clear()
         return late
 
+    def take_late(self, label: bytes) -> list[Sent]:
+        """`take_recovered` of one label."""
+        if (writer := self._writers.get(label)) is not None:
+            self.keep_late(writer)
+        late = [sent for sent in self._late if sent.label == label]
+        self._late = [sent for sent in self._late if sent.label != label]
+        return late
+
     def pending(self) -> list[LabelState]:
         """The states of this hub that have messages without a receipt."""
         return self._store.unfinished(self._session.hub_id)
 
-    async def settle(self, state: LabelState) -> None:
-        """Send what a state has pending; also that of a client key that was retired since."""
-        target = self._target_of(state)
-        if state.client_id == self._identity.client_key.key.public:
-            writer = await self.writer(target)
-            async with writer.lock:
-                await writer.settle()
-            return
-        retired = Writer(self._session, self._store, None, await self._in_mode(state), epoch=target.epoch)
-        await retired.settle()
-        self._late += retired.recovered
+    def keep_late(self, writer: Writer) -> None:
+        """Keep what was delivered late by a writer that is let go; see `take_recovered`."""
+        self._late += writer.recovered
+        writer.recovered.clear()
 
     async def drop_pending(self, state: LabelState) -> tuple[int, int]:
         """As `Writer.drop`, of the state of the client key in use."""
-        writer = await self.writer(self._target_of(state))
+        writer = await self.writer(self.target_of(state))
         async with writer.lock:
             return await writer.drop()
 
-    def _target_of(self, state: LabelState) -> Target:
+    def target_of(self, state: LabelState) -> Target:
         """The stream and the epoch of a label, if the keyring has them."""
         now, reach = self._session.epoch_now(), self._session.window + 2
         for epoch in range(max(now - reach, 0), now + reach + 1) if self._session.epoch_sec else (0,):

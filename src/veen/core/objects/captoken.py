@@ -1,8 +1,9 @@
 """cap_token, the capability to write (spec §6).
 
 The issuer signs what the subject may do; each further link of `sig_chain` is a re-signature by the same
-issuer, which renews the token under a new auth_ref (D-44). v0.0.1 knows no delegation: all links verify under
-`issuer_pk`.
+issuer, which renews the token under a new auth_ref (D-44). `sig_chain` knows no delegation: all links verify under
+`issuer_pk`. A hub with `principal_grants` also takes a token whose issuer is the subject of a token that it trusts:
+so a principal lets each of its client keys write (D-179).
 """
 
 from collections.abc import Iterable
@@ -107,6 +108,13 @@ class CapToken(Map, kind="cap_token"):
             if not ed25519.verify(self.issuer_pk, self._link_digest(previous), signature):
                 raise CapabilityError(f"cap_token: link {number} of sig_chain does not verify under issuer_pk")
             previous = signature
+
+    def check_derived_from(self, parent: Self) -> None:
+        """Raise CapabilityError unless the subject of `parent` issued this token, for no other streams (D-179)."""
+        if self.issuer_pk != parent.subject_pk:
+            raise CapabilityError("cap_token: its issuer is not the subject of the token that it is derived from")
+        if not set(parent.allow.stream_ids).issuperset(self.allow.stream_ids):
+            raise CapabilityError("cap_token: it is for streams that the token it is derived from does not allow")
 
     def is_live(self, *, issued_at: int, hub_ts: int) -> bool:
         """TTL, inclusive: a token with ttl 0 lasts for the second it was issued in (D-48)."""

@@ -34,6 +34,7 @@ __all__ = [
     "BODIES",
     "AnchorPublish",
     "CapAuthorize",
+    "CapDerive",
     "ControlRecord",
     "HubFence",
     "HubPromote",
@@ -72,6 +73,21 @@ class CapAuthorize(Part, kind="cap.authorize"):
         if H(self.token) != self.token_hash or not compare_digest(token.auth_ref(), self.auth_ref):
             raise VerifyError("control record: auth_ref or token_hash does not match the token")
         return token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapDerive(CapAuthorize, kind="cap.derive"):
+    """A token was accepted because the subject of another one, `parent_ref`, issued it (D-179).
+
+    It counts as that of a cap.authorize, while the other one counts too.
+    """
+
+    parent_ref: Bytes32
+
+    @classmethod
+    def derived(cls, token: CapToken, parent_ref: bytes) -> Self:
+        data = token.to_bytes()
+        return cls(auth_ref=token.auth_ref(), token_hash=H(data), token=data, parent_ref=parent_ref)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +210,7 @@ BODIES: Final[dict[str, type[Wire]]] = {
         HubPromote,
         RequestDone,
         PolicyBounds,
+        CapDerive,
     )
 }
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Self
 from veen.core import cbor
 from veen.core.crypto import ed25519
 from veen.core.crypto.ed25519 import SigningKey
-from veen.core.errors import FieldSizeError, SignatureError
+from veen.core.errors import FieldSizeError, FormatError, SignatureError
 from veen.core.hashing import Ht
 from veen.core.schema_id import schema_id
 from veen.core.wire import Bytes32, Bytes64, Form, Uint, Wire
@@ -172,3 +172,19 @@ class PrincipalNext(_Statement, kind="veen.principal.next.v1"):
 
 
 SpeakingStatement = SpeaksBinding | SpeaksEnd | PrincipalNext
+
+
+def describe_statement(schema: bytes, body: bytes) -> str:
+    """Return a statement for people, as it stands there: what effect it has is for the fold to say."""
+    try:
+        if schema == SPEAKS_SCHEMA:
+            binding = SpeaksBinding.from_bytes(body)
+            return f"key {binding.client_id.hex()[:16]}… speaks for {binding.principal_pk.hex()[:16]}…"
+        if schema == SPEAKS_END_SCHEMA:
+            end = SpeaksEnd.from_bytes(body)
+            which = "no key" if end.client_id is None else f"key {end.client_id.hex()[:16]}… no more"
+            return f"{which} speaks for {end.principal_pk.hex()[:16]}… from here on"
+        following = PrincipalNext.from_bytes(body)
+        return f"principal {following.new.hex()[:16]}… takes the place of {following.old.hex()[:16]}…"
+    except FormatError as exc:
+        return f"a statement about a client key that cannot be read: {exc}"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from veen.core.objects.control import (
     AnchorPublish,
     CapAuthorize,
+    CapDerive,
     ControlRecord,
     KeyRotate,
     OuterKey,
@@ -24,7 +25,8 @@ class ControlIndex:
 
     def cap(self, auth_ref: bytes) -> ControlRecord | None:
         """The record that fixed the issued_at of a capability."""
-        return self._first(CapAuthorize.KIND, auth_ref)
+        records = [self._first(kind, auth_ref) for kind in (CapAuthorize.KIND, CapDerive.KIND)]
+        return min((record for record in records if record is not None), key=lambda record: record.seq, default=None)
 
     def stream(self, stream_id: bytes) -> ControlRecord | None:
         return self._first(StreamRegister.KIND, stream_id)

@@ -19,7 +19,15 @@ from hashlib import sha256
 from typing import Any, Final
 
 from veen.core import cbor
-from veen.core.errors import FieldSizeError, FormatError, LimitError, PaddingError, Refusal, VersionError
+from veen.core.errors import (
+    CapabilityError,
+    FieldSizeError,
+    FormatError,
+    LimitError,
+    PaddingError,
+    Refusal,
+    VersionError,
+)
 from veen.core.limits import Limits
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import CapAuthorize, LabelOpen
@@ -159,8 +167,10 @@ def _decide(
                 return Refuse(Refusal.CAP_MISSING, {"field": "auth_ref"})
             cap = Cap.begin(token, state.limits, hub_ts)
             records.append(CapAuthorize.of(token))
-        if refused := _check_cap(cap, policy, msg):
+        if refused := check_issuer(state, policy, cap):
             return refused
+        if cap.token.subject_pk != msg.client_id:
+            return Refuse(Refusal.AUTH_REF, {"field": "subject_pk"})
     if place is None or (cap is not None and not _in_scope(cap.token, place, policy)):
         return Refuse(Refusal.CAP_SCOPE, {"label": msg.label.hex()})
     if 0 < (largest := state.policies.max_msg_bytes(msg.label, place[0], hub_ts)) < size:  # D-127
@@ -168,11 +178,12 @@ def _decide(
     if kex1 is not None and (refused := check_revocation(state, cap, msg.client_id, hub_ts)):
         return refused
     if cap is not None:
-        if not cap.token.is_live(issued_at=cap.issued_at, hub_ts=hub_ts):
-            return Refuse(Refusal.CAP_TTL, {"expected": cap.issued_at + cap.token.allow.ttl, "actual": hub_ts})
-        if cap.available(hub_ts, state.limits) < 1:
-            per_sec, burst = cap.token.allow.bucket(state.limits)
-            return Refuse(Refusal.CAP_RATE, retry_after=1 if per_sec and burst else None)
+        if refused := check_live(state, cap, hub_ts):
+            return refused
+        for payer in state.payers(cap.auth_ref) if not records else (cap,):
+            if payer.available(hub_ts, state.limits) < 1:
+                per_sec, burst = payer.token.allow.bucket(state.limits)
+                return Refuse(Refusal.CAP_RATE, retry_after=1 if per_sec and burst else None)
     if kex1 is not None and (refused := _check_bounds(state, kex1, label, msg, hub_ts)):
         return refused
 
@@ -211,9 +222,17 @@ def _check_authority(state: LogState, auth1: Auth1, stream_id: bytes, hub_ts: in
 def check_revocation(state: LogState, cap: Cap | None, client_id: bytes, hub_ts: int) -> Refuse | None:
     """KEX1+ §4.3: a capability, then the client key."""
     view = state.policies
-    if cap is not None and (refused := check_token(state, cap, hub_ts)):
-        return refused
-    until = view.revoked("client-id", client_id, hub_ts)
+    until = None
+    if cap is not None:
+        if refused := check_token(state, cap, hub_ts):
+            return refused
+        if cap.parent_ref is not None:
+            parent = state.caps[cap.parent_ref]
+            if refused := check_token(state, parent, hub_ts):
+                return refused
+            until = view.revoked("client-id", parent.token.subject_pk, hub_ts)  # the principal, with all its keys
+    if until is None:
+        until = view.revoked("client-id", client_id, hub_ts)
     return None if until is None else Refuse(Refusal.CLIENT_REVOKED, _revoked_detail("client_id", until))
 
 
@@ -243,12 +262,41 @@ def _check_bounds(state: LogState, kex1: Kex1, label: Label | None, msg: Msg | C
     return None
 
 
-def _check_cap(cap: Cap, policy: Policy, msg: Msg | Checked) -> Refuse | None:
-    if not policy.trusts(cap.token):
-        return Refuse(Refusal.CAP_INVALID, {"field": "issuer_pk"})
-    if cap.token.subject_pk != msg.client_id:
-        return Refuse(Refusal.AUTH_REF, {"field": "subject_pk"})
+def check_issuer(state: LogState, policy: Policy, cap: Cap) -> Refuse | None:
+    """Refuse a capability that no trusted issuer stands behind: its own, or that of the one it is derived from."""
+    if cap.parent_ref is None:
+        trusted = policy.trusts(cap.token)
+    else:
+        trusted = policy.principal_grants and policy.trusts(state.caps[cap.parent_ref].token)
+    return None if trusted else Refuse(Refusal.CAP_INVALID, {"field": "issuer_pk"})
+
+
+def check_live(state: LogState, cap: Cap, hub_ts: int) -> Refuse | None:
+    """Refuse a capability whose ttl is over, or that of the one it is derived from (D-48)."""
+    for each in (cap,) if cap.parent_ref is None else (cap, state.caps[cap.parent_ref]):
+        if not each.token.is_live(issued_at=each.issued_at, hub_ts=hub_ts):
+            return Refuse(Refusal.CAP_TTL, {"expected": each.issued_at + each.token.allow.ttl, "actual": hub_ts})
     return None
+
+
+def check_derive(state: LogState, policy: Policy, token: CapToken, parent_ref: bytes, hub_ts: int) -> Refuse | None:
+    """May the hub take `token` from the subject of the capability `parent_ref` (D-179)? One step only."""
+    parent = state.caps.get(parent_ref)
+    if parent is None:
+        return Refuse(Refusal.CAP_MISSING, {"field": "parent_ref"})
+    if parent.parent_ref is not None or not policy.trusts(parent.token):
+        return Refuse(Refusal.CAP_INVALID, {"field": "parent_ref"})
+    try:
+        token.check_derived_from(parent.token)
+    except CapabilityError:
+        if token.issuer_pk != parent.token.subject_pk:
+            return Refuse(Refusal.CAP_INVALID, {"field": "issuer_pk"})
+        return Refuse(Refusal.CAP_SCOPE, {"field": "stream_ids"})
+    if policy.kex1 is not None:
+        fresh = Cap.begin(token, state.limits, hub_ts)
+        if refused := check_token(state, fresh, hub_ts) or check_revocation(state, parent, token.issuer_pk, hub_ts):
+            return refused
+    return check_live(state, parent, hub_ts)
 
 
 def _in_scope(token: CapToken, place: tuple[bytes, int], policy: Policy) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from veen.core.errors import MalformedError
+from veen.core.limits import MAX_DERIVED_PER_DAY
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.profile import PRESETS, Profile
 
@@ -36,6 +37,7 @@ class Policy:
     # Whose tokens count (D-45): issuer key -> the streams it may give away, None for all.
     trusted_issuers: Mapping[bytes, frozenset[bytes] | None] = field(default_factory=dict)
     trust_any_issuer: bool = False
+    principal_grants: bool = True  # the subject of a trusted token may let its client keys write (D-179)
     preloaded: Mapping[bytes, CapToken] = field(default_factory=dict)  # by auth_ref
     streams: frozenset[bytes] = frozenset()  # registered by configuration, besides those in the control journal
     denied_clients: frozenset[bytes] = frozenset()
@@ -54,6 +56,20 @@ class Policy:
     @property
     def epoch_sec(self) -> int:
         return self.profiles[0].epoch_sec
+
+    def key_bounds(self) -> dict[str, int]:
+        """Return what `status` states beside the limits: the bounds of client keys, and of tokens derived for them.
+
+        Members of `limits`, which is free-form: clients of earlier releases refuse a status with members that they do
+        not know, and skip limits that they do not know.
+        """
+        bounds = {}
+        if self.kex1 is not None:
+            bounds["max_client_id_lifetime_sec"] = self.kex1.max_client_id_lifetime_sec
+            bounds["max_msgs_per_client_id_per_label"] = self.kex1.max_msgs_per_client_id_per_label
+        if self.capability_gating and self.principal_grants:
+            bounds["max_derived_per_day"] = MAX_DERIVED_PER_DAY
+        return bounds
 
     def trusts(self, token: CapToken) -> bool:
         """Whether the issuer of a token may give away the streams it lists."""

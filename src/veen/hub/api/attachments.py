@@ -22,7 +22,7 @@ from veen.core.objects.tooling import (
     OkResponse,
     StoredAttachment,
 )
-from veen.hub.admission.decide import Refuse, check_revocation
+from veen.hub.admission.decide import Refuse, check_issuer, check_live, check_revocation
 from veen.hub.api.access import Role
 from veen.hub.api.calls import AttachmentStore, Call, bad_request, not_found
 from veen.hub.api.operations import Api, Handler
@@ -142,7 +142,10 @@ class AttachmentOperations:
             raise ApiError(ApiCode.LIMIT, "the attachment is too large", detail=detail)
         if refuse := self._charge(cap, limits, len(call.body), policy):
             return self._refused(refuse, call)
-        owner, quota = (cap.token.subject_pk, policy.client_bytes) if cap else (b"", policy.open_bytes)
+        owner, quota = b"", policy.open_bytes
+        if cap is not None:  # of all keys of a principal together: its quota does not grow with their number
+            payer = self._context.store.state.payers(cap.auth_ref)[-1]
+            owner, quota = payer.token.subject_pk, policy.client_bytes
 
         def put() -> bool | None:
             if H(call.body) != coid:
@@ -166,8 +169,9 @@ class AttachmentOperations:
         if not policy.bytes_per_token:
             return None
         cost = max(1, -(-size // policy.bytes_per_token))
-        rate = cap.token.allow.bucket(limits) if cap else (limits.max_cap_rate_per_sec, limits.max_cap_rate_burst)
-        return self._buckets.take(cap.auth_ref if cap else b"", rate, cost, self._services.sequencer.now())
+        payer = None if cap is None else self._context.store.state.payers(cap.auth_ref)[-1]
+        rate = payer.token.allow.bucket(limits) if payer else (limits.max_cap_rate_per_sec, limits.max_cap_rate_burst)
+        return self._buckets.take(payer.auth_ref if payer else b"", rate, cost, self._services.sequencer.now())
 
     def _granted(self, call: Call, coid: bytes) -> Cap | Refuse | None:
         """Whoever may write may attach: a live capability and its subject's signature over the coid (GEN-12)."""
@@ -180,8 +184,8 @@ class AttachmentOperations:
         cap = self._context.store.state.caps.get(grant.auth_ref)
         if cap is None:
             return Refuse(Refusal.CAP_MISSING, {"field": GRANT_HEADER})
-        if not self._services.policy.trusts(cap.token):
-            return Refuse(Refusal.CAP_INVALID, {"field": "issuer_pk"})
+        if refused := check_issuer(self._context.store.state, self._services.policy, cap):
+            return refused
         try:
             grant.verify(cap.token.subject_pk, coid)
         except SignatureError:
@@ -191,9 +195,7 @@ class AttachmentOperations:
             state = self._context.store.state
             if refused := check_revocation(state, cap, cap.token.subject_pk, hub_ts):
                 return refused
-        if not cap.token.is_live(issued_at=cap.issued_at, hub_ts=hub_ts):
-            return Refuse(Refusal.CAP_TTL)
-        return cap
+        return check_live(self._context.store.state, cap, hub_ts) or cap
 
 
 def _entry_of(query: Mapping[str, str]) -> EntryRef | None:

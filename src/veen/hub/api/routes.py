@@ -62,6 +62,7 @@ _ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/v1/checkpoint": {"POST": Route("checkpoint")},
     "/tooling/submit_batch": {"POST": SUBMIT_BATCH},
     "/tooling/authorize": {"POST": Route("authorize", lambda limits, form: _TOKEN)},
+    "/tooling/derive": {"POST": Route("derive", lambda limits, form: _TOKEN)},
     "/tooling/streams": {"POST": Route("streams"), "GET": Route("streams_list", answer="json")},
     "/tooling/policy": {
         "POST": Route("policy", lambda limits, form: _TOKEN),

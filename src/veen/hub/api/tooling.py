@@ -7,13 +7,16 @@ its own authority (a signed token, a proof of equivocation, an attachment with a
 
 import asyncio
 import time
+from collections import deque
 from typing import Final
 
 from veen.core import cbor
 from veen.core.errors import ApiCode, CapabilityError, FieldSizeError, Refusal, SignatureError, VerifyError
+from veen.core.limits import MAX_DERIVED_PER_DAY
+from veen.core.lru import Lru
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.checkpoint import Checkpoint
-from veen.core.objects.control import CapAuthorize, ControlRecord, StreamRegister
+from veen.core.objects.control import CapAuthorize, CapDerive, ControlRecord, StreamRegister
 from veen.core.objects.envelopes import CheckpointResponse, ProofResponse
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.identity import IdentityError
@@ -29,6 +32,7 @@ from veen.core.objects.tooling import (
     ClientCursorResponse,
     ConsistencyRequest,
     ConsistencyResponse,
+    DeriveRequest,
     InspectRequest,
     InspectResponse,
     LabelInfo,
@@ -44,7 +48,7 @@ from veen.core.objects.tooling import (
 )
 from veen.core.tree.proof import MmrProof, prove_consistency, prove_inclusion
 from veen.core.wire import Wire
-from veen.hub.admission.decide import Refuse, check_token
+from veen.hub.admission.decide import Refuse, check_derive, check_token
 from veen.hub.api.access import Role
 from veen.hub.api.calls import ApiContext, Call, bad_request, not_found
 from veen.hub.api.label_order import LabelOrder
@@ -59,7 +63,33 @@ from veen.storage.state import Cap
 
 GET_LATEST: Final = "checkpoint_latest_get"  # the forms of 001 spec-1 §16
 GET_RANGE: Final = "checkpoint_range_get"
+_DAY: Final = 86_400
+_MAX_PARENTS: Final = 10_000  # whose derived tokens are counted; each was authorised
 _TURN: Final = 8  # signatures or proofs made before the event loop may do something else
+
+
+class DerivedCount:
+    """New derived tokens of each parent within a day of hub_ts: each is a record that stays for good.
+
+    Kept in memory only, since it guards the disk and decides about no message.
+    """
+
+    def __init__(self, most: int = MAX_DERIVED_PER_DAY) -> None:
+        self._most = most
+        self._times: Lru[bytes, deque[int]] = Lru(_MAX_PARENTS)
+
+    def take(self, parent_ref: bytes, hub_ts: int) -> bool:
+        """Count one more; return False if the parent has had its number of this day."""
+        times = self._times.get(parent_ref)
+        if times is None:
+            times = deque()
+            self._times.put(parent_ref, times)
+        while times and times[0] <= hub_ts - _DAY:
+            times.popleft()
+        if len(times) >= self._most:
+            return False
+        times.append(hub_ts)
+        return True
 
 
 class Tooling:
@@ -72,11 +102,13 @@ class Tooling:
         api.on_close(tails.close)
         api.on_reload(tails.wake)
         self._authorizing: dict[bytes, asyncio.Future[ControlRecord | None]] = {}
+        self._derived = DerivedCount()
 
     def operations(self) -> dict[str, tuple[Role, Handler]]:
         return {
             "submit_batch": (Role.ANY, self._api.submits.batch),
             "authorize": (Role.ANY, self._authorize),
+            "derive": (Role.ANY, self._derive),
             "cap_status": (Role.READ, self._cap_status),
             "streams": (Role.ADMIN, self._streams),
             "streams_list": (Role.ADMIN, self._streams_list),
@@ -119,9 +151,41 @@ class Tooling:
             token.verify()
         except CapabilityError:
             return self._refused(Refuse(Refusal.CAP_INVALID, {"field": "sig_chain"}), call)
-        record = await self._cap_record(token)
-        expires_at = min(record.hub_ts + token.allow.ttl, cbor.U64_MAX)
-        return self._ok(AuthorizeResponse(auth_ref=token.auth_ref(), expires_at=expires_at, record=record), call)
+        record = await self._cap_record(token, CapAuthorize.of(token))
+        return self._authorized(token, record, call)
+
+    def _authorized(self, token: CapToken, record: ControlRecord, call: Call) -> Reply:
+        answer = AuthorizeResponse(auth_ref=token.auth_ref(), expires_at=self._expires_at(token, record), record=record)
+        return self._ok(answer, call)
+
+    def _expires_at(self, token: CapToken, record: ControlRecord) -> int:
+        """Return the last second in which a token counts: a derived one ends with its parent."""
+        ends = [min(record.hub_ts + token.allow.ttl, cbor.U64_MAX)]
+        if isinstance(record.body, CapDerive):
+            parent = self._context.store.state.caps[record.body.parent_ref]
+            ends.append(parent.issued_at + parent.token.allow.ttl)
+        return min(ends)
+
+    async def _derive(self, call: Call) -> Reply:
+        """Take a token that the subject of a trusted one issued for a client key (D-179)."""
+        request, services = self._context.read(call, DeriveRequest), self._services
+        token, policy = request.token, services.policy
+        if not policy.principal_grants:
+            detail = {"field": "token", "setting": "admission.principal_grants"}
+            raise ApiError(ApiCode.CONFLICT, "this hub takes no derived tokens", detail=detail)
+        if (preloaded := policy.preloaded.get(request.parent_ref)) is not None:
+            await self._cap_record(preloaded, CapAuthorize.of(preloaded))
+        state, now = self._context.store.state, services.sequencer.now()
+        if (refused := check_derive(state, policy, token, request.parent_ref, now)) is not None:
+            return self._refused(refused, call)
+        try:
+            token.verify()
+        except CapabilityError:
+            return self._refused(Refuse(Refusal.CAP_INVALID, {"field": "sig_chain"}), call)
+        if self._known_cap(token.auth_ref()) is None and not self._derived.take(request.parent_ref, now):
+            return self._refused(Refuse(Refusal.CAP_RATE, {"field": "parent_ref"}, retry_after=_DAY), call)
+        record = await self._cap_record(token, CapDerive.derived(token, request.parent_ref))
+        return self._authorized(token, record, call)
 
     def _refused(self, refuse: Refuse, call: Call) -> Reply:
         refusal = refuse.refusal
@@ -139,7 +203,7 @@ class Tooling:
         )
         return self._api.replies.refused(refuse, call.answer)
 
-    async def _cap_record(self, token: CapToken) -> ControlRecord:
+    async def _cap_record(self, token: CapToken, body: CapAuthorize) -> ControlRecord:
         """The first record about a token, made now if there is none; two callers at once get the same."""
         auth_ref = token.auth_ref()
         while (running := self._authorizing.get(auth_ref)) is not None:
@@ -147,9 +211,7 @@ class Tooling:
         if (record := self._known_cap(auth_ref)) is not None:
             return record
         caps = self._context.store.state.caps
-        making = asyncio.ensure_future(
-            self._services.sequencer.control(lambda _: None if auth_ref in caps else CapAuthorize.of(token))
-        )
+        making = asyncio.ensure_future(self._services.sequencer.control(lambda _: None if auth_ref in caps else body))
         self._authorizing[auth_ref] = making
         try:
             journaled = await making
@@ -169,9 +231,10 @@ class Tooling:
     async def _cap_status(self, call: Call) -> Reply:
         request = self._context.read(call, CapStatusRequest)
         cap = self._context.store.state.caps.get(request.auth_ref)
-        if cap is None or self._known_cap(request.auth_ref) is None:  # the sequencer may be ahead of the disk
+        record = self._known_cap(request.auth_ref)
+        if cap is None or record is None:  # the sequencer may be ahead of the disk
             raise not_found("no such capability was authorised")
-        expires_at = min(cap.issued_at + cap.token.allow.ttl, cbor.U64_MAX)
+        expires_at = self._expires_at(cap.token, record)
         return self._ok(CapStatusResponse(token=cap.token_bytes, issued_at=cap.issued_at, expires_at=expires_at), call)
 
     async def _streams(self, call: Call) -> Reply:

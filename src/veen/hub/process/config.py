@@ -149,6 +149,9 @@ class Admission:
     trusted_issuers: Annotated[
         tuple[Issuer, ...], Key(ISSUERS, 'Whose tokens count, optionally for some streams; "*" for anybody (D-45).')
     ] = ()
+    principal_grants: Annotated[
+        bool, Key(BOOLEAN, "Let the subject of a trusted token issue tokens for its own client keys (D-179).")
+    ] = True
     token_files: Annotated[
         tuple[Path, ...], Key(listed(PATH), "Capability tokens known from the start (CBOR files).")
     ] = ()
@@ -486,6 +489,7 @@ class HubConfig:
                 stream_scope=admission.stream_scope,
                 trusted_issuers=trusted,
                 trust_any_issuer=any(issuer.issuer_pk is None for issuer in admission.trusted_issuers),
+                principal_grants=admission.principal_grants,
                 preloaded={token.auth_ref(): token for token in tokens},
                 streams=frozenset(admission.streams),
                 denied_clients=frozenset(admission.denied_clients),

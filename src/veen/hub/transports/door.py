@@ -20,7 +20,7 @@ from veen.hub.api.routes import SUBMIT, SUBMIT_BATCH, Route, find_route
 from veen.hub.http.shares import LARGE, Shares
 
 _ATTACHMENT: Final = "tooling/attachment/"
-_WRITES: Final = frozenset(("submit", "submit_batch", "authorize"))  # are not delayed in favour of writers
+_WRITES: Final = frozenset(("submit", "submit_batch", "authorize", "derive"))  # are not delayed in favour of writers
 _PROMPT: Final = frozenset(("healthz", "readyz"))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from veen.overlays import anchoring, crdt, crud, kv, queue
+from veen.overlays import anchoring, crdt, crud, kv, queue, speaks
 from veen.overlays.discovery import bodies as discovery
 from veen.overlays.discovery import directory
 from veen.overlays.federation import realm
@@ -160,7 +160,7 @@ def _tables(schemas: Iterable[AnySchema]) -> tuple[TypedTable, ...]:
     return tuple(map(TypedTable.of, schemas))
 
 
-# The folds that follow their texts to the letter, to compare implementations (D-180). No table of a lake is made of them.
+# Folds that follow their texts to the letter, to compare implementations (D-180). Lakes have no tables of them.
 BY_LETTER: Final[Mapping[str, Callable[..., AnyFold]]] = {
     identity_letter.LetterIdFold.name: identity_letter.LetterIdFold,
     wallet_letter.LetterLedgerFold.name: wallet_letter.LetterLedgerFold,
@@ -278,8 +278,9 @@ BUILTIN: Final = Registry(
             name="speaks",
             about="client keys that speak for principals (D-179)",
             schemas=tuple(SPEAKING.values()),
-            folds={},
+            folds={"speaks": speaks.SpeaksFold},
             tables=_tables(tuple(STATEMENTS.values())),
+            states=speaks.STATES,
         ),
         Overlay(
             name="discovery",

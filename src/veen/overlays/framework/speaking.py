@@ -26,10 +26,10 @@ binding that stands in another stream has to be carried into this one. A strange
 may do that is not his.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, ClassVar, Final, TypeVar
+from functools import lru_cache
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from veen.core.errors import SignatureError
 from veen.core.event import Event
@@ -89,7 +89,7 @@ class Carded:
 
 @state_record
 class Closed:
-    """An end that stands before its binding, or the digest of an end of all bindings."""
+    """An end before its binding, the digest of an end of all bindings, or the mark that there are bindings at all."""
 
     is_closed: bool = True
 
@@ -106,77 +106,108 @@ SpeakingKey = tuple[str, bytes]
 SpeakingRecord = Bound | Principal | Carded | Closed | Marked
 SPEAKING_TYPES: Final[frozenset[type]] = frozenset((Bound, Principal, Carded, Closed, Marked))
 
+ANY_BINDING: Final = ("speaks.any", b"")  # there is a binding or a successor
 _UNKNOWN: Final = Principal()
 _UNMARKED: Final = Marked()
 
 
-class Voice:
-    """The identities for which the sender of an event speaks. `in` costs the same for one name and for thousands."""
+class Voice(frozenset[bytes]):
+    """The identities for which the sender of an event speaks: as a set, those that are few.
 
-    __slots__ = ("_accounts", "_configured", "_older", "_state", "_stream_id", "canonical", "client_id", "principal")
+    `in` costs the same for one name and for thousands: the voice of a key that is bound looks other keys up.
+    """
 
-    def __init__(
-        self,
-        client_id: bytes,
-        configured: frozenset[bytes] = NOBODY,
-        *,
-        principal: bytes | None = None,
-        older: tuple[bytes, ...] = (),
-        accounts: frozenset[bytes] = NOBODY,
-        state: Table[Any, Any] | None = None,
-        stream_id: bytes = b"",
-    ) -> None:
-        self.client_id = client_id
-        self.principal = principal  # None: the key is not bound
-        self.canonical = client_id if principal is None else principal  # what a fold stores
-        self._configured = configured
-        self._older = older
-        self._accounts = accounts
-        self._state, self._stream_id = state, stream_id
+    client_id: bytes
+    principal: bytes | None = None  # None: the key is not bound
+    principals: tuple[bytes, ...] = ()  # the principal, and those whose place it took
 
-    def __contains__(self, identity: object) -> bool:
-        if identity == self.client_id or identity in self._configured:
-            return True
-        principal = self.principal
-        if principal is None:
-            return False
-        if identity == principal or identity in self._older or identity in self._accounts:
-            return True
-        if self._state is None or type(identity) is not bytes:
-            return False
-        bound = self._state.get(("speaks", self._stream_id + identity))
-        return bound is not None and (bound.principal == principal or bound.principal in self._older)
+    def __new__(cls, client_id: bytes, configured: frozenset[bytes] = NOBODY) -> Self:
+        """Return the voice of a key that is not bound: itself, and what the reader's settings add."""
+        voice = super().__new__(cls, (client_id, *configured))
+        voice.client_id = client_id
+        return voice
 
-    def any_of(self, identities: Collection[bytes]) -> bool:
-        """True if the sender speaks for one of some identities."""
-        return any(identity in self for identity in identities)
+    def __reduce__(self) -> Any:
+        raise TypeError("a voice belongs to a place of a stream")
+
+    @property
+    def canonical(self) -> bytes:
+        """What a fold stores of a sender."""
+        return self.client_id
 
     @property
     def stored(self) -> frozenset[bytes]:
         """What a fold stores where it keeps all identities of a sender."""
-        return frozenset((self.canonical, *self._configured)) if self._configured else frozenset((self.canonical,))
+        return frozenset(self)
 
-    @property
-    def principals(self) -> tuple[bytes, ...]:
-        """The principal, and those whose place it took."""
-        return () if self.principal is None else (self.principal, *self._older)
+    def any_of(self, identities: Collection[bytes]) -> bool:
+        """True if the sender speaks for one of some identities."""
+        return not self.isdisjoint(identities)
 
-    @property
-    def own(self) -> tuple[bytes, ...]:
-        """The key, its principals and what the reader's settings add: without the principal's other keys."""
-        if self.principal is None:
-            return (self.client_id, *self._configured)
-        return (self.client_id, self.principal, *self._older, *self._configured, *self._accounts)
+    def those_of(self, identities: frozenset[bytes]) -> Collection[bytes]:
+        """Return the identities among some for which the sender speaks."""
+        return self & identities
 
     @property
     def names(self) -> frozenset[bytes]:
         """The identities of the voice under which a fold may have records: no key that only spoke is among them."""
-        names = {self.client_id, *self._configured}
-        if self.principal is not None and self._state is not None:
-            names |= {self.principal, *self._older, *self._accounts}
-            for principal in (self.principal, *self._older):
-                names.update(principal_of(self._state, self._stream_id, principal).named)
+        return self
+
+
+class BoundVoice(Voice):
+    """The voice of a key that is bound to a principal, at a place of its stream."""
+
+    _configured: frozenset[bytes]
+    _state: Table[Any, Any]
+    _stream_id: bytes
+
+    @classmethod
+    def of(
+        cls,
+        client_id: bytes,
+        principals: tuple[bytes, ...],
+        *,
+        state: Table[Any, Any],
+        stream_id: bytes,
+        configured: frozenset[bytes] = NOBODY,
+        accounts: Collection[bytes] = (),
+    ) -> Self:
+        voice = cls(client_id, frozenset((*principals, *configured, *accounts)))
+        voice.principal, voice.principals, voice._configured = principals[0], principals, configured
+        voice._state, voice._stream_id = state, stream_id
+        return voice
+
+    def __contains__(self, identity: object) -> bool:
+        if frozenset.__contains__(self, identity):
+            return True
+        if type(identity) is not bytes:
+            return False
+        bound = self._state.get(("speaks", self._stream_id + identity))
+        return bound is not None and bound.principal in self.principals
+
+    def any_of(self, identities: Collection[bytes]) -> bool:
+        return any(identity in self for identity in identities)
+
+    def those_of(self, identities: frozenset[bytes]) -> Collection[bytes]:
+        return [identity for identity in identities if identity in self]
+
+    @property
+    def canonical(self) -> bytes:
+        return self.principals[0]
+
+    @property
+    def stored(self) -> frozenset[bytes]:
+        return frozenset((self.canonical, *self._configured))
+
+    @property
+    def names(self) -> frozenset[bytes]:
+        names = set(self)
+        for principal in self.principals:
+            names.update(principal_of(self._state, self._stream_id, principal).named)
         return frozenset(names)
+
+
+voice_of_key: Final = lru_cache(maxsize=8_192)(Voice)  # folds ask for every event, and senders are few
 
 
 def principal_of(state: Table[Any, Any], stream_id: bytes, principal: bytes) -> Principal:
@@ -210,10 +241,10 @@ class Speaking(Ordered[K, R, V]):
 
     def take_statement(self, state: Table[Any, Any], event: Typed[Any]) -> bool:
         """Take a statement over into the state; return False for an event that is none. Violation if it is void."""
-        take = _STATEMENTS.get(type(event.body))
-        if take is None:
+        body = event.body
+        if type(body) not in STATEMENT_TYPES:
             return False
-        take(self, state, event.event, event.body)
+        _STATEMENTS[type(body)](self, state, event.event, body)
         return True
 
     def voice(self, state: Table[Any, Any], event: Event, configured: frozenset[bytes] = NOBODY) -> Voice:
@@ -221,44 +252,43 @@ class Speaking(Ordered[K, R, V]):
 
         `configured` are identities for which the reader's settings let the key speak.
         """
-        client_id, stream_id = event.client_id, event.stream_id
-        bound = state.get(("speaks", stream_id + client_id)) if self.speaks else None
+        client_id = event.client_id
+        if state.get(ANY_BINDING) is None:
+            return voice_of_key(client_id, configured)
+        stream_id = event.stream_id
+        bound = state.get(("speaks", stream_id + client_id))
         if bound is None:
-            return Voice(client_id, configured)
-        known = principal_of(state, stream_id, bound.principal)
-        if bound.is_ended or bound.number <= known.ended:
+            return voice_of_key(client_id, configured)
+        row = principal_of(state, stream_id, bound.principal)
+        if bound.is_ended or bound.number <= row.ended:
             raise Violation("SPEAKS.ENDED", f"the binding of {client_id.hex()} to {bound.principal.hex()} was ended")
         if not bound.not_before <= event.ts <= bound.not_after:
             raise Violation(
                 "SPEAKS.TIME",
                 f"the key is bound from {bound.not_before} to {bound.not_after}, the event is of {event.ts}",
             )
-        accounts = NOBODY
-        principal, older = bound.principal, known.older
-        if self.realms:
-            accounts = frozenset(ctx_id_of(pk, realm) for pk in (principal, *older) for realm in self.realms)
-        return Voice(
+        principals = (bound.principal, *row.older)
+        return BoundVoice.of(
             client_id,
-            configured,
-            principal=principal,
-            older=older,
-            accounts=accounts,
+            principals,
             state=state,
             stream_id=stream_id,
+            configured=configured,
+            accounts=[ctx_id_of(pk, realm) for pk in principals for realm in self.realms],
         )
 
     def voice_of(self, state: Table[Any, Any], stream_id: bytes, identity: bytes) -> Voice:
         """Return the voice that an identity has in a stream by its own name, whatever the time is."""
-        if not self.speaks:
-            return Voice(identity)
+        if state.get(ANY_BINDING) is None:
+            return voice_of_key(identity)
         bound = state.get(("speaks", stream_id + identity))
         principal = identity if bound is None else bound.principal
-        older = principal_of(state, stream_id, principal).older
-        return Voice(identity, principal=principal, older=older, state=state, stream_id=stream_id)
+        principals = (principal, *principal_of(state, stream_id, principal).older)
+        return BoundVoice.of(identity, principals, state=state, stream_id=stream_id)
 
     def names_of(self, state: Table[Any, Any], stream_id: bytes, identity: bytes) -> frozenset[bytes]:
         """Return the names under which records may be about an identity; a key is its own name and no other."""
-        if not self.speaks or ("speaks", stream_id + identity) in state:
+        if state.get(ANY_BINDING) is None or ("speaks", stream_id + identity) in state:
             return frozenset((identity,))
         return self.voice_of(state, stream_id, identity).names
 
@@ -299,11 +329,12 @@ class Speaking(Ordered[K, R, V]):
         carded = state.get(("speaks.card", stream_id + client_id))
         if carded is not None and not _is_or_follows(state, stream_id, principal, carded.card_of):
             raise Violation("SPEAKS.CARD", f"the key {client_id.hex()} sent the card of {carded.card_of.hex()}")
-        known = principal_of(state, stream_id, principal)
-        if known.successor is not None:
-            raise Violation("SPEAKS.ENDED", f"{known.successor.hex()} took the place of {principal.hex()}")
-        number = known.bound + 1
-        state["speaks.principal", stream_id + principal] = replace(known, bound=number)
+        row = principal_of(state, stream_id, principal)
+        if row.successor is not None:
+            raise Violation("SPEAKS.ENDED", f"{row.successor.hex()} took the place of {principal.hex()}")
+        state[ANY_BINDING] = Closed()
+        number = row.bound + 1
+        state["speaks.principal", stream_id + principal] = replace(row, bound=number)
         state[key] = Bound(
             principal=principal,
             not_before=body.not_before,
@@ -328,8 +359,8 @@ class Speaking(Ordered[K, R, V]):
                     "SPEAKS.ENDED", "this end of all bindings was used before: another ended_at makes a new one"
                 )
             state[key] = Closed()
-            known = principal_of(state, stream_id, principal)
-            state["speaks.principal", stream_id + principal] = replace(known, ended=known.bound)
+            row = principal_of(state, stream_id, principal)
+            state["speaks.principal", stream_id + principal] = replace(row, ended=row.bound)
             return
         bound = state.get(("speaks", stream_id + client_id))
         if bound is None:
@@ -352,10 +383,11 @@ class Speaking(Ordered[K, R, V]):
             chain.append((following, principal_of(state, stream_id, following)))
         if len(passed_on.union(chain[-1][1].older)) > MAX_OLDER:
             raise Violation("SPEAKS.BOUND", f"a principal takes the place of at most {MAX_OLDER} others")
+        state[ANY_BINDING] = Closed()
         state["speaks.principal", stream_id + body.old] = replace(old, successor=body.new)
-        for principal, known in chain:
-            older = tuple(sorted(passed_on.union(known.older)))
-            state["speaks.principal", stream_id + principal] = replace(known, older=older)
+        for principal, row in chain:
+            older = tuple(sorted(passed_on.union(row.older)))
+            state["speaks.principal", stream_id + principal] = replace(row, older=older)
         self.on_bound(state, stream_id, body.old, body.old)
 
 
@@ -369,17 +401,16 @@ def _check_statement(event: Event, body: SpeakingStatement) -> None:
 
 
 def _add_name(state: Table[Any, Any], stream_id: bytes, principal: bytes, identity: bytes) -> None:
-    known = principal_of(state, stream_id, principal)
-    named = tuple(sorted({*known.named, identity}))
-    state["speaks.principal", stream_id + principal] = replace(known, named=named)
+    row = principal_of(state, stream_id, principal)
+    named = tuple(sorted({*row.named, identity}))
+    state["speaks.principal", stream_id + principal] = replace(row, named=named)
 
 
 _Take = Callable[[Speaking[Any, Any, Any], Table[Any, Any], Event, Any], None]
-_STATEMENTS: Final[Mapping[type[Any], _Take]] = MappingProxyType(
-    {
-        SpeaksBinding: Speaking._bind,
-        SpeaksEnd: Speaking._end,
-        PrincipalNext: Speaking._succeed,
-        CardRecord: Speaking._card,
-    }
-)
+_STATEMENTS: Final[dict[type[Any], _Take]] = {
+    SpeaksBinding: Speaking._bind,
+    SpeaksEnd: Speaking._end,
+    PrincipalNext: Speaking._succeed,
+    CardRecord: Speaking._card,
+}
+STATEMENT_TYPES: Final = frozenset(_STATEMENTS)

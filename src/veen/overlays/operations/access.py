@@ -284,7 +284,7 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
 
     def _granter(self, state: Table[_Key, _Record], act: Act[AccessGrant]) -> bytes:
         """The identity under which the sender may grant this (A1, D-159)."""
-        granters = [granter for granter in self._granters if granter in act.identities]
+        granters = act.identities.those_of(self._granters)
         if granters:
             return min(granters)
         own = [

@@ -13,7 +13,7 @@ from veen.overlays.framework.body import Body
 from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
-from veen.overlays.framework.speaking import Speaking, Voice
+from veen.overlays.framework.speaking import ANY_BINDING, STATEMENT_TYPES, Speaking, Voice, voice_of_key
 from veen.overlays.operations.common import KEYS_ONLY, Speakers, operation_id_of
 from veen.overlays.operations.delegation import NO_CAPS, Caps, DelegatedExecution, check_chain, inner_body
 
@@ -67,13 +67,16 @@ class ActingFold(Speaking[K, R, V]):
         """Apply one operation. Check first and write then, as in `Ordered.step`."""
 
     def step(self, state: Table[K, R], event: Typed[Any]) -> None:
-        if self.take_statement(state, event):
-            return
         e, body = event
+        if type(body) in STATEMENT_TYPES:
+            self.take_statement(state, event)
+            return
         is_delegated = type(body) is DelegatedExecution
         if is_delegated and body.operation_schema not in self.schemas:
             return  # an operation of another profile
-        voice = self.voice(state, e, self.speakers.others(e.client_id, e.ts))
+        others = self.speakers.others(e.client_id, e.ts)
+        # Most streams have no binding, and most folds are of them.
+        voice = voice_of_key(e.client_id, others) if state.get(ANY_BINDING) is None else self.voice(state, e, others)  # type: ignore[arg-type]  # a key of `Speaking`
         if is_delegated:
             check_chain(body, e, self.caps, voice)
             voice = Voice(body.principal_identity)

@@ -27,7 +27,7 @@ from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.schema import Schema, SchemaSet
-from veen.overlays.framework.speaking import Speaking, SpeakingKey, SpeakingRecord
+from veen.overlays.framework.speaking import STATEMENT_TYPES, Speaking, SpeakingKey, SpeakingRecord
 from veen.overlays.framework.state import state_record
 from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.operations.common import Operation
@@ -174,9 +174,10 @@ class MirrorFold(Speaking[_Key, Mirrored, dict[tuple[str, bytes], MirrorSource]]
         return [authors, *more] if (more := self.speaking_settings()) else authors
 
     def step(self, state: Table[_Key, Mirrored], event: Typed[Any]) -> None:
-        if self.take_statement(state, event):
-            return
         e, body = event
+        if type(body) in STATEMENT_TYPES:
+            self.take_statement(state, event)
+            return
         voice = self.voice(state, e)
         if self._authors is not None and not voice.any_of(self._authors):
             raise Violation("MIRR.AUTHOR", "the sender is none of those who may state what a hub signed")

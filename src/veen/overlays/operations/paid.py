@@ -236,10 +236,10 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
         owner = self._owners.get(account_id)
         if owner is not None:
             return owner in voice
-        if account_id in map(account_id_of, voice.own):
+        if account_id in map(account_id_of, voice):
             return True
-        held = state.get(("holder", account_id, act.event.stream_id))
-        return isinstance(held, Holder) and held.holder in voice
+        holder = state.get(("holder", account_id, act.event.stream_id))
+        return isinstance(holder, Holder) and holder.holder in voice
 
     def on_bound(self, state: Table[Any, Any], stream_id: bytes, identity: bytes, principal: bytes) -> None:
         """The account of a key belongs to the principal of the key, and that of a principal to its successors."""

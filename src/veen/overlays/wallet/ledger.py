@@ -14,7 +14,7 @@ from typing import Any, Final
 from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
-from veen.overlays.framework.speaking import Speaking, SpeakingKey, SpeakingRecord, Voice
+from veen.overlays.framework.speaking import STATEMENT_TYPES, Speaking, SpeakingKey, SpeakingRecord, Voice
 from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.wallet.bodies import SCHEMAS, Open, WalletBody
 from veen.overlays.wallet.policy import STREAM_POLICY, WalletMirrors, WalletPolicy
@@ -113,9 +113,9 @@ class LedgerFold(Speaking[bytes, Record, Ledger]):
         return True
 
     def step(self, state: Table[bytes, Record], event: Typed[Any]) -> None:
-        if self.speaks and self.take_statement(state, event):
-            return
-        if self.admit(state, event):
+        if self.speaks and type(event.body) in STATEMENT_TYPES:
+            self.take_statement(state, event)
+        elif self.admit(state, event):
             for key, record in apply(state, event.body).items():
                 state[key] = record
 

@@ -22,6 +22,7 @@ from veen.core.hashing import tag_prefix
 from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
+from veen.overlays.framework.speaking import Voice
 from veen.overlays.wallet import bodies, codes
 from veen.overlays.wallet.bodies import SCHEMAS, Transfer, WalletBody
 from veen.overlays.wallet.ids import wallet_stream
@@ -54,16 +55,16 @@ class LetterLedgerFold(LedgerFold):
     version = 1
 
     def __init__(self, *, mirrors: Mirrors = NO_MIRRORS, policy: WalletPolicy = STREAM_POLICY) -> None:
-        super().__init__(mirrors=mirrors, policy=replace(policy, max_skew_sec=None))
+        super().__init__(mirrors=mirrors, policy=replace(policy, max_skew_sec=None, speaks="off"))
         self.mirrors = self.copies = LetterMirrors(mirrors.bridges, frozenset(SCHEMAS), self.policy)
 
-    def screen(self, event: Typed[WalletBody]) -> bool:
+    def screen(self, event: Typed[WalletBody], voice: Voice | None = None) -> bool:
         e, body = event
         mirrored = type(body) is Transfer and e.stream_id == wallet_stream(body.to_wallet_id)
         if mirrored and not self._is_trusted_copy(event):  # §5.5: into the stream of the destination as well
             self.policy.check_grant(body, e.client_id, e.auth_ref)
             return True
-        return super().screen(event)
+        return super().screen(event, voice)
 
     def step(self, state: Table[bytes, Record], event: Typed[Any]) -> None:
         if self.screen(event):

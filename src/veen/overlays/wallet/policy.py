@@ -13,7 +13,7 @@ and it never passes for a copy of another event (D-85, D-176).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final, Literal, Self
 
@@ -22,6 +22,7 @@ from veen.core.hashing import tag_prefix
 from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.dedup import Mirrors
 from veen.overlays.framework.speaking import Voice
+from veen.overlays.framework.state import DERIVED
 from veen.overlays.id.ids import ctx_id_of
 from veen.overlays.wallet import codes
 from veen.overlays.wallet.bodies import OPERATIONS, Open, Transfer, WalletBody
@@ -90,8 +91,12 @@ class WalletPolicy:
     trust_every_writer: bool = False  # on shared streams without owners: whoever may write may empty every wallet
     max_skew_sec: int | None = DEFAULT_SKEW_SEC  # None: a sender chooses the day that a limit counts for
     speaks: Literal["off"] | None = None  # "off": bindings of keys to principals are not read (D-179)
+    # Whether an event counts only from a key that acts for the owner of the wallet, or that has a grant.
+    asks_owner: bool = field(init=False, repr=False, compare=False, metadata=DERIVED)
 
     def __post_init__(self) -> None:
+        asks_owner = self.owners is not None or not (self.own_streams or self.trust_every_writer)
+        object.__setattr__(self, "asks_owner", asks_owner)
         _check_operations(self.reserved)
         if not self.own_streams and self.owners is None and not self.trust_every_writer and self.speaks == "off":
             raise ValueError(
@@ -122,11 +127,6 @@ class WalletPolicy:
     def on_shared_streams(self, owners: Owners | None = None) -> Self:
         """The same policy where wallets share streams: bound keys, the keys of `owners` and those with a grant act."""
         return replace(self, own_streams=False, owners=owners, trust_every_writer=False)
-
-    @property
-    def asks_owner(self) -> bool:
-        """True if an event counts only from a key that acts for the owner of the wallet, or that has a grant."""
-        return self.owners is not None or not (self.own_streams or self.trust_every_writer)
 
     @property
     def reads_bindings(self) -> bool:
@@ -186,7 +186,7 @@ class WalletPolicy:
             )
 
     def _acts_for(self, owner: WalletOwner, client_id: bytes, voice: Voice | None) -> bool:
-        keys = self.owners.get(owner.ctx_id, NO_KEYS) if self.owners is not None else NO_KEYS
+        keys = NO_KEYS if self.owners is None else self.owners.get(owner.ctx_id, NO_KEYS)
         if client_id in keys:
             return True
         if voice is None or voice.principal is None:

@@ -34,9 +34,11 @@ from veen.client.verify.pin import HubPin
 from veen.core import cbor
 from veen.core.errors import FormatError, LimitError, VerifyError
 from veen.core.limits import Limits
+from veen.core.objects.captoken import CapToken
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import (
     CapAuthorize,
+    CapDerive,
     ControlRecord,
     KeyRotate,
     LabelOpen,
@@ -436,6 +438,20 @@ class ReplicaFollower:
         except (VerifyError, FormatError, LimitError) as exc:
             raise ReplicaInconsistent(f"the control journal of the primary does not hold: {exc}") from exc
 
+    def _check_derived(self, record: ControlRecord, caps: Mapping[bytes, CapToken | None]) -> None:
+        """Refuse a record whose token is derived from one that may not be (D-179); `caps` are those before it."""
+        body = record.body
+        if not isinstance(body, CapDerive):
+            return
+        stored = self._store.state.caps.get(body.parent_ref)
+        parent = stored.token if stored is not None and stored.parent_ref is None else caps.get(body.parent_ref)
+        if parent is None:
+            raise ReplicaInconsistent(f"control record {record.seq}: its token is derived from none that may be")
+        try:
+            body.check().check_derived_from(parent)
+        except VerifyError as exc:
+            raise ReplicaInconsistent(f"the control journal of the primary does not hold: {exc}") from exc
+
     async def _take_identity(self) -> None:
         """As the primary shows it now, proven by the pin."""
         answer = await self._session.refresh_identity()
@@ -614,13 +630,15 @@ class ReplicaFollower:
         forecasts: dict[bytes, SealForecast] = {}
         wanted: list[tuple[bytes, int]] = []
         receipts: dict[tuple[bytes, int], Receipt] = {}
-        caps: set[bytes] = set()
+        caps: dict[bytes, CapToken | None] = {}  # by auth_ref; None: derived, so nothing may be derived from it
         for item in batch.items:
             if isinstance(item, ControlRecord):
                 if isinstance(item.body, LimitsSet):
                     limits = Limits.from_json(item.body.limits)
                 elif isinstance(item.body, CapAuthorize):
-                    caps.add(item.body.auth_ref)
+                    self._check_derived(item, caps)
+                    derived = isinstance(item.body, CapDerive)
+                    caps.setdefault(item.body.auth_ref, None if derived else CapToken.from_bytes(item.body.token))
                 elif isinstance(item.body, LabelOpen):
                     if item.body.label in checks or store.files(item.body.label) is not None:
                         raise ReplicaInconsistent(f"the control journal opens label {item.body.label.hex()} twice")

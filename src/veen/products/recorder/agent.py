@@ -25,14 +25,15 @@ from veen.client.errors import HubRefused, LocalError, NetworkError, TokenExpire
 from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.identity.keystore import Keystore
-from veen.client.identity.rotation import RotationBounds, needs_rotation
+from veen.client.identity.rotation import RotationBounds, RotationReason, binding_of, needs_rotation
 from veen.client.send.captokens import TokenStore
 from veen.client.send.sealing import Draft, Prepared
-from veen.client.send.writing import Outcome, Sent
+from veen.client.send.writing import KEY_ENDED, Outcome, Sent
 from veen.client.transport.calls import is_transient, refusal_of
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import LimitError, Refusal, VeenError
 from veen.core.labels import stream_id_of
+from veen.core.objects.speaking import SPEAKS_SCHEMA
 from veen.overlays.recorder.config import Configuration
 from veen.products.recorder import events
 from veen.products.recorder.adapters.logfiles import Place
@@ -53,6 +54,10 @@ _log: Final = logging.getLogger(__name__)
 
 AnyTask = asyncio.Task[Any]
 Connect = Callable[[Identity, Keyring], AbstractAsyncContextManager[Client]]
+
+
+class _KeyEnded(Exception):
+    """The hub takes a client key no more."""
 
 
 class KeyShared(LocalError, code="SDR.KEY_SHARED"):
@@ -269,31 +274,62 @@ class Agent:
         last = await asyncio.to_thread(self._spool.note, "principal")
         is_new = last is not None and last != identity.client_id.hex()
         record = self._shared.own_record(events.ROTATE, {"previous": last, "next": identity.client_id.hex()})
+        is_named = True
         if last is not None and is_new:
-            await self._close_key(identity, ring, bytes.fromhex(last), record)
+            is_named = await self._close_key(identity, ring, bytes.fromhex(last), record)
         self._counts.clear()
         async with self._connect(identity, ring) as client:
             authority = TokenAuthority(client, self._tokens, clock=self._shared.clock)
             self._rules = RecorderRules()
+            if not is_named:
+                await self._bind(authority, identity)
             if is_new:
                 await authority.send(record.stream_id, events.draft_of(record.data, client.client_id))
             await asyncio.to_thread(self._spool.set_note, "principal", identity.client_id.hex())
             yield authority
 
-    async def _close_key(self, identity: Identity, ring: Keyring, last: bytes, record: SpoolItem) -> None:
+    async def _close_key(self, identity: Identity, ring: Keyring, last: bytes, record: SpoolItem) -> bool:
         """Settle the flight of the earlier key and let it name its successor, which names it in turn (I3).
+
+        Return False if the hub takes that key no more, so that it could name nobody.
 
         A crash before the successor is noted repeats this: the names may stand in the log twice, the records do not.
         """
         cut = next((at for at, key in enumerate(identity.client_keys, start=1) if key.client_id == last), None)
         if cut is not None:
             earlier = replace(identity, client_keys=identity.client_keys[:cut])
-            async with self._connect(earlier, ring) as client:
-                authority = TokenAuthority(client, self._tokens, clock=self._shared.clock)
-                if (flight := await asyncio.to_thread(self._spool.flight)) is not None:
-                    await self._finish(authority, flight)
-                await authority.send(record.stream_id, events.draft_of(record.data, client.client_id))
+            try:
+                async with self._connect(earlier, ring) as client:
+                    authority = TokenAuthority(client, self._tokens, clock=self._shared.clock)
+                    await self._name_successor(authority, earlier, record)
+            except _KeyEnded:
+                cut = None
         await asyncio.to_thread(self._spool.ground)
+        return cut is not None
+
+    async def _bind(self, authority: TokenAuthority, identity: Identity) -> None:
+        """Bind the client key to the identity in each stream: `recorder init` named that one as a producer (D-179)."""
+        for stream_id in self._streams():
+            body = binding_of(identity, stream_id, identity.client_key.created_at).to_bytes()
+            capability = await authority.capability(stream_id)
+            await authority.client.send(self._keys(stream_id), body, schema=SPEAKS_SCHEMA, capability=capability)
+
+    async def _name_successor(self, authority: TokenAuthority, earlier: Identity, record: SpoolItem) -> None:
+        """As the earlier key. _KeyEnded if the hub takes it no more: its records are sealed anew by the next one."""
+        try:
+            if (flight := await asyncio.to_thread(self._spool.flight)) is not None:
+                await self._finish(authority, flight)
+            now, stated = int(self._shared.clock()), RotationBounds().at_hub(authority.client.session)
+            is_bounded = RotationReason.LIFETIME.value in authority.client.session.status.limits
+            if is_bounded and needs_rotation(earlier, {}, now, stated) is not None:
+                raise _KeyEnded
+            await authority.send(record.stream_id, events.draft_of(record.data, authority.client.client_id))
+        except HubRefused as exc:
+            if refusal_of(exc) in KEY_ENDED:
+                raise _KeyEnded from exc
+            raise
+        except (TokenMissing, TokenExpired) as exc:
+            raise _KeyEnded from exc
 
     async def _send_next(self, authority: TokenAuthority) -> bool:
         """One flight; False if the agent ends or the client key is due. Waits while there is nothing to send."""
@@ -428,21 +464,22 @@ class Agent:
     async def _rotated(self, authority: TokenAuthority) -> bool:
         """Replace the client key if it is past its bounds (KEX1+) and nothing is in flight; whether it was replaced.
 
-        A token names one client key, so at a hub that asks for tokens the next key needs one that the admin issued in
-        advance (decision 191). Without it the agent keeps the old key and says so in every heartbeat: evidence is worth
-        more than a fresh key (decision 121).
+        At a hub that asks for tokens the next key needs one: derived from that of the identity, or, at an earlier hub,
+        issued in advance by the admin (decision 191). Without it the agent keeps the old key and says so in every
+        heartbeat: evidence is worth more than a fresh key (decision 121).
         """
         identity = self._keystore.identity
-        due = needs_rotation(identity, self._counts, int(self._shared.clock()), self._pace.bounds)
+        bounds = self._pace.bounds.at_hub(authority.client.session).early()
+        due = needs_rotation(identity, self._counts, int(self._shared.clock()), bounds)
         if due is None:
             self.rotation_due = False
             return False
         seed = next_seed(identity)
-        if await authority.is_gated() and not await asyncio.to_thread(
-            authority.may_write, SigningKey(seed).public, self._streams()
-        ):
-            self.rotation_due = True
-            return False
+        if await authority.is_gated() and not await authority.may_follow(self._streams()):
+            next_id = SigningKey(seed).public
+            if not await asyncio.to_thread(authority.may_write, next_id, self._streams()):
+                self.rotation_due = True
+                return False
         await asyncio.to_thread(self._keystore.rotate, int(self._shared.clock()), seed=seed)
         return True
 

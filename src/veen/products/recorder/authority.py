@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from veen.client.client import Client
+from veen.client.errors import TokenExpired, TokenMissing
 from veen.client.send.captokens import HeldToken, TokenStore
 from veen.client.send.grants import TokenGrant
 from veen.client.send.writing import Sent
@@ -34,7 +35,10 @@ class TokenAuthority:
         if not await self.is_gated():
             return None
         client = self.client
-        token = self._usable(stream_id)
+        try:
+            token = self._usable(stream_id)
+        except (TokenMissing, TokenExpired):
+            return await client.token(stream_id)  # derived from that of the identity
         issued_at = token.issued_at(client.hub_id)
         if issued_at is None:
             grant = await client.authorize(token.token)
@@ -54,6 +58,10 @@ class TokenAuthority:
             if token.issued_at(client.hub_id) is not None:  # before that its end is not known
                 self._chosen[stream_id] = (now, token)
         return token
+
+    async def may_follow(self, streams: Iterable[bytes]) -> bool:
+        """Return True if a token for the next client key can be derived for all of these streams."""
+        return all([await self.client.grants.may_follow(stream_id) for stream_id in streams])
 
     def may_write(self, client_id: bytes, streams: Iterable[bytes]) -> bool:
         """Whether there are live tokens of another client key for all of these streams."""

@@ -45,6 +45,8 @@ async def emit(
     configuration = await RecorderRules().configuration(client)
     if configuration is not None and configuration.max_payload:
         max_payload = UNBOUNDED  # refused, so that nobody takes the beginning of an event for the event
+    capability = await authority.capability(keys.stream_id)
+    await client.speak(keys, capability=capability)  # events name the client key, so it is replaced before
     outcomes: list[Outcome | None] = []
     drafts = []
     for record in records:
@@ -57,6 +59,6 @@ async def emit(
             drafts.append(draft)
     sent: list[Outcome] = []
     if drafts:
-        sent = await client.send_many(keys, drafts, capability=await authority.capability(keys.stream_id))
+        sent = await client.send_many(keys, drafts, capability=capability)
     rest = iter(sent)
     return [next(rest) if outcome is None else outcome for outcome in outcomes]

@@ -83,9 +83,11 @@ def equip(
     hub_id: bytes,
     now: int,
     keys_ahead: int = 0,
+    derived: bool = False,
 ) -> Equipped:
     """Give every role its keys and a token that is good for at least half of `ttl`.
 
+    `derived`: the hub lets an identity derive tokens for its client keys, so each gets one for itself (D-179).
     `keys_ahead`: for how many of the client keys that follow a producer's present one there are tokens afterwards.
     """
     if not 0 <= keys_ahead <= MAX_SUCCESSORS:
@@ -105,15 +107,16 @@ def equip(
     for name, (role, streams) in producers.items():
         _add_keys(role, [ring.for_stream(stream).for_writers() for stream in (*streams, *own)])
         _add_keys(role, [ring.for_stream(CHANGES_STREAM)])  # it reads there what to refuse; it gets no token to write
-        if (token := _token(admin, role, (*streams, *own), ttl=ttl, hub_id=hub_id, now=now)) is not None:
+        token = _token(admin, role, (*streams, *own), ttl=ttl, hub_id=hub_id, now=now, derived=derived)
+        if token is not None:
             tokens[name] = token
         issued = [
             _token(admin, role, (*streams, *own), ttl=ttl, hub_id=hub_id, now=now, client_id=client_id)
-            for client_id in successors(role.keystore.identity, keys_ahead)
+            for client_id in successors(role.keystore.identity, 0 if derived else keys_ahead)
         ]
         ahead[name] = tuple(token for token in issued if token is not None)
     mine = (*ADMIN_STREAMS, CLASSES_STREAM)
-    if (token := _token(admin, admin, mine, ttl=ttl, hub_id=hub_id, now=now)) is not None:
+    if (token := _token(admin, admin, mine, ttl=ttl, hub_id=hub_id, now=now, derived=derived)) is not None:
         tokens[admin.name] = token
     return Equipped(tokens=tokens, new_streams=tuple(dict.fromkeys(new)), successors=ahead)
 
@@ -166,9 +169,14 @@ def _token(
     hub_id: bytes,
     now: int,
     client_id: bytes | None = None,
+    derived: bool = False,
 ) -> CapToken | None:
-    """A token of a client key, by default the present one, for all these streams, unless there is one that lasts."""
-    client_id = client_id or subject.keystore.identity.client_id
+    """A token of a client key, by default the present one, for all these streams, unless there is one that lasts.
+
+    With `derived` it is that of the identity, for whatever client key it uses.
+    """
+    identity = subject.keystore.identity
+    client_id = client_id or (identity.id_sign_pk if derived else identity.client_id)
     ids = {stream_id_of(stream.removeprefix("hex:")) for stream in streams}
     for owned in subject.tokens.all():
         expires_at = owned.expires_at(hub_id)

@@ -10,6 +10,7 @@ it bad; findings about policy, and a stream for which nobody states a head, make
 
     SDR.MAPPING         an event stands on another stream than its type is mapped to, or its type is not mapped
     SDR.PRODUCER        an event is by a client that is no producer of its stream
+    SPEAKS.…            a statement about who speaks for a producer is void, or the key of an event speaks for nobody
     SDR.PRINCIPAL       an event names another client than the one that signed it
     SDR.FOREIGN_SCHEMA  an entry is no event of a recorder
     SDR.OVERSIZE        a payload is above the bound
@@ -25,7 +26,7 @@ it bad; findings about policy, and a stream for which nobody states a head, make
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -36,11 +37,15 @@ from veen.client.identity.keyring import StreamKeys
 from veen.client.read.reading import Entry
 from veen.client.transport.calls import is_not_found
 from veen.core.errors import VeenError, VerifyError
+from veen.core.event import Event
 from veen.core.labels import stream_id_of
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
-from veen.overlays.framework.decode import Issue
+from veen.overlays.framework.decode import Issue, Violation, decode
+from veen.overlays.framework.ordered import Table
+from veen.overlays.framework.speaking import Voice
 from veen.overlays.recorder import events as sdr
 from veen.overlays.recorder.config import CONFIG, History
+from veen.overlays.speaks import SpeaksFold
 from veen.products.recorder.events import (
     CHANGES_STREAM,
     CHECKPOINTS_STREAM,
@@ -66,6 +71,7 @@ from veen.products.recorder.setup import read_history
 from veen.query.canonical import Json
 
 _COUNTED: Final = ("syslog", "logging")  # adapters whose positions end in a number that grows by one
+Report = Callable[[str, str], None]  # of a code and its words, for the entry at hand
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _SILENT: Final = 3  # heartbeats that may be late before it counts as silence
 _MAX_FINDINGS: Final = 1_000
@@ -480,6 +486,7 @@ class _Judge:
         self._numbers: dict[tuple[bytes, str, str], int] = {}  # (client, source, prefix) -> last number
         self._positions: dict[tuple[bytes, str], str] = {}
         self._missing: Counter[str] = Counter()  # source -> numbers that are not there
+        self._speaks, self._bindings = SpeaksFold(), Table[Any, Any]()  # who speaks for producers, by stream
 
     def entry(self, stream: str, stream_id: bytes, entry: Entry) -> None:
         def report(code: str, what: str) -> None:
@@ -488,8 +495,12 @@ class _Judge:
         event = entry.event
         if event is None:
             return report("SDR.UNREADABLE", entry.error or "it cannot be opened")
-        if event.hdr.schema in KEY_SCHEMAS or (stream in _ALWAYS and event.hdr.schema == CONFIG.id):
-            return None  # judged by the client, or by the history
+        if stream in _ALWAYS and event.hdr.schema == CONFIG.id:
+            return None  # judged by the history
+        if event.hdr.schema in self._speaks.schemas:
+            return self._take_statement(event, report)
+        if event.hdr.schema in KEY_SCHEMAS:
+            return None  # judged by the client
         if event.hdr.schema != sdr.EVENT.id:
             return report("SDR.FOREIGN_SCHEMA", "not an event of a recorder")
         typed = sdr.read(event)
@@ -500,8 +511,8 @@ class _Judge:
             self.agents.note(body, entry.seq, event.hub_ts)
         if (what := mapping_fault(configuration, body.event_type, stream_id)) is not None:
             report("SDR.MAPPING", what)
-        if configuration.producers and stream != OWN_STREAM and not self._may(body.principal_id, stream_id, event.ts):
-            report("SDR.PRODUCER", f"{body.principal_id.hex()[:16]}… is no producer of this stream")
+        if configuration.producers and stream != OWN_STREAM:
+            self._check_producer(event, stream_id, report)
         if (what := size_fault(configuration, payload_size(body))) is not None:
             report("SDR.OVERSIZE", what)
         if self._continuity:
@@ -514,20 +525,49 @@ class _Judge:
                 self.signatures += 1
         return None
 
-    def _may(self, client_id: bytes, stream_id: bytes, ts: int) -> bool:
-        """Return True if a client, or one it succeeds by the word of that one, is a producer of the stream.
+    def _take_statement(self, event: Event, report: Report) -> None:
+        """Take over who speaks for whom: a producer that is a principal names its keys so (D-179)."""
+        typed = decode(event, self._speaks.schemas[event.hdr.schema])
+        if isinstance(typed, Issue):
+            return report(typed.code, typed.what)
+        try:
+            self._speaks.take_statement(self._bindings, typed)
+        except Violation as exc:
+            report(exc.code, exc.what)
+        return None
 
-        A client that was withdrawn is none, whomever it succeeds, and neither are its successors.
+    def _check_producer(self, event: Event, stream_id: bytes, report: Report) -> None:
+        try:
+            voice = self._speaks.voice(self._bindings, event)
+        except Violation as exc:
+            return report(exc.code, exc.what)
+        if not self._may(voice, stream_id, event.ts):
+            report("SDR.PRODUCER", f"{event.client_id.hex()[:16]}… is no producer of this stream")
+        return None
+
+    def _may(self, voice: Voice, stream_id: bytes, ts: int) -> bool:
+        """Return True if a client, one that it speaks for, or one it succeeds by the word of that one, is a producer.
+
+        A client that was withdrawn is none, whomever it succeeds, and neither are its successors; the same holds for
+        the keys of a principal that was withdrawn.
         """
         configuration = self._history.at(ts)
-        for _ in range(len(self.agents.successors) + 1):
-            if stream_id in configuration.withdrawn.get(client_id, ()):
-                return False
-            if stream_id in configuration.producers.get(client_id, ()):
-                return True
+        withdrawn, producers = configuration.withdrawn, configuration.producers
+        if any(stream_id in withdrawn.get(identity, ()) for identity in (voice.client_id, *voice.principals)):
+            return False
+        if any(stream_id in producers.get(identity, ()) for identity in (voice.client_id, *voice.principals)):
+            return True
+        if voice.principal is not None and voice.any_of([who for who, ids in producers.items() if stream_id in ids]):
+            return True
+        client_id = voice.client_id
+        for _ in range(len(self.agents.successors)):
             if (previous := self.agents.successors.get(client_id)) is None:
                 return False
             client_id = previous
+            if stream_id in withdrawn.get(client_id, ()):
+                return False
+            if stream_id in producers.get(client_id, ()):
+                return True
         return False
 
     def _follow(self, stream: str, seq: int, body: sdr.RecorderEvent) -> None:

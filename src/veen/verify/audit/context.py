@@ -12,6 +12,7 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.profile import PRESETS, Profile
 from veen.core.objects.trusted_root import TrustedKeys
 from veen.core.tlog.policy import WitnessPolicy
+from veen.core.verdict import Signatures
 from veen.storage.control_state import ControlFold, OpenedLabel
 
 
@@ -23,6 +24,11 @@ class AuditOptionError(StatedError):
 
 Level = Literal["full", "sampled", "structure"]
 LEVELS: Final[tuple[Level, ...]] = ("full", "sampled", "structure")
+SIGNATURES: Final[Mapping[str, Signatures]] = {
+    "full": Signatures.ALL,
+    "sampled": Signatures.SAMPLED,
+    "structure": Signatures.NONE,
+}
 
 _SAMPLE_TAG: Final = tag_prefix("veen/audit-sample")
 _SCALE: Final = 1 << 64

@@ -222,7 +222,7 @@ def _authority(context: AuditContext, label: bytes) -> Callable[[bytes, bytes, i
             return range(0)
         if stream_id is not None and stream_id not in grant.token.allow.stream_ids:
             return range(0)
-        return range(grant.issued_at, grant.issued_at + grant.token.allow.ttl + 1)
+        return range(grant.issued_at, grant.ends_at + 1)
 
     def may_write(auth_ref: bytes, client_id: bytes, hub_ts: int) -> bool:
         if context.chunks_only:

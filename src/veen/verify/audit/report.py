@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 from veen.core.objects.identity import canonical_json
 from veen.core.verdict import Because, Outcome, Reason, Verdict
 from veen.fs.local import OsFs
+from veen.verify.audit.context import SIGNATURES
 from veen.verify.audit.findings import CODES, LogFinding
 from veen.verify.audit.html import ReportContext, page
 from veen.verify.audit.outer import WitnessVerdict
@@ -89,7 +91,9 @@ def verdict_of(summary: Mapping[str, Any]) -> Verdict:
     An audit by an earlier version does not say what it compared: without bad evidence its verdict is incomplete.
     """
     if "verdict" in summary:
-        return Verdict.from_json(summary["verdict"])
+        verdict = Verdict.from_json(summary["verdict"])
+        signatures = SIGNATURES[summary["level"]]  # a verdict of an earlier version says nothing of them
+        return replace(verdict, compared=tuple(replace(row, signatures=signatures) for row in verdict.compared))
     reasons = [Reason(Because.COVERAGE, "the stored verdict does not say what was compared")]
     if not summary["ok"]:
         first = next((finding["message"] for finding in summary["findings"]["first"]), "the stored verdict is bad")
@@ -100,11 +104,12 @@ def verdict_of(summary: Mapping[str, Any]) -> Verdict:
 def headline(summary: dict[str, Any]) -> str:
     """One line."""
     counts, findings = summary["counts"], summary["findings"]
+    verdict = verdict_of(summary)
     said = {
-        Outcome.GOOD: "the evidence is good",
+        Outcome.GOOD: f"the evidence is good{verdict.level}",
         Outcome.BAD: "the evidence is BAD",
-        Outcome.INCOMPLETE: "the verdict is incomplete",
-    }[verdict_of(summary).value]
+        Outcome.INCOMPLETE: f"the verdict is incomplete{verdict.level}",
+    }[verdict.value]
     return (
         f"{said}: {counts['labels']} labels, {counts['entries']} entries, {counts['signatures']} signatures verified, "
         f"{findings['errors']} errors, {findings['warnings']} warnings"

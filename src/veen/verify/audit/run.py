@@ -36,7 +36,7 @@ from veen.verify.audit import findings as found_tables
 from veen.verify.audit import tables
 from veen.verify.audit.anchored import check_anchored
 from veen.verify.audit.chunk import ChunkReport, ChunkTask, ClaimedCheck, check_chunk, check_claimed
-from veen.verify.audit.context import AuditContext, AuditOptions, Level, known_profiles
+from veen.verify.audit.context import SIGNATURES, AuditContext, AuditOptions, Level, known_profiles
 from veen.verify.audit.control import Control, read_control
 from veen.verify.audit.directory import check_directory, check_ends, read_identity, settle_active, unopened
 from veen.verify.audit.engine import AuditEngine, PythonEngine
@@ -221,9 +221,10 @@ class _Audit:
         key = options.pin.to_text() if options.pin else None
         if key is None and options.identity is not None:
             key = f"ed25519:{options.identity.keys[-1].hub_pk.hex()}"
-        return replace(self._view, labels=labels).coverage(
+        rows = replace(self._view, labels=labels).coverage(
             key, stated={StatedBy.OWN_FILES: self._listed, **stated}, labels=options.labels
         )
+        return tuple(replace(row, signatures=SIGNATURES[options.level]) for row in rows)
 
     def _sane(self, pinned: LabelPin) -> LabelPin:
         """Without files whose names cannot be true."""

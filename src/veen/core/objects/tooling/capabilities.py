@@ -6,6 +6,7 @@ from typing import Annotated, Self
 from veen.core.crypto import ed25519
 from veen.core.errors import SignatureError
 from veen.core.hashing import Ht
+from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import ControlRecord
 from veen.core.wire import Bytes32, Bytes64, Length, Map, Uint
 
@@ -17,6 +18,14 @@ class AuthorizeResponse(Map, kind="authorize response"):
     auth_ref: Bytes32
     expires_at: Uint
     record: ControlRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeriveRequest(Map, kind="derive request"):
+    """Shows a token that the subject of another one, which the hub holds as `parent_ref`, issued (D-179)."""
+
+    token: CapToken
+    parent_ref: Bytes32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,4 @@
+"""The gateway of external logins: an OpenID provider on one side, links in the log on the other (001 ID §10.2).
+
+`provider` talks to the provider, `gateway` decides and writes, `http` is what browsers and applications call.
+"""
