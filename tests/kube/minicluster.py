@@ -27,6 +27,7 @@ from tests.cli import shapecheck
 from tests.kube.kubelet import Node, Pod, Runtime, enter_network, http_status, interpreter_runtime
 from tests.waiting import until
 
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Key = tuple[str, str, str]  # kind, namespace, name
 _CLUSTER_WIDE = (
     "Namespace", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
@@ -195,7 +196,7 @@ class Objects:
     @staticmethod
     def rendered(text: str) -> list[dict[str, Any]]:
         """The objects that `veen kube render` printed."""
-        return [document for document in yaml.safe_load_all(text) if document]
+        return [document for document in yaml.load_all(text, _Loader) if document]
 
     @staticmethod
     def namespace_of(manifest: Mapping[str, Any]) -> str:
@@ -393,7 +394,7 @@ class MiniCluster(Objects, Node):
         return self.pod(namespace, name)
 
     def wait_job(self, namespace: str, name: str) -> Job:
-        job = self.jobs[namespace, name]
+        job: Job = self.jobs[namespace, name]
         until(lambda: job.succeeded is not None, 300)
         return job
 
@@ -487,7 +488,7 @@ class Kubectl:
         return self._options.get("--namespace", "default")
 
     def _manifests(self) -> list[dict[str, Any]]:
-        return [document for document in yaml.safe_load_all(self._text) if document]
+        return [document for document in yaml.load_all(self._text, _Loader) if document]
 
     def _apply(self) -> tuple[int, str, str]:
         is_dry = self._options.get("--dry-run") == "server"

@@ -1,14 +1,14 @@
-"""A cluster in memory for tests of many sequences of commands: objects, claims, and hubs that only remember one rule.
+"""A cluster in memory for tests of many sequences of commands: objects, claims, and hubs that only keep one rule.
 
-A hub here begins a log if its volume is blank and its Secret has a birth certificate; with neither certificate
-nor log it does not become ready (D-121). `histories` counts the logs that were begun under each key. The real hub does the same,
-which tests/kube/test_mesh.py and the tests of the storage show.
+A hub here begins a log if its volume is blank and its Secret has a birth certificate; with neither certificate nor log
+it does not become ready (D-121). `histories` counts the logs that were begun under each key. The real hub does the
+same, which tests/kube/test_mesh.py and the tests of the storage show.
 """
 
 import copy
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.kube.minicluster import Kubectl, Objects, Refused, _pod_item
@@ -33,6 +33,7 @@ class PaperCluster(Objects):
         self.claims: dict[tuple[str, str], tuple[str, ...]] = {}  # the key files of the hub that began the log there
         self.histories: dict[str, int] = {}  # by key file
         self.publics: dict[str, str] = {}
+        self.learn: Callable[[], None] = lambda: None  # reads the public keys of the universe
         self.commands: list[list[str]] = []
         self.refusal: tuple[str, str] | None = None  # a verb, and what kubectl says of it
         self._ready: set[tuple[str, str]] = set()
@@ -140,6 +141,3 @@ class PaperCluster(Objects):
     def key(self, name: str) -> str:
         """Return the public key of a key file, which a test has named."""
         return self.publics[name]
-
-    def learn(self) -> None:
-        """Read the public keys of the universe; a test says where it is."""

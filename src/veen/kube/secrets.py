@@ -13,6 +13,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Final
 
@@ -145,9 +146,11 @@ class NamespaceKeys:
         """Put the keys aside, so that a tenant of the same id begins with others; where they are."""
         if not self.directory.exists():
             return None
-        aside = self.directory.parent / "destroyed" / f"{self.namespace}-{now}"
-        aside.parent.mkdir(mode=0o700, exist_ok=True)
-        return self.directory.rename(aside)
+        place = self.directory.parent / "destroyed"
+        place.mkdir(mode=0o700, exist_ok=True)
+        first = place / f"{self.namespace}-{now}"
+        others = (place / f"{first.name}-{number}" for number in count(2))  # destroyed twice within a second
+        return self.directory.rename(next(path for path in chain([first], others) if not path.exists()))
 
     def write_facts(self, facts: HubFacts) -> None:
         table = {
