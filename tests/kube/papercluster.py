@@ -128,14 +128,14 @@ class PaperCluster(Objects):
         secret = self.find("Secret", namespace, volumes["veen-keys"]["secret"]["secretName"])
         assert secret is not None
         claim = (namespace, volumes["veen-data"]["persistentVolumeClaim"]["claimName"])
-        known = [key for key in self.claims[claim] if key.endswith(".key")]
-        given = [key for key in sorted(secret["data"]) if key.endswith(".key") and key not in known]
+        own = [key for key in self.claims[claim] if key.endswith(".key")]
+        added = [key for key in sorted(secret["data"]) if key.endswith(".key") and key not in own]
         if "rotate" in words:
-            self.claims[claim] = (*self.claims[claim], *given)
+            self.claims[claim] = (*self.claims[claim], *added)
             return subprocess.CompletedProcess(
-                words, 0, json.dumps({"hub_pk": self.key(given[0]), "valid_from": 7}), ""
+                words, 0, json.dumps({"hub_pk": self.key(added[0]), "valid_from": 7}), ""
             )
-        entries = [{"hub_pk": self.key(key), "valid_from": 1, "valid_until": None} for key in known]
+        entries = [{"hub_pk": self.key(key), "valid_from": 1, "valid_until": None} for key in own]
         return subprocess.CompletedProcess(words, 0, json.dumps({"hub_keys": entries}), "")
 
     def key(self, name: str) -> str:
