@@ -8,9 +8,9 @@ import subprocess
 
 import pytest
 from click.testing import CliRunner
+
 from tests.cli.hubprocess import report
 from tests.kube.papercluster import PaperCluster
-
 from veen.cli.app import cli
 from veen.cli.shared.output import Exit
 from veen.core.crypto.ed25519 import SigningKey
