@@ -1,5 +1,8 @@
 """`veen cap`: from the issuer's key to a message that a gated hub admits."""
 
+import errno
+import os
+
 import pytest
 from tests.cli import objects as world
 from tests.cli.homes import Cli
@@ -149,3 +152,21 @@ def test_nonsense_is_a_usage_error(issuer, member, tmp_path):
     assert issuer.json("cap", "issue", "--subject", "nobody", "--stream", "x", "--ttl", "1", code=Exit.LOCAL)
     assert issuer.json("cap", "issue", "--subject", "veen1x", "--stream", "x", "--ttl", "1", code=Exit.LOCAL)
     assert issuer.json("cap", "issue", "--subject", "0" * 64, "--stream", f"label:{'0' * 64}", "--ttl", 1, code=5)
+
+
+def test_a_token_is_used_without_being_kept_where_the_keystore_is_read_only(issuer, member, tmp_path, monkeypatch):
+    """As in a Job of Kubernetes, whose keystore is a Secret."""
+    issue(issuer, member.me["card"], tmp_path / "cap.cbor")
+
+    def refuse(number):
+        def put(store, token):
+            raise OSError(number, os.strerror(number), "tokens")
+
+        monkeypatch.setattr(TokenStore, "put", put)
+
+    refuse(errno.EROFS)
+    for text in ("one", "two"):
+        assert member.json("send", STREAM, text, "--cap", tmp_path / "cap.cbor")["verified"]
+    assert member.json("cap", "status")["tokens"] == []
+    refuse(errno.ENOSPC)  # any other failure is one
+    assert member.json("send", STREAM, "three", "--cap", tmp_path / "cap.cbor", code=Exit.LOCAL)

@@ -27,9 +27,20 @@ from tests.cli import shapecheck
 from tests.kube.kubelet import Node, Pod, Runtime, enter_network, http_status, interpreter_runtime
 from tests.waiting import until
 
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Key = tuple[str, str, str]  # kind, namespace, name
-_CLUSTER_WIDE = ("Namespace", "ClusterRole", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-_PASSIVE = ("ServiceAccount", "ConfigMap", "Secret", "PersistentVolumeClaim", "PodDisruptionBudget", "CronJob")
+_CLUSTER_WIDE = (
+    "Namespace", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+)  # fmt: skip
+_PASSIVE = (
+    "ServiceAccount",
+    "RoleBinding",
+    "ConfigMap",
+    "Secret",
+    "PersistentVolumeClaim",
+    "PodDisruptionBudget",
+    "CronJob",
+)
 _WORKLOADS = ("Deployment", "StatefulSet")
 _KINDS = (*_CLUSTER_WIDE, *_PASSIVE, *_WORKLOADS, "Service", "NetworkPolicy", "Job", "Pod")
 _PLURALS = {f"{kind.lower()}{suffix}": kind for kind in _KINDS for suffix in ("", "s")} | {"deploy": "Deployment"}
@@ -90,29 +101,22 @@ class Job:
         return "".join(pod.output() for pod in self.pods[-1:])
 
 
-class MiniCluster(Node):
-    """Manifests, and the pods that run because of them."""
+class Objects:
+    """Manifests as an API server keeps them; what becomes of them is for a subclass."""
 
-    def __init__(self, root: Path, runtime: Runtime | None = None) -> None:
-        super().__init__(root, runtime or interpreter_runtime(root / "programs"))
+    context = "mini"
+
+    def __init__(self) -> None:
         self._objects: dict[Key, dict[str, Any]] = {}
-        self._workload_pods: dict[Key, Pod] = {}
-        self._pods: dict[tuple[str, str], Pod] = {}
-        self.jobs: dict[tuple[str, str], Job] = {}
-        self._addresses: dict[tuple[str, str], str] = {}  # of Services
-        self._owners: dict[tuple[str, str], str] = {}  # Service -> network namespace of its pod
-        self._rules: dict[str, object] = {}  # network namespace -> callers that are let in
-        self._count = 0
-        self._lock = threading.RLock()  # of the fields above and of the network
-        (root / "hosts").mkdir()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self.context = "mini"
-        self._write_kubectl()
+        self._lock = threading.RLock()
+        self.jobs: dict[tuple[str, str], Any] = {}
 
     # --- objects ------------------------------------------------------------------------------------------
 
-    def apply(self, objects: Iterable[Mapping[str, Any]], *, is_create: bool = False) -> list[str]:
-        """Create or change objects, in their order; one word on each."""
+    def apply(
+        self, objects: Iterable[Mapping[str, Any]], *, is_create: bool = False, is_dry: bool = False
+    ) -> list[str]:
+        """Create or change objects, in their order; one word on each. A dry run only says whether it could."""
         lines = []
         for manifest in objects:
             key = _key(manifest)
@@ -125,6 +129,8 @@ class MiniCluster(Node):
                 raise Refused(f"namespace {key[1]} not found")
             if before is not None:
                 _check_immutable(before, manifest)
+            if is_dry:
+                continue
             with self._lock:
                 self._objects[key] = json.loads(json.dumps(manifest))
             if before != manifest:
@@ -133,10 +139,11 @@ class MiniCluster(Node):
             lines.append(f"{key[0].lower()}/{key[2]} {what}")
         return lines
 
-    def delete(self, kind: str, namespace: str, name: str) -> bool:
+    def delete(self, kind: str, namespace: str, name: str, *, is_orphaning: bool = False) -> bool:
+        """Delete an object; what it owns stays if it is orphaned."""
         with self._lock:
             existed = self._objects.pop((kind, namespace, name), None) is not None
-        if existed:
+        if existed and not is_orphaning:
             self._reconcile((kind, namespace, name))
         return existed
 
@@ -149,12 +156,31 @@ class MiniCluster(Node):
             existed = self._objects.pop(("Namespace", "", name), None) is not None
         for key in keys:
             self._reconcile(key)
-        self._remove_tree("pvc", name)
-        self._remove_tree("pods", name)
+        self._forget_volumes(name)
         return existed
 
-    def _remove_tree(self, *parts: str) -> None:
-        subprocess.run(["rm", "-rf", "--", str(self.root.joinpath(*parts))], check=True)
+    def _reconcile(self, key: Key) -> None:
+        """Bring what runs to what is wanted of an object."""
+        raise NotImplementedError
+
+    def _forget_volumes(self, namespace: str) -> None:
+        """Delete the volumes of a namespace that is gone."""
+        raise NotImplementedError
+
+    def pod_items(self, namespace: str) -> list[dict[str, Any]]:
+        """Return the pods of a namespace as the API server answers with them."""
+        raise NotImplementedError
+
+    def ready_count(self, namespace: str, name: str) -> int:
+        """Return how many pods of a workload are ready."""
+        raise NotImplementedError
+
+    def wait_ready(self, namespace: str, name: str) -> Any:
+        raise NotImplementedError
+
+    def execute(self, namespace: str, name: str, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        """Run a program in the container of a workload."""
+        raise NotImplementedError
 
     def find(self, kind: str, namespace: str, name: str) -> Mapping[str, Any] | None:
         return self._objects.get((kind, namespace, name))
@@ -170,13 +196,46 @@ class MiniCluster(Node):
     @staticmethod
     def rendered(text: str) -> list[dict[str, Any]]:
         """The objects that `veen kube render` printed."""
-        return [document for document in yaml.safe_load_all(text) if document]
+        return [document for document in yaml.load_all(text, _Loader) if document]
 
     @staticmethod
     def namespace_of(manifest: Mapping[str, Any]) -> str:
         """Where an object is; a Namespace is in itself."""
         metadata = manifest["metadata"]
         return str(metadata["name"] if manifest["kind"] == "Namespace" else metadata.get("namespace", ""))
+
+
+class MiniCluster(Objects, Node):
+    """Manifests, and the pods that run because of them."""
+
+    def __init__(self, root: Path, runtime: Runtime | None = None) -> None:
+        Objects.__init__(self)
+        Node.__init__(self, root, runtime or interpreter_runtime(root / "programs"))
+        self._workload_pods: dict[Key, Pod] = {}
+        self._pods: dict[tuple[str, str], Pod] = {}
+        self._addresses: dict[tuple[str, str], str] = {}  # of Services
+        self._owners: dict[tuple[str, str], str] = {}  # Service -> network namespace of its pod
+        self._rules: dict[str, object] = {}  # network namespace -> callers that are let in
+        self._count = 0
+        (root / "hosts").mkdir()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._write_kubectl()
+
+    def _forget_volumes(self, namespace: str) -> None:
+        for directory in ("pvc", "pods"):
+            subprocess.run(["rm", "-rf", "--", str(self.root / directory / namespace)], check=True)
+
+    def pod_items(self, namespace: str) -> list[dict[str, Any]]:
+        pods = [pod for pod in self._workload_pods.values() if pod.namespace == namespace]
+        return [_pod_item(pod.pod_name, namespace, pod.metadata, pod.ready) for pod in pods]
+
+    def ready_count(self, namespace: str, name: str) -> int:
+        with contextlib.suppress(Refused):
+            return int(self.pod(namespace, name).ready)
+        return 0
+
+    def execute(self, namespace: str, name: str, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        return self.pod(namespace, name).execute(words)
 
     # --- controllers --------------------------------------------------------------------------------------
 
@@ -335,7 +394,7 @@ class MiniCluster(Node):
         return self.pod(namespace, name)
 
     def wait_job(self, namespace: str, name: str) -> Job:
-        job = self.jobs[namespace, name]
+        job: Job = self.jobs[namespace, name]
         until(lambda: job.succeeded is not None, 300)
         return job
 
@@ -400,7 +459,7 @@ class MiniCluster(Node):
 class Kubectl:
     """The commands of kubectl that `veen kube` uses, and no others."""
 
-    def __init__(self, cluster: MiniCluster, words: Sequence[str], text: str) -> None:
+    def __init__(self, cluster: Objects, words: Sequence[str], text: str) -> None:
         self._cluster, self._text = cluster, text
         self._inside: list[str] = []  # after --
         if "--" in words:
@@ -429,10 +488,14 @@ class Kubectl:
         return self._options.get("--namespace", "default")
 
     def _manifests(self) -> list[dict[str, Any]]:
-        return [document for document in yaml.safe_load_all(self._text) if document]
+        return [document for document in yaml.load_all(self._text, _Loader) if document]
 
     def _apply(self) -> tuple[int, str, str]:
-        return 0, "\n".join(self._cluster.apply(self._manifests())), ""
+        is_dry = self._options.get("--dry-run") == "server"
+        return 0, "\n".join(self._cluster.apply(self._manifests(), is_dry=is_dry)), ""
+
+    def _auth(self, *words: str) -> tuple[int, str, str]:
+        return 0, "yes\n", ""
 
     def _create(self) -> tuple[int, str, str]:
         return 0, "\n".join(self._cluster.apply(self._manifests(), is_create=True)), ""
@@ -446,16 +509,22 @@ class Kubectl:
         if name is not None:
             return self._get_named(kind_names[0], name)
         wanted = dict(pair.split("=") for pair in self._options["--selector"].split(","))
-        items = [
-            {**o, "status": {"readyReplicas": self._ready_count(o)}}
-            for kind in kind_names
-            for o in self._cluster.of(kind)
-            if wanted.items() <= o["metadata"]["labels"].items()
-        ]
+        items: list[dict[str, Any]] = []
+        for kind in kind_names:
+            if kind == "Pod":
+                items += self._cluster.pod_items(self._namespace)
+                continue
+            for o in self._cluster.of(kind, None if kind in _CLUSTER_WIDE else self._namespace):
+                place = (o["metadata"].get("namespace", ""), o["metadata"]["name"])
+                ready = self._cluster.ready_count(*place) if kind in _WORKLOADS else 0
+                items.append({**o, "status": {"readyReplicas": ready}})
+        items = [o for o in items if wanted.items() <= o["metadata"].get("labels", {}).items()]
+        if self._options["--output"] == "name":
+            return 0, "".join(f"{o['kind'].lower()}/{o['metadata']['name']}\n" for o in items), ""
         return 0, json.dumps({"items": items}), ""
 
     def _get_named(self, kind: str, name: str) -> tuple[int, str, str]:
-        manifest = self._cluster.find(kind, self._namespace, name)
+        manifest = self._cluster.find(kind, "" if kind in _CLUSTER_WIDE else self._namespace, name)
         if manifest is None:
             if "--ignore-not-found" in self._options:
                 return 0, "", ""
@@ -469,17 +538,13 @@ class Kubectl:
             status["conditions"] = [{"type": "Complete" if job.succeeded else "Failed", "status": "True"}]
         return 0, json.dumps({**manifest, "status": status}), ""
 
-    def _ready_count(self, manifest: Mapping[str, Any]) -> int:
-        with contextlib.suppress(Refused):
-            return int(self._cluster.pod(manifest["metadata"]["namespace"], manifest["metadata"]["name"]).ready)
-        return 0
-
     def _delete(self, kind: str, *names: str) -> tuple[int, str, str]:
         for name in names:
             if _PLURALS[kind] == "Namespace":
                 existed = self._cluster.delete_namespace(name)
             else:
-                existed = self._cluster.delete(_PLURALS[kind], self._namespace, name)
+                orphaned = self._options.get("--cascade") == "orphan"
+                existed = self._cluster.delete(_PLURALS[kind], self._namespace, name, is_orphaning=orphaned)
             if not existed and "--ignore-not-found" not in self._options:
                 raise Refused(f"{kind} {name} not found")
         return 0, "", ""
@@ -494,7 +559,7 @@ class Kubectl:
         return 0, self._cluster.jobs[self._namespace, target.split("/")[1]].output(), ""
 
     def _exec(self, target: str) -> tuple[int, str, str]:
-        done = self._cluster.pod(self._namespace, target.split("/")[1]).execute(self._inside)
+        done = self._cluster.execute(self._namespace, target.split("/")[1], self._inside)
         failed = f"command terminated with exit code {done.returncode}\n" if done.returncode else ""
         return min(done.returncode, 1), done.stdout, done.stderr + failed
 
@@ -515,10 +580,24 @@ def _check_immutable(before: Mapping[str, Any], after: Mapping[str, Any]) -> Non
         raise Refused(f"{place}: data: field is immutable when `immutable` is set")
     if kind == "Job" and before["spec"]["template"] != after["spec"]["template"]:
         raise Refused(f"{place}: spec.template: field is immutable")
+    fixed = ("podManagementPolicy", "serviceName")
+    if kind == "StatefulSet" and any(before["spec"].get(name) != after["spec"].get(name) for name in fixed):
+        raise Refused(
+            f"{place} is invalid: spec: Forbidden: updates to statefulset spec for other fields are forbidden"
+        )
     if kind in _WORKLOADS and before["spec"]["selector"] != after["spec"]["selector"]:
         raise Refused(f"{place}: spec.selector: field is immutable")
     if kind == "PersistentVolumeClaim" and before["spec"] != after["spec"]:
         raise Refused(f"{place}: spec is immutable after creation")
+
+
+def _pod_item(name: str, namespace: str, metadata: Mapping[str, Any], is_ready: bool) -> dict[str, Any]:
+    condition = {"type": "Ready", "status": "True" if is_ready else "False"}
+    return {
+        "kind": "Pod",
+        "metadata": {**metadata, "name": name, "namespace": namespace},
+        "status": {"phase": "Running", "conditions": [condition]},
+    }
 
 
 def _selects(service: Mapping[str, Any], pod: Pod) -> bool:

@@ -20,7 +20,7 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.birth import BirthCertificate
 from veen.hub.process.config import load
 from veen.kube.objects import HubFacts
-from veen.kube.render import kustomization, manifests, to_yaml
+from veen.kube.render import cluster_manifests, kustomization, manifests, to_yaml
 from veen.kube.rules import RULES, check_manifests, mounted_secrets
 from veen.kube.schemas import VERSIONS, check_schemas
 from veen.kube.universe import UniverseError, parse_universe
@@ -121,7 +121,7 @@ def test_no_private_key_is_in_the_manifests(tmp_path):
 def test_a_kustomize_base_has_the_same_objects(objects):
     files = kustomization(parse_universe(UNIVERSE, "9.9"), FACTS)
     base = yaml.safe_load(files.pop("kustomization.yaml"))
-    assert base["resources"] == ["cluster.yaml", *(f"{name}.yaml" for name in NAMESPACES)]
+    assert base["resources"] == [f"{name}.yaml" for name in NAMESPACES]
     assert sorted(files) == sorted(base["resources"])
     inside = [o for text in files.values() for o in yaml.safe_load_all(text)]
     assert sorted(map(to_text, inside)) == sorted(map(to_text, objects))
@@ -181,6 +181,9 @@ BROKEN = {
         targetPort="https"
     ),
     "K.NETWORK": lambda objects: objects.remove(by_name(objects, "NetworkPolicy", NAMESPACES[1], "veen-hub")),
+    "K.OPERATOR": lambda objects: by_name(objects, "RoleBinding", NAMESPACES[1], "veen-operator")["roleRef"].update(
+        name="cluster-admin"
+    ),
     "K.SELFTEST": lambda objects: by_name(objects, "Job", NAMESPACES[1], "veen-selftest-core")["spec"]["template"][
         "spec"
     ]["containers"][0].update(args=["core", "--hub", "http://elsewhere:8080"]),
@@ -257,15 +260,70 @@ def test_a_bridge_is_placed_beside_its_tenant(objects):
     assert {"name": "VEEN_ROLE", "value": "bridge"} in container["env"]
 
 
+@pytest.fixture(scope="module")
+def wide():
+    return cluster_manifests(parse_universe(UNIVERSE, "9.9"))
+
+
+def test_what_an_administrator_applies_keeps_schemas_and_rules_alone_and_with_the_universe(objects, wide):
+    assert check_schemas(wide) == []
+    assert faults(wide) == []
+    assert faults([*objects, *wide]) == []
+    broken = copy.deepcopy(wide)
+    by_name(broken, "ClusterRoleBinding", None, "veen-operator")["subjects"][0]["name"] = "somebody"
+    assert {fault.code for fault in faults(broken)} == {"K.OPERATOR"}
+
+
 @pytest.mark.req("K8S-16")
-def test_an_operator_may_touch_veen_namespaces_only(objects):
-    role = by_name(objects, "ClusterRole", None, "veen-operator")
-    assert {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["create", "delete", "get", "list"]} in role[
-        "rules"
-    ]
-    assert all("*" not in rule["verbs"] and "*" not in rule["resources"] for rule in role["rules"])
-    policy = by_name(objects, "ValidatingAdmissionPolicy", None, "veen-operator-namespaces")
-    assert "startsWith('veen-')" in policy["spec"]["validations"][0]["expression"]
+def test_an_operator_may_touch_veen_namespaces_only(objects, wide):
+    """Cluster-wide it has Namespaces and RoleBindings to make; all else comes from a RoleBinding in a namespace."""
+    (bound,) = [o for o in wide if o["kind"] == "ClusterRoleBinding"]
+    assert bound["roleRef"]["name"] == "veen-operator"
+    rules = by_name(wide, "ClusterRole", None, "veen-operator")["rules"]
+    assert {resource for rule in rules for resource in rule["resources"]} == {
+        "namespaces", "rolebindings", "clusterroles",
+    }  # fmt: skip
+    (bind,) = [rule for rule in rules if "clusterroles" in rule["resources"]]
+    assert (bind["verbs"], bind["resourceNames"]) == (["bind"], ["veen-operator-namespace"])
+    (namespaces,) = [rule["verbs"] for rule in rules if "namespaces" in rule["resources"]]
+    assert namespaces == ["create", "delete", "get", "list", "patch", "watch"]
+    inside = by_name(wide, "ClusterRole", None, "veen-operator-namespace")["rules"]
+    assert all("*" not in rule["verbs"] and "*" not in rule["resources"] for rule in (*rules, *inside))
+    verbs = {resource: rule["verbs"] for rule in inside for resource in rule["resources"]}
+    assert (verbs["pods/log"], verbs["pods/exec"]) == (["get"], ["create"])
+    assert not {"roles", "rolebindings", "namespaces", "nodes", "persistentvolumes"} & verbs.keys()
+    assert {o["metadata"]["namespace"] for o in objects if o["kind"] == "RoleBinding"} == set(NAMESPACES)
+    for o in objects:  # it may do with each kind what the commands do
+        resource = f"{o['kind'].lower()}s".replace("policys", "policies")
+        assert o["kind"] in ("Namespace", "RoleBinding") or {"create", "get", "patch"} <= set(verbs[resource]), resource
+
+
+@pytest.mark.req("K8S-16")
+def test_policies_limit_what_the_operator_does_across_the_cluster(wide):
+    names = by_name(wide, "ValidatingAdmissionPolicy", None, "veen-operator-namespaces")["spec"]
+    assert names["matchConstraints"]["resourceRules"][0]["operations"] == ["CREATE", "DELETE", "UPDATE"]
+    assert "startsWith('veen-')" in names["validations"][0]["expression"]
+    assert "== 'restricted'" in names["validations"][1]["expression"]  # else its pods could leave their sandbox
+    bindings = by_name(wide, "ValidatingAdmissionPolicy", None, "veen-operator-bindings")["spec"]
+    expressions = [validation["expression"] for validation in bindings["validations"]]
+    for part in ("startsWith('veen-')", "'veen-operator-namespace'", "subject.namespace == 'veen-system'"):
+        assert any(part in expression for expression in expressions), part
+    for spec in (names, bindings):
+        assert spec["matchConditions"][0]["expression"].endswith("'system:serviceaccount:veen-system:veen-operator'")
+        # every default of the API server: the field is atomic, and another manager would conflict over what is left out
+        constraints = spec["matchConstraints"]
+        assert constraints.keys() == {"matchPolicy", "namespaceSelector", "objectSelector", "resourceRules"}
+        assert all(rule["scope"] == "*" for rule in constraints["resourceRules"])
+
+
+def test_pods_get_no_variables_of_services_that_settings_are_named_like(objects):
+    pods = [o["spec"]["template"]["spec"] for o in objects if o["kind"] in ("Deployment", "StatefulSet", "Job")]
+    assert pods
+    assert {pod["enableServiceLinks"] for pod in pods} == {False}
+
+
+def test_the_pod_of_the_authority_is_replaced_though_it_never_became_ready(objects):
+    assert hub_of(objects, "veen-system")["spec"]["podManagementPolicy"] == "Parallel"
 
 
 @pytest.mark.req("K8S-15")
@@ -346,6 +404,7 @@ def test_keys_are_made_once_and_certified_for_a_first_start(tmp_path):
     assert not (tmp_path / "keys" / "veen-tenant-team1-dev" / "hub" / "birth.json").exists()
     for path in (tmp_path / "keys").rglob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     again = veen("kube", "tenant", "new", "acme-prod", "--file", file)
     assert again.returncode == Exit.LOCAL

@@ -138,7 +138,7 @@ def test_a_durable_hub_refuses_a_blank_volume_after_its_birth(mesh):
 
 @pytest.mark.parametrize("loss", ["kube delete", "volume"])
 def test_a_hub_that_lost_its_log_on_its_first_day_never_begins_a_second_one(mesh, loss):
-    """KUBE K1: the certificate is gone here and in the cluster as soon as the hub was ready."""
+    """The certificate is gone here and in the cluster as soon as the hub was ready."""
     file, place = mesh.root / f"first-day-{len(loss)}" / "universe.toml", ("veen-tenant-third", "veen-hub")
     file.parent.mkdir()
     mesh.cluster.veen("kube", "init", "--file", file)
@@ -153,7 +153,7 @@ def test_a_hub_that_lost_its_log_on_its_first_day_never_begins_a_second_one(mesh
     try:
         mesh.cluster.apply(sorted(inside, key=lambda o: o["kind"] != "Namespace"))
         mesh.cluster.wait_ready(*place)
-        mesh.cluster.veen("kube", "status", *CONTEXT, "--file", file)
+        mesh.cluster.veen("kube", "status", *CONTEXT, "--file", file, code=6)  # other hubs are of another universe
         assert not (keys / "birth.json").exists()
         secret = mesh.cluster.find("Secret", place[0], "veen-hub-keys")
         assert secret is not None
@@ -304,6 +304,36 @@ def test_commands_run_in_the_cluster_with_keys_from_a_secret(mesh):
     failed = mesh.kube("job", "stream", "acme-prod", "unheard", "--secret", "writer", *CONTEXT, code=7)
     assert failed["code"] == "E.KUBE.JOB"
     mesh.client(ACME[0], "resync", "orders")  # the client outside must hear what was sent under its key
+
+
+@pytest.mark.req("K8S-13")
+def test_a_job_sends_with_a_token_though_its_keystore_is_read_only(mesh):
+    """The hub asks for tokens, as by default; the failure of a Job shows the log of the container that failed."""
+    mesh.send(ACME[0], "without a token")
+    card, writer = mesh.cluster.veen("id", "show", home=mesh.home), mesh.home / "identities" / "default"
+    cap = mesh.root / "cap.cbor"
+    words = ("--subject", card["card"], "--stream", "orders", "--ttl", "1h", "--out", cap)
+    mesh.cluster.veen("cap", "issue", *words, home=mesh.home)
+    files = {name: (writer / name).read_bytes() for name in ("identity_card", "keystore.enc")}
+    data = {name: base64.b64encode(text).decode() for name, text in (files | {"cap.cbor": cap.read_bytes()}).items()}
+    metadata = {"name": "with-token", "namespace": ACME[0]}
+    mesh.cluster.apply([{"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data, "immutable": True}])
+    before = mesh.file.read_text()
+    gate = f'capability_gating = true\ntrusted_issuers = [{{ issuer = "{card["id_sign_pk"]}" }}]'
+    try:
+        mesh.file.write_text(before.replace("capability_gating = false", gate, 1))
+        mesh.kube("apply", *CONTEXT)
+        mesh.wait_ready()
+        options = ("--secret", "with-token", *CONTEXT)
+        for text in ("by a token", "by a token again"):
+            assert mesh.kube("job", "send", "acme-prod", "orders", text, "--cap", *options)["answer"]["verified"]
+        failed = mesh.kube("job", "send", "acme-prod", "orders", "x", "--identity", "nobody", *options, code=7)
+        assert "nobody" in failed["cause"]
+    finally:
+        mesh.file.write_text(before)
+        mesh.kube("apply", *CONTEXT)
+        mesh.wait_ready()
+        mesh.client(ACME[0], "resync", "orders")
 
 
 BRIDGE = '\n[[bridges]]\nname = "core"\nsource = "acme-prod"\ntarget = "team1-dev"\nstreams = ["ord*"]\n'

@@ -16,6 +16,7 @@ Manifest = dict[str, Any]
 
 AUTHORITY_NAMESPACE: Final = "veen-system"
 OPERATOR: Final = "veen-operator"
+OPERATOR_NAMESPACE: Final = "veen-operator-namespace"  # the ClusterRole of its rights inside a VEEN namespace
 PORT: Final = 8080
 USER_ID: Final = 10001
 _PART_OF: Final = {"app.kubernetes.io/part-of": "veen"}
@@ -56,8 +57,7 @@ def hub_url(tenant: Tenant | None, *, inside: bool = False) -> str:
 
 
 def all_objects(universe: Universe, facts: Mapping[str, HubFacts]) -> Iterator[Manifest]:
-    """Every object but Secrets; `facts` by namespace."""
-    yield from _cluster_wide()
+    """Every object of the namespaces but Secrets; `facts` by namespace. `cluster_objects` are the rest."""
     for tenant in (None, *universe.tenants):
         yield from _hub_objects(universe, tenant, facts[namespace_of(tenant)])
     for bridge in universe.bridges:
@@ -70,6 +70,7 @@ def all_objects(universe: Universe, facts: Mapping[str, HubFacts]) -> Iterator[M
 def _hub_objects(universe: Universe, tenant: Tenant | None, facts: HubFacts) -> Iterator[Manifest]:
     config = yaml.safe_dump(_hub_config(universe, tenant, facts), sort_keys=True)
     yield _namespace(universe, tenant)
+    yield _operator_binding(universe, tenant)
     yield _object("v1", "ServiceAccount", "veen", universe, tenant, "hub", automountServiceAccountToken=False)
     yield _object("v1", "ConfigMap", _config_name(tenant), universe, tenant, "hub", data={"hub.yaml": config})
     claim = universe.authority if tenant is None else tenant
@@ -167,6 +168,9 @@ def _workload(universe: Universe, tenant: Tenant | None, config: str, keys_secre
     spec: Manifest = {"replicas": 1, "selector": {"matchLabels": _selector("hub", tenant)}, "template": template}
     if tenant is None:
         spec["serviceName"] = "veen-authority"
+        # With the default, OrderedReady, a pod whose image cannot be pulled is never replaced by that of the version
+        # before. There is one pod, so the order has no other meaning.
+        spec["podManagementPolicy"] = "Parallel"
         return _object("apps/v1", "StatefulSet", _hub_name(None), universe, None, "hub", marks=marks, spec=spec)
     spec["strategy"] = {"type": "Recreate"}
     return _object("apps/v1", "Deployment", _hub_name(tenant), universe, tenant, "hub", marks=marks, spec=spec)
@@ -368,58 +372,144 @@ def _bridge_objects(universe: Universe, bridge: Bridge, facts: Mapping[str, HubF
 # --- cluster-wide ------------------------------------------------------------------------------------------------
 
 
-def _cluster_wide() -> Iterator[Manifest]:
-    """What an operator of universes may do. RBAC knows no prefixes of names, so a policy adds them (D-144)."""
-    everything = ["create", "delete", "get", "list", "patch", "update", "watch"]
+def cluster_objects(universe: Universe) -> Iterator[Manifest]:
+    """Return what an administrator applies once: the account of the operator and the limits of its rights (D-144).
+
+    The operator may do everything with Namespaces, and make RoleBindings; RBAC knows no prefixes of names, so policies
+    add them. Its rights inside a namespace come from the RoleBinding there, which it makes itself.
+    """
     labels = _PART_OF | {"app.kubernetes.io/component": "operator"}
+    everything = ["create", "delete", "get", "list", "patch", "update", "watch"]
+    yield _namespace(universe, None)
     yield {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"labels": labels, "name": OPERATOR},
-        "rules": [
-            {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["create", "delete", "get", "list"]},
-            {"apiGroups": ["apps"], "resources": ["deployments", "statefulsets"], "verbs": everything},
-            {"apiGroups": ["batch"], "resources": ["cronjobs", "jobs"], "verbs": everything},
-            {
-                "apiGroups": [""],
-                "resources": [
-                    "configmaps", "persistentvolumeclaims", "pods", "secrets", "serviceaccounts", "services",
-                ],
-                "verbs": everything,
-            },
-            {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": everything},
-            {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": everything},
-        ],
-    }  # fmt: skip
-    expression = (
-        "request.operation == 'DELETE' ? request.name.startsWith('veen-') : object.metadata.name.startsWith('veen-')"
+        "apiVersion": "v1",
+        "automountServiceAccountToken": False,
+        "kind": "ServiceAccount",
+        "metadata": {"labels": labels, "name": OPERATOR, "namespace": AUTHORITY_NAMESPACE},
+    }
+    yield _cluster_role(
+        OPERATOR,
+        labels,
+        {"apiGroups": [""], "resources": ["namespaces"], "verbs": [verb for verb in everything if verb != "update"]},
+        {"apiGroups": [_RBAC], "resources": ["rolebindings"], "verbs": ["create", "get", "patch"]},
+        {
+            "apiGroups": [_RBAC],
+            "resourceNames": [OPERATOR_NAMESPACE],
+            "resources": ["clusterroles"],
+            "verbs": ["bind"],
+        },
     )
-    account = f"system:serviceaccount:{AUTHORITY_NAMESPACE}:{OPERATOR}"
+    core = ["configmaps", "persistentvolumeclaims", "pods", "secrets", "serviceaccounts", "services"]
+    yield _cluster_role(
+        OPERATOR_NAMESPACE,
+        labels,
+        {"apiGroups": [""], "resources": core, "verbs": everything},
+        {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]},
+        {"apiGroups": ["apps"], "resources": ["deployments", "statefulsets"], "verbs": everything},
+        {"apiGroups": ["batch"], "resources": ["cronjobs", "jobs"], "verbs": everything},
+        {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": everything},
+        {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": everything},
+    )
+    yield {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"labels": labels, "name": OPERATOR},
+        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": OPERATOR},
+        "subjects": [_OPERATOR_ACCOUNT],
+    }
+    name = "request.operation == 'DELETE' ? request.name : object.metadata.name"
+    level = "pod-security.kubernetes.io/enforce"
+    yield from _policy(
+        f"{OPERATOR}-namespaces", labels, {"": "namespaces"}, ["CREATE", "DELETE", "UPDATE"],
+        [
+            (f"({name}).startsWith('veen-')", "a VEEN namespace begins with veen-"),
+            (
+                "request.operation == 'DELETE' || (has(object.metadata.labels) && "
+                f"'{level}' in object.metadata.labels && object.metadata.labels['{level}'] == 'restricted')",
+                "a VEEN namespace enforces the pod security level restricted",
+            ),
+        ],
+    )  # fmt: skip
+    account = _OPERATOR_ACCOUNT
+    yield from _policy(
+        f"{OPERATOR}-bindings", labels, {_RBAC: "rolebindings"}, ["CREATE", "UPDATE"],
+        [
+            ("request.namespace.startsWith('veen-')", "a VEEN namespace begins with veen-"),
+            (
+                f"object.roleRef.kind == 'ClusterRole' && object.roleRef.name == '{OPERATOR_NAMESPACE}'",
+                f"the operator binds ClusterRole {OPERATOR_NAMESPACE} only",
+            ),
+            (
+                "has(object.subjects) && object.subjects.size() == 1 && object.subjects.all(subject, "
+                f"subject.kind == '{account['kind']}' && subject.name == '{account['name']}' && "
+                f"has(subject.namespace) && subject.namespace == '{account['namespace']}')",
+                "the operator binds itself only",
+            ),
+        ],
+    )  # fmt: skip
+
+
+_RBAC: Final = "rbac.authorization.k8s.io"
+_OPERATOR_ACCOUNT: Final = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": AUTHORITY_NAMESPACE}
+
+
+def _cluster_role(name: str, labels: Mapping[str, str], *rules: Manifest) -> Manifest:
+    metadata = {"labels": labels, "name": name}
+    return {"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": list(rules)}
+
+
+def _operator_binding(universe: Universe, tenant: Tenant | None) -> Manifest:
+    """Return what gives the operator its rights inside the namespace of a hub."""
+    return {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"labels": _labels(universe, tenant, "hub"), "name": OPERATOR, "namespace": namespace_of(tenant)},
+        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": OPERATOR_NAMESPACE},
+        "subjects": [_OPERATOR_ACCOUNT],
+    }
+
+
+def _policy(
+    name: str,
+    labels: Mapping[str, str],
+    resource: Mapping[str, str],
+    operations: Sequence[str],
+    validations: Sequence[tuple[str, str]],
+) -> Iterator[Manifest]:
+    """Return an admission policy over what the operator does with one resource, and its binding."""
+    user = f"system:serviceaccount:{AUTHORITY_NAMESPACE}:{OPERATOR}"
+    ((group, plural),) = resource.items()
+    rule = {
+        "apiGroups": [group],
+        "apiVersions": ["v1"],
+        "operations": list(operations),
+        "resources": [plural],
+        "scope": "*",
+    }
     yield {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"labels": labels, "name": f"{OPERATOR}-namespaces"},
+        "metadata": {"labels": labels, "name": name},
         "spec": {
             "failurePolicy": "Fail",
-            "matchConditions": [{"expression": f"request.userInfo.username == '{account}'", "name": "operator"}],
+            "matchConditions": [{"expression": f"request.userInfo.username == '{user}'", "name": "operator"}],
+            # With every default of the API server: the field is atomic, so a manager that left one out would conflict
+            # with another one that applied the same bytes.
             "matchConstraints": {
-                "resourceRules": [
-                    {
-                        "apiGroups": [""],
-                        "apiVersions": ["v1"],
-                        "operations": ["CREATE", "DELETE"],
-                        "resources": ["namespaces"],
-                    }
-                ]
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": {},
+                "objectSelector": {},
+                "resourceRules": [rule],
             },
-            "validations": [{"expression": expression, "message": "a VEEN namespace begins with veen-"}],
+            "validations": [{"expression": expression, "message": message} for expression, message in validations],
         },
     }
     yield {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"labels": labels, "name": f"{OPERATOR}-namespaces"},
-        "spec": {"policyName": f"{OPERATOR}-namespaces", "validationActions": ["Deny"]},
+        "metadata": {"labels": labels, "name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
     }
 
 
@@ -535,6 +625,7 @@ def _pod(container: Manifest) -> Manifest:
     return {
         "automountServiceAccountToken": False,
         "containers": [container],
+        "enableServiceLinks": False,  # else the pod has variables VEEN_HUB_…, which settings are named like as well
         "securityContext": pod_security() | {"fsGroupChangePolicy": "OnRootMismatch"},
         "serviceAccountName": "veen",
     }

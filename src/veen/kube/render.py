@@ -5,12 +5,13 @@ from typing import Any, Final
 
 import yaml
 
-from veen.kube.objects import HubFacts, Manifest, all_objects, namespace_of
+from veen.kube.objects import HubFacts, Manifest, all_objects, cluster_objects, namespace_of
 from veen.kube.universe import Universe
 
 # kubectl applies in the order of the file: what others need comes first.
 _ORDER: Final = (
     "Namespace", "ClusterRole", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ServiceAccount",
+    "ClusterRoleBinding", "RoleBinding",
     "Secret", "ConfigMap", "PersistentVolumeClaim", "NetworkPolicy", "PodDisruptionBudget", "Service", "StatefulSet",
     "Deployment", "CronJob", "Job",
 )  # fmt: skip
@@ -35,6 +36,11 @@ def manifests(universe: Universe, facts: Mapping[str, HubFacts]) -> list[Manifes
     return sorted(all_objects(universe, facts), key=_position)
 
 
+def cluster_manifests(universe: Universe) -> list[Manifest]:
+    """Return what an administrator applies once for all universes of a cluster."""
+    return sorted(cluster_objects(universe), key=_position)
+
+
 def _position(manifest: Manifest) -> tuple[int, str, str]:
     metadata = manifest["metadata"]
     return _ORDER.index(manifest["kind"]), metadata.get("namespace", ""), metadata["name"]
@@ -46,12 +52,12 @@ def to_yaml(objects: Iterable[Manifest]) -> str:
 
 
 def kustomization(universe: Universe, facts: Mapping[str, HubFacts]) -> dict[str, str]:
-    """A Kustomize base: a file for each namespace, one for the cluster, and kustomization.yaml."""
+    """Return a Kustomize base: a file for each namespace, and kustomization.yaml; nothing for the cluster."""
     files: dict[str, list[Manifest]] = {}
     for manifest in manifests(universe, facts):
         metadata = manifest["metadata"]
-        namespace = metadata["name"] if manifest["kind"] == "Namespace" else metadata.get("namespace", "cluster")
+        namespace = metadata["name"] if manifest["kind"] == "Namespace" else metadata["namespace"]
         files.setdefault(f"{namespace}.yaml", []).append(manifest)
-    order = ["cluster.yaml", *(f"{namespace_of(tenant)}.yaml" for tenant in (None, *universe.tenants))]
+    order = [f"{namespace_of(tenant)}.yaml" for tenant in (None, *universe.tenants)]
     base = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": order}
     return {name: to_yaml(objects) for name, objects in files.items()} | {"kustomization.yaml": to_yaml([base])}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from veen.kube.objects import AUTHORITY_NAMESPACE, Manifest
+from veen.kube.objects import AUTHORITY_NAMESPACE, OPERATOR, OPERATOR_NAMESPACE, Manifest
 
 _TENANT: Final = re.compile(r"veen-tenant-[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABELLED: Final = frozenset({"Pod", "Deployment", "StatefulSet", "Job", "CronJob", "Service"})
@@ -126,6 +126,8 @@ def _label_faults(place: str, labels: Mapping[str, str], namespace: str) -> Faul
 
 
 def _one_authority(world: _Manifests) -> Faults:
+    if all(_component(o) == "operator" or o["kind"] == "Namespace" for o in world.objects):
+        return  # what an administrator applies once, which is no universe
     for kind, name in (
         ("StatefulSet", "veen-authority-hub"), ("Service", "veen-authority"), ("ConfigMap", "veen-authority-config"),
         ("PersistentVolumeClaim", "veen-authority-data"),
@@ -337,6 +339,17 @@ def _selftest_reaches(world: _Manifests) -> Faults:
             yield _place(o), f"Service {service} is not there"
 
 
+def _operator(world: _Manifests) -> Faults:
+    """The operator has no rights outside of VEEN namespaces, and nobody else has its rights inside."""
+    account = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": AUTHORITY_NAMESPACE}
+    for kind, role in (("ClusterRoleBinding", OPERATOR), ("RoleBinding", OPERATOR_NAMESPACE)):
+        for o in world.of(kind):
+            if (o["roleRef"].get("kind"), o["roleRef"].get("name")) != ("ClusterRole", role):
+                yield _place(o), f"it binds another role than ClusterRole {role}"
+            if o.get("subjects") != [account]:
+                yield _place(o), f"its subject is not ServiceAccount {AUTHORITY_NAMESPACE}/{OPERATOR} alone"
+
+
 RULES: Final[Mapping[str, tuple[str, Callable[[_Manifests], Faults]]]] = {
     "K.NAMESPACE": ("objects are in veen-system or veen-tenant-ID", _namespaces),
     "K.LABELS": ("workloads, pods and services carry the labels of the profile", _labels),
@@ -353,6 +366,7 @@ RULES: Final[Mapping[str, tuple[str, Callable[[_Manifests], Faults]]]] = {
     "K.SELECTORS": ("selectors and ports fit", _selectors),
     "K.NETWORK": ("a NetworkPolicy guards each hub", _guarded),
     "K.SELFTEST": ("self-tests reach their hub by its Service", _selftest_reaches),
+    "K.OPERATOR": ("the operator has rights in VEEN namespaces only", _operator),
 }
 
 
@@ -361,6 +375,10 @@ RULES: Final[Mapping[str, tuple[str, Callable[[_Manifests], Faults]]]] = {
 
 def _namespace(o: Manifest) -> str:
     return str(o["metadata"].get("namespace", ""))
+
+
+def _component(o: Manifest) -> Any:
+    return o["metadata"].get("labels", {}).get("app.kubernetes.io/component")
 
 
 def _place(o: Manifest) -> str:

@@ -13,6 +13,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Final
 
@@ -97,8 +98,7 @@ class NamespaceKeys:
     def begin_rotation(self, tenant: Tenant | None) -> bytes:
         """The public half of the next key, made unless it is there; the Secret that holds it is named (D-146)."""
         facts = self.facts()
-        if tenant is not None and tenant.storage is None:
-            raise RotationRefused(f"the hub of {self.namespace} is disposable: each new pod has a key of its own")
+        self.check_rotation(tenant)
         path = self.directory / _NEXT
         if path.exists():
             return bytes.fromhex(path.read_text("ascii"))
@@ -119,6 +119,16 @@ class NamespaceKeys:
         staged.unlink()
         return key.public
 
+    def check_rotation(self, tenant: Tenant | None) -> None:
+        """Refuse for a disposable hub."""
+        if tenant is not None and tenant.storage is None:
+            raise RotationRefused(f"the hub of {self.namespace} is disposable: each new pod has a key of its own")
+
+    @property
+    def is_rotating(self) -> bool:
+        """True while a rotation was begun and the hub has not taken the key."""
+        return (self.directory / _NEXT).exists() or (self.directory / _STAGED).exists()
+
     def finish_rotation(self) -> None:
         """The hub has taken the next key."""
         (self.directory / _NEXT).unlink()
@@ -136,9 +146,11 @@ class NamespaceKeys:
         """Put the keys aside, so that a tenant of the same id begins with others; where they are."""
         if not self.directory.exists():
             return None
-        aside = self.directory.parent / "destroyed" / f"{self.namespace}-{now}"
-        aside.parent.mkdir(mode=0o700, exist_ok=True)
-        return self.directory.rename(aside)
+        place = self.directory.parent / "destroyed"
+        place.mkdir(mode=0o700, exist_ok=True)
+        first = place / f"{self.namespace}-{now}"
+        others = (place / f"{first.name}-{number}" for number in count(2))  # destroyed twice within a second
+        return self.directory.rename(next(path for path in chain([first], others) if not path.exists()))
 
     def write_facts(self, facts: HubFacts) -> None:
         table = {
@@ -167,6 +179,8 @@ class NamespaceKeys:
 
 def make_keys(keys: Path, tenant: Tenant | None, *, born_until: int) -> HubFacts:
     """New keys of a hub: a certificate lets it begin a log until `born_until`; a disposable one gets a root (D-121)."""
+    keys.mkdir(mode=0o700, parents=True, exist_ok=True)
+    keys.chmod(0o700)
     place = NamespaceKeys(keys, namespace_of(tenant))
     if (place.directory / _FACTS).exists():
         raise KeysExist(f"{place.directory} has keys already")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from veen.cli.shared.output import Fail
+from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.values import SPAN
 
 if TYPE_CHECKING:
-    from veen.kube.cluster import Cluster
+    from veen.kube.cluster import Cluster, HubStatus
     from veen.kube.objects import HubFacts, Manifest
     from veen.kube.secrets import NamespaceKeys
     from veen.kube.universe import Tenant, Universe
@@ -27,6 +27,11 @@ CONTEXT = click.option("--kube-context", "context", required=True, help="The con
 WITHIN = click.option(
     "--within", type=SPAN, default="10m", show_default=True, help="How long a pod or a self-test may take."
 )
+FORCE = click.option(
+    "--force-conflicts", "force", is_flag=True, help="Take fields that another manager of the cluster has set."
+)
+DATA_DIR = "/var/lib/veen"  # of a hub, in its pod
+SHOW_KEYS = ("veen-cli", "hub", "key", "show", DATA_DIR, "--json")
 WORKLOADS = ("StatefulSet", "Deployment")
 
 
@@ -80,29 +85,68 @@ def secrets_of(universe: "Universe", path: Path) -> "list[Manifest]":
 
 
 def settle_births(cluster: "Cluster", universe: "Universe", path: Path) -> list[str]:
-    """Remove the birth certificates of hubs that are ready; return their namespaces.
+    """Remove the birth certificates of hubs that have begun their log; return their namespaces.
 
-    A hub that is ready has begun its log. With a certificate a later pod on a blank volume would begin a second log
-    under the same key, which proves an honest hub dishonest (D-121). The file here goes first: whatever happens then,
-    no Secret is made with it again. Pods that run keep what they have mounted; the next one finds a Secret without it.
+    With a certificate a later pod on a blank volume would begin a second log under the same key, which proves an honest
+    hub dishonest (D-121). The file here goes first: whatever happens then, no Secret is made with it again. Pods that
+    run keep what they have mounted; the next one finds a Secret without it.
     """
     from veen.kube.objects import keys_secret_of, namespace_of
     from veen.kube.render import to_yaml
     from veen.kube.secrets import BIRTH_FILE, NamespaceKeys
 
-    ready = {hub.namespace for hub in cluster.hubs() if hub.ready}
+    present = {hub.namespace: hub for hub in cluster.hubs()}
     settled = []
     for hub in (None, *universe.tenants):
         place = NamespaceKeys(keys_of(path), namespace_of(hub))
-        if place.namespace not in ready:
+        status = present.get(place.namespace)
+        if status is None:
+            continue
+        name = place.facts().keys_secret or keys_secret_of(hub)
+        is_given = BIRTH_FILE in cluster.secret_files(place.namespace, name)
+        if not (is_given or place.has_birth) or not (status.ready or _has_begun(cluster, status)):
             continue
         place.drop_birth()
-        name = place.facts().keys_secret or keys_secret_of(hub)
-        if BIRTH_FILE in cluster.secret_files(place.namespace, name):
+        if is_given:
             cluster.delete("secret", place.namespace, name)
             cluster.create(to_yaml(o for o in place.secrets(hub) if o["metadata"]["name"] == name))
             settled.append(place.namespace)
     return settled
+
+
+def _has_begun(cluster: "Cluster", hub: "HubStatus") -> bool:
+    """Return True if a hub that is not ready has a log: a tenant without its authority has."""
+    from veen.kube.cluster import ClusterFailed
+
+    try:
+        return bool(cluster.execute_in(hub.namespace, hub.name, SHOW_KEYS))
+    except ClusterFailed:  # it has no container that runs, or no identity in it
+        return False
+
+
+def apply_objects(cluster: "Cluster", objects: "Sequence[Manifest]", output: Output, *, force: bool) -> None:
+    """Apply objects; a StatefulSet of an earlier release is made anew, its pod left running."""
+    from veen.kube.render import to_yaml
+
+    for workload in (o for o in objects if o["kind"] == "StatefulSet"):
+        if cluster.replace_statefulset(workload):
+            output.notice(
+                f"StatefulSet {workload['metadata']['name']} is made anew: podManagementPolicy cannot be changed; "
+                "its pod stays"
+            )
+    if objects:
+        cluster.apply(to_yaml(objects), force=force)
+
+
+def apply_namespaces(cluster: "Cluster", objects: "Sequence[Manifest]", *, force: bool) -> None:
+    """Apply the namespaces, and what gives the operator its rights in them."""
+    from veen.kube.render import to_yaml
+
+    cluster.apply(to_yaml(o for o in objects if o["kind"] == "Namespace"), force=force)
+    bindings = [o for o in objects if o["kind"] == "RoleBinding"]
+    cluster.apply(to_yaml(bindings), force=force)
+    for binding in bindings:
+        cluster.wait_access(binding["metadata"]["namespace"])
 
 
 def bridge_place(universe: "Universe", path: Path, name: str) -> "NamespaceKeys":

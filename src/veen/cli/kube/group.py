@@ -3,13 +3,17 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from veen.cli.kube.common import (
     CONTEXT,
+    FORCE,
     UNIVERSE,
     WITHIN,
+    apply_namespaces,
+    apply_objects,
     documents,
     is_hub,
     keys_of,
@@ -24,6 +28,11 @@ from veen.cli.kube.common import (
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.values import SPAN
+
+if TYPE_CHECKING:
+    from veen.kube.cluster import Cluster, HubStatus
+    from veen.kube.objects import Manifest
+    from veen.kube.universe import Universe
 
 kube = LazyGroup(
     "kube",
@@ -123,10 +132,13 @@ def tenant_list(output: Output, path: Path) -> None:
     "--secrets", is_flag=True, help="Print the Secrets instead: private keys, for `kubectl create -f -`, once."
 )
 @click.option(
+    "--cluster", is_flag=True, help="Print what an administrator applies once: the operator's account and its limits."
+)
+@click.option(
     "--kustomize", type=click.Path(file_okay=False, path_type=Path), help="Write a Kustomize base here instead."
 )
 @output_options
-def render(output: Output, path: Path, secrets: bool, kustomize: Path | None) -> None:
+def render(output: Output, path: Path, secrets: bool, cluster: bool, kustomize: Path | None) -> None:
     """Print the manifests of a universe: sorted YAML, the same bytes for the same universe.
 
     Private keys are not part of them.
@@ -134,10 +146,13 @@ def render(output: Output, path: Path, secrets: bool, kustomize: Path | None) ->
     \b
     veen kube render > universe.yaml
     veen kube render --secrets | kubectl --context prod create -f -
+    veen kube render --cluster | kubectl --context admin apply --server-side --field-manager=veen -f -
     veen kube render --kustomize base
     """
-    from veen.kube.render import kustomization, manifests, to_yaml
+    from veen.kube.render import cluster_manifests, kustomization, manifests, to_yaml
 
+    if secrets + cluster + (kustomize is not None) > 1:
+        raise click.UsageError("--secrets, --cluster and --kustomize exclude each other")
     universe, facts = universe_of(path)
     if kustomize is not None:
         files = kustomization(universe, facts)
@@ -147,7 +162,10 @@ def render(output: Output, path: Path, secrets: bool, kustomize: Path | None) ->
         data = {"directory": str(kustomize), "files": sorted(files)}
         output.result(data, lambda: output.table(("file",), [[name] for name in sorted(files)]))
         return
-    objects = secrets_of(universe, path) if secrets else manifests(universe, facts)
+    if cluster:
+        objects = cluster_manifests(universe)
+    else:
+        objects = secrets_of(universe, path) if secrets else manifests(universe, facts)
     text = to_yaml(objects)
     output.result({"objects": len(objects), "yaml": text}, lambda: click.echo(text, nl=False))
 
@@ -197,54 +215,94 @@ def validate(
 @UNIVERSE
 @CONTEXT
 @WITHIN
+@FORCE
+@click.option(
+    "--cluster",
+    "is_cluster",
+    is_flag=True,
+    help="Apply, once and as an administrator, the operator's account, its roles and the policies that limit it.",
+)
 @output_options
-def apply(output: Output, path: Path, context: str, within: int) -> None:
+def apply(output: Output, path: Path, context: str, within: int, force: bool, is_cluster: bool) -> None:
     """Bring a cluster to what universe.toml says. Secrets that are there stay, self-tests run again.
 
-    A new hub is waited for. When it is ready, its birth certificate is removed here and from its Secret: from then on
-    it refuses a blank volume, instead of beginning a second log under the same key.
+    A new hub is waited for. When it is ready, its birth certificate is removed from its Secret; here it goes as soon as
+    the Secret is made. From then on the hub refuses a blank volume, instead of beginning a second log under its key.
 
     \b
+    veen kube apply --cluster --kube-context admin
     veen kube apply --kube-context prod
     """
     from veen.kube.cluster import Cluster
-    from veen.kube.objects import namespace_of
-    from veen.kube.render import manifests, to_yaml
-    from veen.kube.secrets import NamespaceKeys
+    from veen.kube.render import cluster_manifests, manifests, to_yaml
 
     universe, facts = universe_of(path)
     cluster = Cluster(context)
+    if is_cluster:
+        objects = cluster_manifests(universe)
+        cluster.apply(to_yaml(objects), force=force)
+        output.result({"context": context, "objects": len(objects), "secrets_created": 0, "births_settled": []})
+        output.next("veen kube apply --kube-context CONTEXT")
+        return
     objects = manifests(universe, facts)
-    namespaces = [o for o in objects if o["kind"] == "Namespace"]
-    cluster.apply(to_yaml(namespaces))
-    names = {namespace_of(entry) for entry in (None, *universe.tenants)}
-    missing = [
-        o
-        for o in secrets_of(universe, path)
-        if o["metadata"]["namespace"] in names
-        and not cluster.has("secret", o["metadata"]["namespace"], o["metadata"]["name"])
-    ]
-    if missing:
-        cluster.create(to_yaml(missing))
-    cluster.apply(to_yaml(o for o in objects if o["kind"] != "Job"))
+    apply_namespaces(cluster, objects, force=force)
+    created = _create_secrets(cluster, universe, path)
+    settle_births(cluster, universe, path)  # of hubs that an earlier command has left
+    newborn = _namespaces_with_birth(cluster, universe, path)
+    rest = [o for o in objects if o["kind"] not in ("Namespace", "RoleBinding", "Job")]
+    apply_objects(cluster, rest, output, force=force)
     cluster.run_jobs([o for o in objects if o["kind"] == "Job"])
-    newborn = {name for name in names if NamespaceKeys(keys_of(path), name).has_birth}
     for workload in objects:
         if is_hub(workload) and workload["metadata"]["namespace"] in newborn:
             cluster.wait_rollout(workload, within)
     settled = settle_births(cluster, universe, path)
-    output.result(
-        {"context": context, "objects": len(objects), "secrets_created": len(missing), "births_settled": settled}
-    )
+    output.result({"context": context, "objects": len(objects), "secrets_created": created, "births_settled": settled})
     output.next(f"veen kube status --kube-context {context}")
+
+
+def _create_secrets(cluster: "Cluster", universe: "Universe", path: Path) -> int:
+    """Create the Secrets that are missing; a birth certificate is given out once, to one cluster."""
+    from veen.kube.objects import namespace_of
+    from veen.kube.render import to_yaml
+    from veen.kube.secrets import BIRTH_FILE, NamespaceKeys
+
+    names = {namespace_of(entry) for entry in (None, *universe.tenants)}
+    missing = [
+        o
+        for o in secrets_of(universe, path)
+        if (namespace := o["metadata"]["namespace"]) in names
+        and not cluster.has("secret", namespace, o["metadata"]["name"])
+    ]
+    for secret in missing:
+        cluster.create(to_yaml([secret]))
+        if BIRTH_FILE in secret["data"]:
+            NamespaceKeys(keys_of(path), secret["metadata"]["namespace"]).drop_birth()
+    return len(missing)
+
+
+def _namespaces_with_birth(cluster: "Cluster", universe: "Universe", path: Path) -> set[str]:
+    """Return the namespaces whose hub may begin its log now."""
+    from veen.kube.objects import keys_secret_of, namespace_of
+    from veen.kube.secrets import BIRTH_FILE, NamespaceKeys
+
+    newborn = set()
+    for hub in (None, *universe.tenants):
+        namespace = namespace_of(hub)
+        name = NamespaceKeys(keys_of(path), namespace).facts().keys_secret or keys_secret_of(hub)
+        if BIRTH_FILE in cluster.secret_files(namespace, name):
+            newborn.add(namespace)
+    return newborn
 
 
 @kube.verb("diff", "What apply would change in a cluster.")
 @UNIVERSE
 @CONTEXT
+@FORCE
 @output_options
-def diff(output: Output, path: Path, context: str) -> None:
+def diff(output: Output, path: Path, context: str, force: bool) -> None:
     """What apply would change in a cluster. Jobs are not compared: apply runs them again.
+
+    What is in a namespace that is not there yet is new, and is named only.
 
     \b
     veen kube diff --kube-context prod
@@ -253,8 +311,23 @@ def diff(output: Output, path: Path, context: str) -> None:
     from veen.kube.render import manifests, to_yaml
 
     universe, facts = universe_of(path)
-    text = Cluster(context).diff(to_yaml(o for o in manifests(universe, facts) if o["kind"] != "Job"))
-    output.result({"context": context, "changes": bool(text), "diff": text}, lambda: output.text(text))
+    cluster = Cluster(context)
+    objects = [o for o in manifests(universe, facts) if o["kind"] != "Job"]
+    present = set(cluster.namespaces([o["metadata"]["name"] for o in objects if o["kind"] == "Namespace"]))
+    lines, compared = [], []
+    for o in objects:
+        name, namespace = o["metadata"]["name"], o["metadata"].get("namespace", o["metadata"]["name"])
+        if namespace not in present:
+            lines.append(f"+ {o['kind']} {name if o['kind'] == 'Namespace' else f'{namespace}/{name}'}")
+        elif o["kind"] == "StatefulSet" and cluster.is_managed_otherwise(o):
+            lines.append(f"- StatefulSet {namespace}/{name} is made anew: podManagementPolicy cannot be changed")
+        else:
+            compared.append(o)
+    text = "".join(f"{line}\n" for line in lines)
+    if compared:
+        text += cluster.diff(to_yaml(compared), force=force)
+    data = {"context": context, "changes": bool(text), "diff": text}
+    output.result(data, lambda: output.text(text.expandtabs()))
 
 
 @kube.verb("status", "The hubs of a cluster, and whether they are what was rendered.")
@@ -262,7 +335,8 @@ def diff(output: Output, path: Path, context: str) -> None:
 @CONTEXT
 @output_options
 def status(output: Output, path: Path, context: str) -> None:
-    """The hubs of a cluster: ready or not, and whether version and configuration are those of universe.toml.
+    """The hubs of a cluster: pods ready and wanted, the version that runs, what differs from universe.toml, and why a
+    pod is not ready. Exit code 6 if anything differs.
 
     \b
     veen kube status --kube-context prod
@@ -271,29 +345,61 @@ def status(output: Output, path: Path, context: str) -> None:
     from veen.kube.render import manifests
 
     universe, facts = universe_of(path)
-    wanted = {
-        (o["metadata"]["namespace"], o["metadata"]["name"]): o["metadata"]["annotations"]
-        for o in manifests(universe, facts)
-        if is_hub(o)
-    }
+    wanted = {(o["metadata"]["namespace"], o["metadata"]["name"]): o for o in manifests(universe, facts) if is_hub(o)}
     cluster = Cluster(context)
     settle_births(cluster, universe, path)
     present = {(hub.namespace, hub.name): hub for hub in cluster.hubs()}
-    with output.records("hubs", ("namespace", "state", "ready", "version", "configuration")) as records:
-        for place in sorted(wanted.keys() | present.keys()):
-            hub, annotations = present.get(place), wanted.get(place)
-            state = _state(hub is not None and hub.ready == hub.wanted, hub is not None, annotations is not None)
-            same = hub is not None and annotations is not None and hub.config_hash == annotations["veen.io/config-hash"]
-            data = {
-                "namespace": place[0],
-                "state": state,
-                "ready": 0 if hub is None else hub.ready,
-                "version": None if hub is None else hub.version,
-                "configuration_as_rendered": same,
-            }
-            records.add(
-                data, [place[0], state, data["ready"], data["version"] or "-", "as rendered" if same else "differs"]
-            )
+    rows = [
+        _status_row(place, present.get(place), wanted.get(place)) for place in sorted(wanted.keys() | present.keys())
+    ]
+    columns = ("namespace", "state", "ready", "version", "file", "configuration", "differs", "reason")
+    with output.records("hubs", columns) as records:
+        for row in rows:
+            cells = [
+                row["namespace"], row["state"], f"{row['ready']}/{row['wanted']}", row["running_version"] or "-",
+                row["file_version"] or "-", "as rendered" if row["configuration_as_rendered"] else "differs",
+                ", ".join(row["drift"]) or "-", row["reason"] or "-",
+            ]  # fmt: skip
+            records.add(row, cells)
+    if different := [row for row in rows if row["drift"]]:
+        first = different[0]
+        raise Fail(
+            "E.KUBE.DRIFT",
+            f"{len(different)} of {len(rows)} hubs differ from {path}",
+            f"{first['namespace']}: {', '.join(first['drift'])}" + (f"; {first['reason']}" if first["reason"] else ""),
+            f"veen kube diff --kube-context {context}",
+        )
+
+
+def _status_row(place: "tuple[str, str]", hub: "HubStatus | None", manifest: "Manifest | None") -> "dict[str, Any]":
+    """Return a hub of the cluster beside what universe.toml says of it."""
+    annotations = {} if manifest is None else manifest["metadata"]["annotations"]
+    is_same = hub is not None and hub.config_hash == annotations.get("veen.io/config-hash")
+    drift = []
+    if hub is None:
+        drift.append("missing")
+    elif manifest is None:
+        drift.append("not in universe.toml")
+    else:
+        version = annotations["veen.io/version"]
+        image = manifest["spec"]["template"]["spec"]["containers"][0]["image"]
+        drift += ["not ready"] if not hub.is_ready else []
+        drift += ["replicas"] if hub.wanted != manifest["spec"]["replicas"] else []
+        drift += ["version"] if version != hub.version or hub.running not in (None, version) else []
+        drift += ["image"] if image != hub.image else []
+        drift += ["configuration"] if not is_same else []
+    return {
+        "namespace": place[0],
+        "state": _state(hub is not None and hub.is_ready, hub is not None, manifest is not None),
+        "ready": 0 if hub is None else hub.ready,
+        "version": None if hub is None else hub.version,
+        "configuration_as_rendered": is_same and manifest is not None,
+        "wanted": 0 if hub is None else hub.wanted,
+        "running_version": None if hub is None else hub.running,
+        "file_version": annotations.get("veen.io/version"),
+        "drift": drift,
+        "reason": None if hub is None else hub.reason,
+    }
 
 
 def _state(is_ready: bool, is_there: bool, is_wanted: bool) -> str:

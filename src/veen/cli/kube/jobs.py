@@ -47,7 +47,7 @@ def _run(
     cluster.run_jobs([manifest])
     namespace, name = manifest["metadata"]["namespace"], _name(manifest)
     succeeded = cluster.wait_job(namespace, name, within)
-    text = cluster.logs(namespace, name)
+    text = cluster.logs(namespace, name, all_containers=not succeeded)
     if not succeeded:
         raise Fail(
             "E.KUBE.JOB",

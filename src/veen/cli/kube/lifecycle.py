@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +11,25 @@ import click
 
 from veen.cli.kube.common import (
     CONTEXT,
+    DATA_DIR,
+    FORCE,
+    SHOW_KEYS,
     UNIVERSE,
     WITHIN,
     WORKLOADS,
+    apply_namespaces,
+    apply_objects,
     bridge_place,
     edit_universe,
     hub_named,
     is_hub,
     keys_of,
     local_failure,
+    parse,
+    settle_births,
     universe_of,
 )
+from veen.cli.shared.entries import when
 from veen.cli.shared.files import OBJECT_FILE
 from veen.cli.shared.output import Fail, Output, output_options
 
@@ -36,13 +45,18 @@ if TYPE_CHECKING:
 @UNIVERSE
 @CONTEXT
 @WITHIN
+@FORCE
 @click.option("--no-selftest", is_flag=True, help="Do not wait for the self-tests.")
 @output_options
-def upgrade(output: Output, version: str, path: Path, context: str, within: int, no_selftest: bool) -> None:
-    """Bring all hubs to another version: write it to universe.toml, then the authority, the tenants, the self-tests.
+def upgrade(
+    output: Output, version: str, path: Path, context: str, within: int, force: bool, no_selftest: bool
+) -> None:
+    """Bring all hubs to another version: the authority, then the tenants, then the self-tests.
 
+    The cluster is asked first whether it takes all of it; then the version is written to universe.toml and applied.
     Each hub must be ready before the next one is touched, and the first that does not become ready ends the command.
-    The same command again goes on; the version before brings back what was.
+    The same command again goes on. The version before brings back the programs of before, also where the new one never
+    became ready; it does not bring back the form of a data directory that the new version has changed.
 
     \b
     veen kube upgrade 0.2.0 --kube-context prod
@@ -50,21 +64,26 @@ def upgrade(output: Output, version: str, path: Path, context: str, within: int,
     from veen.kube.cluster import Cluster
     from veen.kube.objects import namespace_of
     from veen.kube.render import manifests, to_yaml
+    from veen.kube.universe import parse_universe
 
-    before = universe_of(path)[0].version
-    universe = edit_universe(path, lambda table: table.update({"version": version}))
-    _, facts = universe_of(path)
+    before, facts = universe_of(path)
+    parse(f'universe = "{before.id}"\nversion = {json.dumps(version)}\n', parse_universe)  # refuses what is no tag
+    universe = replace(before, version=version)
     cluster, objects = Cluster(context), manifests(universe, facts)
+    apply_namespaces(cluster, manifests(before, facts), force=force)
     steady = [o for o in objects if o["kind"] != "Job"]
-    cluster.apply(to_yaml(o for o in steady if "namespace" not in o["metadata"]))
+    asked = [o for o in steady if o["kind"] != "StatefulSet" or not cluster.is_managed_otherwise(o)]
+    cluster.apply(to_yaml(asked), force=force, dry_run=True)
+    edit_universe(path, lambda table: table.update({"version": version}))
     hubs = 0
     for namespace in (namespace_of(hub) for hub in (None, *universe.tenants)):
         inside = [o for o in steady if o["metadata"].get("namespace") == namespace]
         output.note(f"{namespace}: applying version {version}")
-        cluster.apply(to_yaml(inside))
+        apply_objects(cluster, inside, output, force=force)
         for workload in (o for o in inside if o["kind"] in WORKLOADS):
             cluster.wait_rollout(workload, within)
             hubs += is_hub(workload)
+    settle_births(cluster, universe, path)
     jobs = [o for o in objects if o["kind"] == "Job"]
     cluster.run_jobs(jobs)
     if not no_selftest:
@@ -73,7 +92,7 @@ def upgrade(output: Output, version: str, path: Path, context: str, within: int,
                 raise failed_selftest(cluster, job)
     data = {
         "context": context,
-        "version_before": before,
+        "version_before": before.version,
         "version": version,
         "hubs": hubs,
         "selftests": 0 if no_selftest else len(jobs),
@@ -108,13 +127,17 @@ def failed_selftest(cluster: "Cluster", job: "Manifest") -> Fail:
 )
 @click.option("--overlap", default="1d", show_default=True, help="How long the old key stays valid beside the new one.")
 @WITHIN
+@FORCE
 @output_options
-def rotate_keys(output: Output, hub: str, path: Path, context: str | None, overlap: str, within: int) -> None:
+def rotate_keys(
+    output: Output, hub: str, path: Path, context: str | None, overlap: str, within: int, force: bool
+) -> None:
     """Give a hub its next key. HUB is the id of a tenant, or `authority`.
 
-    A key is made, put beside the old one into a new Secret, and mounted; then the hub itself records the rotation in
-    its log, signed by the old key. hub_id, labels and the pins of clients stay. If it is cut off, the same command goes
-    on where it was. Without --kube-context the rest is for you: apply, then `veen-cli hub key rotate` in the pod.
+    The hub is asked first: while an earlier rotation lasts, nothing is made. Then a key is made, put beside the old one
+    into a new Secret, and mounted; the hub itself records the rotation in its log, signed by the old key. hub_id,
+    labels and the pins of clients stay. If it is cut off, the same command goes on where it was. Without --kube-context
+    the rest is for you: apply, then `veen-cli hub key rotate` in the pod.
 
     \b
     veen kube rotate-keys acme-prod --kube-context prod
@@ -126,6 +149,9 @@ def rotate_keys(output: Output, hub: str, path: Path, context: str | None, overl
     universe, _ = universe_of(path)
     tenant = hub_named(universe, hub)
     keys = NamespaceKeys(keys_of(path), namespace_of(tenant))
+    if context is not None and not keys.is_rotating:
+        keys.check_rotation(tenant)
+        _check_hub_rotates(context, path, keys)
     public = keys.begin_rotation(tenant)
     data: dict[str, Any] = {
         "hub": hub,
@@ -135,15 +161,46 @@ def rotate_keys(output: Output, hub: str, path: Path, context: str | None, overl
         "valid_from": None,
     }
     if context is not None:
-        data["valid_from"] = _rotate_in(context, path, keys, tenant, public, overlap, within)
+        data["valid_from"] = _rotate_in(output, context, path, keys, tenant, public, overlap, within, force)
         keys.finish_rotation()
     output.result(data, lambda: output.fields((name, "-" if value is None else value) for name, value in data.items()))
     if context is None:
         output.next("veen kube apply --kube-context CONTEXT")
 
 
+def _check_hub_rotates(context: str, path: Path, keys: "NamespaceKeys") -> None:
+    """Refuse while an earlier rotation lasts: the hub would refuse it as well, after its pod was restarted."""
+    from veen.kube.cluster import Cluster, ClusterFailed
+    from veen.kube.render import manifests
+
+    universe, facts = universe_of(path)
+    (workload,) = (o for o in manifests(universe, facts) if is_hub(o) and o["metadata"]["namespace"] == keys.namespace)
+    answer = Cluster(context).execute(workload, SHOW_KEYS)
+    try:
+        entries = json.loads(answer)["hub_keys"]
+        ends = [int(entry["valid_until"]) for entry in entries[:-1] if entry.get("valid_until")]
+        ends.append(int(entries[-1]["valid_from"]))
+    except (ValueError, KeyError, IndexError, TypeError) as exc:
+        raise ClusterFailed("the hub did not answer with its keys") from exc
+    if (until := max(ends)) > time.time():
+        raise Fail(
+            "E.CONFLICT",
+            f"the hub of {keys.namespace} is not rotated yet",
+            f"the rotation before this one lasts until {when(until)}; nothing was made",
+            "give the same command after that time",
+        )
+
+
 def _rotate_in(
-    context: str, path: Path, keys: "NamespaceKeys", tenant: "Tenant | None", public: bytes, overlap: str, within: int
+    output: Output,
+    context: str,
+    path: Path,
+    keys: "NamespaceKeys",
+    tenant: "Tenant | None",
+    public: bytes,
+    overlap: str,
+    within: int,
+    force: bool,
 ) -> int:
     """Mount both keys and let the hub rotate; from when the new one signs."""
     from veen.kube.cluster import Cluster, ClusterFailed
@@ -155,15 +212,14 @@ def _rotate_in(
     secret = next(o for o in keys.secrets(tenant) if o["metadata"]["name"] == facts[keys.namespace].keys_secret)
     if not cluster.has("secret", keys.namespace, secret["metadata"]["name"]):
         cluster.create(to_yaml([secret]))
-    cluster.apply(to_yaml([workload]))
+    apply_objects(cluster, [workload], output, force=force)
     cluster.wait_rollout(workload, within)
-    data_dir = "/var/lib/veen"
     try:
-        identity = json.loads(cluster.execute(workload, ["veen-cli", "hub", "key", "show", data_dir, "--json"]))
+        identity = json.loads(cluster.execute(workload, SHOW_KEYS))
         for entry in identity["hub_keys"]:
             if entry["hub_pk"] == f"ed25519:{public.hex()}":  # this command was cut off after the rotation
                 return int(entry["valid_from"])
-        words = ["veen-cli", "hub", "key", "rotate", data_dir, "--overlap", overlap, "--json"]
+        words = ["veen-cli", "hub", "key", "rotate", DATA_DIR, "--overlap", overlap, "--json"]
         rotated = json.loads(cluster.execute(workload, words))
         if rotated["hub_pk"] != f"ed25519:{public.hex()}":
             raise ClusterFailed(f"the hub took another key: {rotated['hub_pk']!s:.80}")

@@ -1,5 +1,6 @@
 """Which capability a command writes with: the one that is named, or the best one held where the hub asks for one."""
 
+import errno
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,15 +37,23 @@ def token_store(session: "CliSession") -> "TokenStore":
 
 
 def authorized(session: "CliSession", token: "CapToken") -> "tuple[TokenGrant, bool]":
-    """Show a token to the hub and remember from when it counts; whether it was kept, which only our own are."""
+    """Show a token to the hub and remember from when it counts; whether it was kept, which only our own are.
+
+    A keystore on a read-only file system, such as a mounted Secret, keeps nothing: the token is used all the same.
+    """
     client = session.client()
     grant = client.authorize(token)
-    ours = token.subject_pk == client.client_id
-    if ours:
-        store = token_store(session)
+    if token.subject_pk != client.client_id:
+        return grant, False
+    store = token_store(session)
+    try:
         store.put(token)
         store.granted(grant.auth_ref, client.hub_id, grant.issued_at)
-    return grant, ours
+    except OSError as exc:
+        if exc.errno != errno.EROFS:
+            raise
+        return grant, False
+    return grant, True
 
 
 def authority(session: "CliSession", stream: str, cap: Path | None, *, contact: bool = True) -> "CapToken | None":
