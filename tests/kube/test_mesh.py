@@ -319,7 +319,7 @@ def test_a_job_sends_with_a_token_though_its_keystore_is_read_only(mesh):
     metadata = {"name": "with-token", "namespace": ACME[0]}
     mesh.cluster.apply([{"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data, "immutable": True}])
     before = mesh.file.read_text()
-    gate = f'capability_gating = true\ntrusted_issuers = [{{ issuer = "{card["id_sign_pk"]}" }}]'
+    gate = f'capability_gating = true\ntrusted_issuers = ["{card["id_sign_pk"]}"]'
     try:
         mesh.file.write_text(before.replace("capability_gating = false", gate, 1))
         mesh.kube("apply", *CONTEXT)
