@@ -355,7 +355,7 @@ CLAIMS = list(leaves(VECTORS))
 def test_altered_vectors_are_noticed():
     """A sample over the whole file"""
     assert len(CLAIMS) > 2000
-    assert unnoticed(random.Random(1).sample(CLAIMS, 60)) == []
+    assert unnoticed(random.Random(1).sample(CLAIMS, 20)) == []
 
 
 @pytest.mark.slow

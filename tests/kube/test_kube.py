@@ -384,6 +384,7 @@ def test_nothing_is_applied_without_a_context(tmp_path):
         assert b"--kube-context" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_page_lists_every_rule_and_its_commands_work(tmp_path):
     page = (ROOT / "docs" / "kubernetes.md").read_text("utf-8")
     for code, (what, _) in RULES.items():

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.examples import spread
 from tests.pipeline.audit_builders import (
     CountingEngine,
     Liar,
@@ -639,18 +640,21 @@ def claimed(path, number):
 
 @pytest.mark.parametrize(
     "lie",
-    [
-        b"",
-        b"\xff",
-        cbor.encode([]),
-        cbor.encode([bytes(32)]),
-        cbor.encode([bytes(32), bytes(32)]),
-        cbor.encode([bytes(31), bytes(33)]),
-        cbor.encode(["x" * 32, "y" * 32]),
-        cbor.encode("x" * 32),
-        cbor.encode(7),
-        cbor.encode({0: bytes(32), 1: bytes(32)}),
-    ],
+    spread(
+        [
+            b"",
+            b"\xff",
+            cbor.encode([]),
+            cbor.encode([bytes(32)]),
+            cbor.encode([bytes(32), bytes(32)]),
+            cbor.encode([bytes(31), bytes(33)]),
+            cbor.encode(["x" * 32, "y" * 32]),
+            cbor.encode("x" * 32),
+            cbor.encode(7),
+            cbor.encode({0: bytes(32), 1: bytes(32)}),
+        ],
+        4,
+    ),
 )
 def test_peaks_that_lie_cost_a_second_look_and_change_nothing(good, lie):
     file = claimed(good, 1)

@@ -4,6 +4,7 @@ import random
 
 import pyarrow as pa
 import pytest
+from tests.examples import spread
 from tests.pipeline.query_builders import KEYRING, KEYS, descriptor, filled
 from tests.pipeline.table_builders import grow
 from tests.pipeline.test_query_cuts import answer, random_query
@@ -38,7 +39,7 @@ def keys(tmp_path_factory):
     return write_keys(tmp_path_factory.mktemp("keys"), KEYS.values())
 
 
-@pytest.mark.parametrize("parts", [1, 2, 7, 16, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("parts", spread([1, 2, 7, 16, pytest.param(64, marks=pytest.mark.slow)], 2))
 def test_any_number_of_tasks_gives_the_bytes_of_one_process(spark, log, keys, parts):
     rng = random.Random(parts)
     for number in range(2):
@@ -50,12 +51,12 @@ def test_any_number_of_tasks_gives_the_bytes_of_one_process(spark, log, keys, pa
 
 @pytest.mark.parametrize(
     "asked",
-    [
+    spread([
         descriptor(query_id="q-1", evidence={"mode": "full"}),
         descriptor(query_id="q-1", evidence={"mode": "spot", "sample_rate": 0.3}),
         descriptor(query_id="q-1", projection=["origin"], aggregate=GROUPED),
         descriptor(query_id="q-1", filter={"subject_id": "nobody"}, projection=["origin"], aggregate=COUNTED),
-    ],
+    ], 2),
     ids=["full", "spot", "groups", "nothing"],
 )  # fmt: skip
 def test_both_engines_give_one_digest_through_the_api(spark, log, asked):

@@ -383,6 +383,7 @@ def places(rows):
     return sorted((bytes(row.label), row.stream_seq) for row in rows)
 
 
+@pytest.mark.slow
 def test_spark_reads_a_hub_with_any_settings_of_the_session(spark, world):
     hub, _ = world
     user = spark.newSession()  # whose settings are Spark's own
@@ -404,6 +405,7 @@ def test_spark_reads_a_hub_with_any_settings_of_the_session(spark, world):
     assert chosen.rdd.getNumPartitions() < narrowed.load().rdd.getNumPartitions()
 
 
+@pytest.mark.slow
 def test_a_stream_from_a_hub_reads_every_entry_once_across_restarts(spark, tmp_path):
     with hub_with_entries(tmp_path, 8) as hub:
         for total in (8, 20):

@@ -124,6 +124,7 @@ def test_options_choose_a_stream_and_a_range(spark, log):
     assert places(reader.load(str(path)).collect()) == [(LABELS[1], 2), (LABELS[1], 3)]
 
 
+@pytest.mark.slow
 def test_receipts_and_checkpoints_are_formats_of_their_own(spark, log):
     world, path = log
     receipts = spark.read.format("veen.receipts").load(str(path)).collect()
@@ -163,6 +164,7 @@ def test_a_column_that_is_not_there_is_named(spark, log):
         spark.read.format("veen").schema("nonsense INT").load(str(path)).count()
 
 
+@pytest.mark.slow
 def test_a_stream_reads_every_entry_once_across_restarts(spark, tmp_path):
     """Offsets are positions: a restarted query goes on where the last one ended."""
     path, out, state = tmp_path / "log", tmp_path / "out", tmp_path / "state"

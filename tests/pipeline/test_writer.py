@@ -388,6 +388,7 @@ def test_a_dataframe_becomes_messages_and_a_table_of_receipts(spark, world, tmp_
         frame.write.format("veen").mode("overwrite").options(**options_of(hub, identity)).save()
 
 
+@pytest.mark.slow
 def test_a_write_whose_worker_is_killed_is_taken_up_again(spark, world, tmp_path):
     hub, identity, _ = world
     flag = tmp_path / "flag"
@@ -418,6 +419,7 @@ def test_a_write_whose_worker_is_killed_is_taken_up_again(spark, world, tmp_path
     assert bodies_at(hub, tmp_path, b"dies-") == numbered(b"dies-", 80)
 
 
+@pytest.mark.slow
 def test_a_stream_writes_every_row_once_also_when_a_batch_is_run_again(spark, world, tmp_path):
     hub, identity, _ = world
     source, state = tmp_path / "in", tmp_path / "state"

@@ -97,6 +97,7 @@ def test_the_command_starts_hubs_of_its_own_beside_a_default_context(tmp_path):
     assert veen("selftest", "federated", "--context", "dev", env=cli.env).returncode == Exit.USAGE
 
 
+@pytest.mark.slow
 def test_the_command_passes_with_hubs_of_its_own(env):
     done = veen("selftest", "federated", "--json", env=env)
     report = json.loads(done.stdout)

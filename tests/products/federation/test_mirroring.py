@@ -7,6 +7,7 @@ import sqlite3
 import pytest
 from tests.client.builders import seeded
 from tests.client.hubs import ORDERS, QUICK, client_at, copy_of, hub_at, person, pin_of, run
+from tests.examples import spread
 
 from veen.client.errors import Divergence
 from veen.client.identity.keyring import Keyring, StreamKeys
@@ -113,7 +114,7 @@ async def bodies(hub, home):
         return [entry.body async for entry in client.read("orders")]
 
 
-@pytest.mark.parametrize("hubs", [2, 3])
+@pytest.mark.parametrize("hubs", spread([2, 3], 1))
 @pytest.mark.parametrize("acquainted", [True, False], ids=["bridges know each other", "strangers"])
 def test_bridges_in_a_circle_multiply_nothing(tmp_path, hubs, acquainted):
     """REVIEW X-14, D-187: an event is not copied to a hub that it has passed, also if no bridge knows another one."""
