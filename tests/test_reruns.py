@@ -79,6 +79,7 @@ def test_a_test_that_passes_alone_is_flaky_and_the_run_passes(run, processes):
     assert re.search(r"^1 passed, 1 flaky in", output, re.MULTILINE), output
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_alone_too_fails_the_run(run):
     code, output = run(1, test_bad=FAILS, test_flaky=FAILS_ONCE)
     assert code == 1, output

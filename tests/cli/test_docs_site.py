@@ -49,7 +49,7 @@ def guide(page):
     return pytest.param(page, id=page.stem, marks=[pytest.mark.system, skip] if page.stem in SYSTEM else [])
 
 
-@pytest.mark.parametrize("page", spread([guide(page) for page in GUIDES], 4))
+@pytest.mark.parametrize("page", spread([guide(page) for page in GUIDES], 2))
 def test_every_command_of_a_guide_works_and_prints_what_is_shown(page, tmp_path, ports):
     """In a fresh home and directory, from top to bottom; "…" in the output stands for anything."""
     env = shell.environment(tmp_path / "home", NO_COLOR="1")

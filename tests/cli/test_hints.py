@@ -119,7 +119,7 @@ def runnable(line):
     return list(line)
 
 
-@pytest.mark.parametrize("line", sampled([(" ".join(line), (line,)) for line in fixes()], 4))
+@pytest.mark.parametrize("line", spread(sampled([(" ".join(line), (line,)) for line in fixes()], 4), 20))
 def test_every_fix_of_the_catalogue_can_be_run(world, line, monkeypatch):
     """It need not succeed here: it must be understood, and end in a result or in a named error."""
     if announced(line) and not exists(" ".join(line[:2])):

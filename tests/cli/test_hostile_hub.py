@@ -305,7 +305,7 @@ def slow_elsewhere(lies, quick):
     return [pytest.param(lie, marks=() if lie in quick else pytest.mark.slow) for lie in lies]
 
 
-@pytest.mark.parametrize("lie", slow_elsewhere(QUICK, EVERYWHERE))
+@pytest.mark.parametrize("lie", spread(slow_elsewhere(QUICK, EVERYWHERE), 1))
 def test_whatever_a_hub_answers_every_command_ends_and_blames_it(world, lie):
     cli, root = world
     for name, error in attempts(cli, root, QUICK[lie]).items():

@@ -313,7 +313,7 @@ def test_damage_is_exit_code_1_and_names_the_byte(data):
 
 
 @pytest.mark.req("OUT-01", "OUT-05")
-@pytest.mark.parametrize("live", [False, True], ids=["at rest", "running"])
+@pytest.mark.parametrize("live", spread([False, True], 1), ids=["at rest", "running"])
 def test_a_clone_is_the_same_hub_and_goes_on(data, tmp_path, live):
     copy = tmp_path / "copy"
     options = (*DEV, "--set", "limits.max_checkpoint_interval=4")

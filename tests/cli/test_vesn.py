@@ -268,6 +268,7 @@ def test_a_mirror_needs_the_read_key(talk, tmp_path):
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_line_of_the_page_works_and_prints_what_is_shown(hub, tmp_path):
     """docs/vesn.md"""
     export_set(w.small_set(), tmp_path / "old-log")

@@ -34,7 +34,7 @@ RECOGNISE_BYTES_PER_BYTE = 1024
 FIXED_BYTES = 128 * 1024  # exceptions, buffers of the decoder, caches filled by the first call
 
 
-@pytest.mark.parametrize("name", targets.TARGETS)
+@pytest.mark.parametrize("name", spread(targets.TARGETS, 80))
 def test_every_target_holds_on_its_seeds(name):
     """Seeds are valid, so this also shows that the checks are reached at all."""
     target = targets.TARGETS[name]
@@ -172,7 +172,9 @@ NESTED: dict[str, Callable[[int], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("depth", [31, 32, 33, 34, 100, 300, 400, 600, sys.getrecursionlimit() + 50, 100_000])
+@pytest.mark.parametrize(
+    "depth", spread([31, 32, 33, 34, 100, 300, 400, 600, sys.getrecursionlimit() + 50, 100_000], 5)
+)
 @pytest.mark.parametrize("name", NESTED)
 def test_depth_never_overflows_the_stack(name, depth):
     """D-06: deeper than 32 is refused, by name, and not by Python running out of stack."""

@@ -130,6 +130,7 @@ def test_a_kustomize_base_has_the_same_objects(objects):
 # --- T1: schemas -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_schemas_of_three_versions_take_every_object(objects):
     assert len(VERSIONS) == 3
     assert check_schemas(objects) == []

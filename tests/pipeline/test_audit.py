@@ -551,7 +551,9 @@ def honest():
     return [log(random.Random(seed).randrange(1, 26), seed).fs.files() for seed in range(20)]
 
 
-@pytest.mark.parametrize("lot", [*range(8), *(pytest.param(lot, marks=pytest.mark.slow) for lot in range(8, 20))])
+@pytest.mark.parametrize(
+    "lot", spread([*range(8), *(pytest.param(lot, marks=pytest.mark.slow) for lot in range(8, 20))], 3)
+)
 def test_findings_are_the_same_bytes_however_the_work_is_cut(honest, tmp_path, lot):
     """DESIGN §9.3, §9.5: of each log, itself and nine kinds of damage: found, and told the same way.
 

@@ -72,7 +72,7 @@ def test_partial_summaries_merge_to_the_state_of_one_process_for_any_number_of_p
 
 
 @pytest.mark.req("OVL-15", "SNAP-02")
-@pytest.mark.parametrize("mirrors", [NO_MIRRORS, BY_BRIDGE], ids=["plain", "mirrored"])
+@pytest.mark.parametrize("mirrors", spread([NO_MIRRORS, BY_BRIDGE], 6), ids=["plain", "mirrored"])
 @pytest.mark.parametrize("seed", range(12))
 def test_ordered_folds_step_through_sorted_rows_from_any_tasks(seed, mirrors):
     entries = history(seed)

@@ -71,7 +71,7 @@ def test_where_sql_cannot_sum_the_generic_plan_does(spark):
 
 
 @pytest.mark.req("SNAP-02")
-@pytest.mark.parametrize("parts", [1, 2, 7, 16, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("parts", spread([1, 2, 7, 16, pytest.param(64, marks=pytest.mark.slow)], 2))
 def test_summaries_of_any_number_of_partitions_merge_to_one_state(spark, parts):
     fold = Joined(fold for fold in folds(mirrors=BY_BRIDGE) if not isinstance(fold, Ordered))
     entries = history("generic", 300)

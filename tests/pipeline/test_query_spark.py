@@ -109,6 +109,7 @@ def test_evidence_fails_on_spark_as_it_does_in_one_process(spark, tmp_path, keys
     assert words[0] == words[1]
 
 
+@pytest.mark.slow
 def test_tables_the_log_and_both_give_one_answer_by_either_engine(spark, tmp_path, keys):
     hub = tmp_path / "hub"
     hub.mkdir()
@@ -132,7 +133,7 @@ def test_tables_the_log_and_both_give_one_answer_by_either_engine(spark, tmp_pat
     assert {"log", "tables and log", "log by tables"} <= sources
 
 
-@pytest.mark.parametrize("size", [1, 40_000], ids=["in the function", "as rows"])
+@pytest.mark.parametrize("size", spread([1, 40_000], 1), ids=["in the function", "as rows"])
 def test_every_task_runs_once_however_many_bytes_their_values_have(spark, size):
     """Many large values travel as rows: a task is given its own and no other."""
     values = [(number, bytes(size)) for number in range(30)]

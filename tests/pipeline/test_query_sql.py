@@ -272,6 +272,7 @@ def raw(spark, tmp_path_factory, keys):
     return RawTables(tmp_path_factory.mktemp("raw"), keys, spark)
 
 
+@pytest.mark.slow
 def test_random_queries_by_sql_plans_equal_duckdb_over_the_raw_events(raw):
     check_queries(raw, range(5))
 

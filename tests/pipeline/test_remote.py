@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 from tests.cli.hubprocess import running
 from tests.client.hubs import bodies, connected, pin_of
+from tests.examples import spread
 from tests.pipeline.hub_builders import TRADES, hub_with_entries, restarted, settings, write
 
 from veen.client.transport.base import Answer
@@ -161,7 +162,7 @@ LIES: dict[str, tuple[Callable[..., Answer], set[int], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("name", spread(LIES, 4))
 def test_what_a_hub_makes_up_is_a_row_with_its_reason(tmp_path, name):
     lie, bad, words = LIES[name]
 

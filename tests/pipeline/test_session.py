@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.examples import spread
 from tests.pipeline.audit_builders import dump, log, run, tables
 
 from veen.log.errors import ConnectUnsupported, ExecutorUnfit, JavaMissing, OptionError
@@ -60,7 +61,8 @@ def test_java_is_looked_for_where_spark_does(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", [["audit", "run", ".", "--engine", "spark"], ["spark", "check"], ["spark", "shell", "--execute", "0"]]
+    "command",
+    spread([["audit", "run", ".", "--engine", "spark"], ["spark", "check"], ["spark", "shell", "--execute", "0"]], 1),
 )
 def test_a_command_without_java_says_what_to_do(tmp_path, command):
     words = [sys.executable, "-m", "veen", *command]

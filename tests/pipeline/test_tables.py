@@ -609,7 +609,7 @@ def test_reading_stays_short_and_old_manifests_can_go(log, keys, to):
 # --- erasure -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("compacted", spread([False, True], 1))
 def test_what_the_hub_erases_leaves_the_tables_and_the_disk(tmp_path, keys, to, compacted):
     """The same rows as a load would make now; and not a byte of an old payload in any file."""
     world = made(tmp_path / "hub", 60)

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from tests.cli.hubprocess import running
 from tests.client.builders import seeded
 from tests.client.hubs import QUICK, person
+from tests.examples import spread
 from tests.pipeline.hub_builders import ORDERS, RING, identity_at, register, restarted, settings
 
 from veen.client.client import Client
@@ -124,7 +125,7 @@ def interrupted(batches, after):
         yield batch
 
 
-@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("after", spread([0, 1, 3], 1))
 def test_a_task_that_is_killed_and_run_again_loses_and_doubles_nothing(world, tmp_path, after):
     hub, identity, _ = world
     wanted = numbered(b"kill-%d-" % after, 30)

@@ -47,6 +47,7 @@ def test_a_segment_that_never_began_does_not_come_back(seed):
     survive(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.req("STOR-21")
 def test_no_cut_loses_an_entry_where_the_whole_disk_is_synced_at_once(monkeypatch):
     """As for retirements of many labels, with the files written ahead."""

@@ -321,7 +321,7 @@ def test_heads_hold_what_they_are_for():
             assert item.msg is None
 
 
-@pytest.mark.parametrize("policy", [ALL, RetentionPolicy(Periods(payload_sec=1, receipt_sec=100_000)), BOTH])
+@pytest.mark.parametrize("policy", spread([ALL, RetentionPolicy(Periods(payload_sec=1, receipt_sec=100_000)), BOTH], 3))
 @pytest.mark.parametrize("looks", [2, 3, 5])
 def test_any_number_of_looks_between_two_retirements_erases_what_one_look_erases(policy, looks):
     """REVIEW P1-1: a plan reads the index of the last retirement, so the second record erased the receipts."""

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.examples import first_of_each
+from tests.examples import first_of_each, spread
 from tests.pipeline.audit_builders import CountingEngine, SlowEngine, TwoPassEngine, dump, run, tables
 from tests.storage.builders import LABELS
 from tests.verify.damages import DAMAGES, HONEST
@@ -51,7 +51,7 @@ def shortened(findings):
     return [line.replace(LABELS[0].hex(), "LABEL-A").replace(LABELS[1].hex(), "LABEL-B") for line in lines]
 
 
-@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.parametrize("name", spread(HONEST, 3))
 def test_neither_finds_anything_in_a_good_directory(name, tmp_path):
     assert judged(HONEST[name](), tmp_path) == {"directory": [], "audit": []}
 

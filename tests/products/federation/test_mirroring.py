@@ -227,7 +227,7 @@ def test_a_copy_goes_on_where_the_target_has_erased_the_first_copies(tmp_path, h
     run(scenario())
 
 
-@pytest.mark.parametrize("verb", [attest_stream, copy_stream])
+@pytest.mark.parametrize("verb", spread([attest_stream, copy_stream], 2))
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_a_run_that_is_cut_off_anywhere_is_resumed_without_loss_or_double(tmp_path, monkeypatch, verb, after):
     """It ends between two batches, or after the hub took a batch and before the mirror heard of it."""

@@ -119,7 +119,6 @@ def survive(recorder, count, kills, seed):
     assert {period["state"] for stream in report["streams"] for period in stream["periods"]} == {"valid"}
 
 
-@pytest.mark.slow
 @pytest.mark.req("SDR-12", "SDR-14", "AGB-18")
 def test_goals_core_pipeline_survives_kills_of_agent_and_hub(recorder):
     survive(recorder, 600, kills=4, seed=1)
