@@ -20,7 +20,7 @@ def examples(count: int, **others: Any) -> settings:
 def spread(rows: Iterable[Any], count: int) -> list[Any]:
     """All `rows` of a parametrised test, of which `make test` runs `count` from the first to the last, in equal steps.
 
-    The others run with `make test-slow`.
+    The others run with `make test-slow`. A row that is a tuple has a value for each name.
     """
     every = list(rows)
     fast = [place for place, row in enumerate(every) if not is_slow(row)]

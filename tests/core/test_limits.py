@@ -1,6 +1,5 @@
 """The limit registry: spec §3.5, §14, §14.1, D-75."""
 
-from tests.examples import spread
 import json
 from dataclasses import FrozenInstanceError, fields
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import spread
 
 from veen.core import limits
 from veen.core.errors import FieldSizeError, LimitError, MalformedError

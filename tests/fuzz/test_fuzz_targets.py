@@ -172,9 +172,7 @@ NESTED: dict[str, Callable[[int], bytes]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "depth", spread([31, 32, 33, 34, 100, 300, 400, 600, sys.getrecursionlimit() + 50, 100_000], 5)
-)
+@pytest.mark.parametrize("depth", [31, 32, 33, 34, 100, 300, 400, 600, sys.getrecursionlimit() + 50, 100_000])
 @pytest.mark.parametrize("name", NESTED)
 def test_depth_never_overflows_the_stack(name, depth):
     """D-06: deeper than 32 is refused, by name, and not by Python running out of stack."""
