@@ -95,6 +95,7 @@ def test_a_file_that_cannot_be_collected_fails_the_run_and_nothing_is_run_again(
     assert "flaky:" not in output
 
 
+@pytest.mark.slow
 def test_a_process_that_crashes_leaves_its_stderr_and_stacks_and_its_test_is_run_alone(run, tmp_path):
     code, output = run(1, test_crash=CRASHES, test_good=PASSES)
     assert code == 0, output

@@ -594,6 +594,7 @@ def die_in_a_worker(_fs, _context, task):
     return task
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_cost_time_and_nothing_else(good):
     """An out-of-memory killer takes whom it likes."""
     context: Any = SimpleNamespace(uri=str(good))

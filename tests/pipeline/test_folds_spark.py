@@ -94,6 +94,7 @@ def test_ordered_folds_agree_in_order_and_by_key(spark, name):
     assert outcome(mirrored, summary, cuts) == outcome(mirrored, reference(mirrored, entries), cuts)
 
 
+@pytest.mark.slow
 @pytest.mark.req("WAL-15", "SNAP-02")
 @pytest.mark.parametrize("parts", spread([1, 5], 1))
 def test_the_ledger_settles_in_windows_to_the_sequential_fold(spark, parts):

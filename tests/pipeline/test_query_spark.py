@@ -66,6 +66,7 @@ def test_both_engines_give_one_digest_through_the_api(spark, log, asked):
     assert api.verify(log, local, keys=KEYRING, engine="spark", spark=spark).ok
 
 
+@pytest.mark.slow
 def test_adaptive_plans_change_nothing(spark, log, keys):
     asked = normalise(descriptor(query_id="q-1")).descriptor
     plan = plan_query(log, asked)

@@ -142,6 +142,7 @@ def test_the_settings_are_the_documented_ones():
         assert f"| `{name}` |" in PAGE
 
 
+@pytest.mark.slow
 def test_what_the_jvm_says_stands_in_a_file_and_not_between_our_lines(tmp_path):
     log = tmp_path / "spark.log"
     code = (

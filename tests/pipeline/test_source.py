@@ -51,6 +51,7 @@ def test_the_number_of_tasks_changes_nothing(spark, log, partition_bytes):
     assert len({(bytes(r.label), r.stream_seq, bytes(r.leaf_hash)) for r in rows}) == len(rows) == 40
 
 
+@pytest.mark.slow
 def test_filters_choose_chunks_on_request(spark, log):
     _, path = log
     everything = spark.read.format("veen").option("partitionBytes", 1).load(str(path)).rdd.getNumPartitions()
@@ -82,6 +83,7 @@ def test_the_filters_of_one_query_do_not_reach_another_of_the_same_dataframe(spa
     ]
 
 
+@pytest.mark.slow
 def test_a_dataframe_is_one_prefix_also_of_a_directory_that_grows(spark, tmp_path):
     world = World(OsFs(tmp_path))
     fill(world, 10)

@@ -122,6 +122,7 @@ def test_tables_of_an_empty_log_are_empty_tables(tmp_path, keys, to):
     assert len(list(tables.rows(to, "silver"))) == 1
 
 
+@pytest.mark.slow
 def test_a_log_that_grows_is_loaded_in_steps_to_the_same_data(tmp_path, keys, to):
     rng = random.Random(4)
     world = Recorder(tmp_path)
@@ -641,6 +642,7 @@ def test_what_the_hub_erases_leaves_the_tables_and_the_disk(tmp_path, keys, to, 
 # --- elsewhere -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_object_store_holds_the_same_tables(log, keys, to):
     """No rename, no link: a conditional put is enough."""
     load(log, to, keys, max_entries=50)

@@ -160,6 +160,7 @@ def test_versions_whose_files_are_gone_become_one_commit(tmp_path, keys):
         agree(to, name)
 
 
+@pytest.mark.slow
 def test_a_vacuum_leaves_the_delta_log_alone(to):
     publish(to)
     tables.compact(to)

@@ -157,6 +157,7 @@ def test_states_are_columns_in_spark_sql_and_have_the_bytes_of_one_process(spark
     assert expected
 
 
+@pytest.mark.slow
 def test_spark_gives_files_the_indexes_of_paths_that_one_process_gives(spark, log, keys, tmp_path):
     indexes = []
     runs: tuple[tuple[Any, int], ...] = (("python", 1), ("spark", 1), ("spark", 2))
