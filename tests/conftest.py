@@ -68,13 +68,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.F
 
 # No deadline: a busy machine is not a bug. The same commit gives the same verdict everywhere: always the same examples.
 # `make explore` draws others, and more of them; what it finds becomes a fixed example of its test.
-settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=25)
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=QUICK)  # make check
 settings.register_profile("explore", deadline=None, derandomize=False, max_examples=100, print_blob=True)
 settings.register_profile("thorough", deadline=None, derandomize=False, max_examples=2000)
 # tests/mutants: a failure is all that is asked for, not the smallest example of it.
 settings.register_profile(
-    "unshrunk", deadline=None, derandomize=True, max_examples=50, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+    "unshrunk", deadline=None, derandomize=True, max_examples=25, phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )
 # mutmut runs the tests several times in one process, on new instances of the test classes, and needs stable verdicts.
 settings.register_profile(

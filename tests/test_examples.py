@@ -47,6 +47,7 @@ def test_a_notebook_imports_public_names_only(path):
             importlib.import_module(f"{module}.{name}")  # one that has moved would warn, which fails here
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("jvm")  # it starts a Spark of its own: not beside others
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_a_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ def shape(text: str) -> list[str]:
     return [NUMBER.sub("N", HEX.sub("HASH", line)) for line in text.strip().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_the_demo_in_the_readme_is_what_the_demo_prints():
     printed = README.partition("$ make demo\n")[2].partition("```")[0]

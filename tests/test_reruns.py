@@ -79,6 +79,7 @@ def test_a_test_that_passes_alone_is_flaky_and_the_run_passes(run, processes):
     assert re.search(r"^1 passed, 1 flaky in", output, re.MULTILINE), output
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_alone_too_fails_the_run(run):
     code, output = run(1, test_bad=FAILS, test_flaky=FAILS_ONCE)
     assert code == 1, output
@@ -94,6 +95,7 @@ def test_a_file_that_cannot_be_collected_fails_the_run_and_nothing_is_run_again(
     assert "flaky:" not in output
 
 
+@pytest.mark.slow
 def test_a_process_that_crashes_leaves_its_stderr_and_stacks_and_its_test_is_run_alone(run, tmp_path):
     code, output = run(1, test_crash=CRASHES, test_good=PASSES)
     assert code == 0, output

@@ -58,6 +58,7 @@ def test_that_crashes_once():
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_crashes_late_fails_its_test_and_the_others_are_run(tmp_path):
     (tmp_path / "conftest.py").write_text(CONFTEST)
     for number in range(40):

@@ -37,6 +37,7 @@ with veen.connect(url, pin=pin, home=home, identity="service", worker=True, make
 """
 
 
+@pytest.mark.slow
 def test_processes_write_at_once_as_one_identity(hub, tmp_path):
     """Also the keys of the stream are made once, whoever is first."""
     processes = [

@@ -15,6 +15,7 @@ from tests.cases import every
 from tests.cli.homes import Cli
 from tests.cli.interrupts import interruptible
 from tests.cli.tree import COMING, check_line, command_lines, commands, example_lines, exists, groups, signature
+from tests.examples import spread
 
 from veen import native
 from veen.cli.app import COMMANDS, GUESSES, SECTIONS, cli
@@ -103,7 +104,7 @@ def test_examples_are_of_commands_that_exist_and_are_shown_in_their_help():
     assert "veen id keyring share orders --read --out orders.veen-key" in shown
 
 
-@pytest.mark.parametrize("guess", sorted(GUESSES))
+@pytest.mark.parametrize("guess", spread(sorted(GUESSES), 24))
 def test_a_guess_is_answered_with_a_command_that_exists(guess):
     """Names of other tools: `status`, `export`, `login`. Where a command has the name by now, it is the answer."""
     command, _ = GUESSES[guess]
@@ -158,7 +159,7 @@ def test_options_have_help_and_short_names_are_few(row):
             assert short <= {"-o", "-q", "-v", "-c", "-n", "-f"}
 
 
-@pytest.mark.parametrize(("name", "group"), GROUPS, ids=[name or "veen" for name, _ in GROUPS])
+@pytest.mark.parametrize(("name", "group"), spread(GROUPS, 20), ids=[name or "veen" for name, _ in GROUPS])
 def test_a_group_lists_only_commands_that_exist(name, group):
     context = click.Context(group)
     for command, (target, text) in group.table.items():
@@ -267,7 +268,7 @@ def test_veen_alone_shows_help_and_a_group_alone_is_a_usage_error():
     assert b"verify-data" in alone.stderr
 
 
-@pytest.mark.parametrize(("name", "command"), ALL, ids=NAMES)
+@pytest.mark.parametrize(("name", "command"), spread(ALL, 60), ids=NAMES)
 def test_nonsense_ends_no_command_in_a_traceback(name, command, tmp_path, monkeypatch):
     """Files that are none, names that are none, control characters: an answer with an exit code, never a crash."""
     monkeypatch.chdir(tmp_path)

@@ -74,6 +74,7 @@ def test_each_event_arrives_once_with_and_without_what_was_remembered(bridge):
     assert (lines[-1]["component"], lines[-1]["role"], lines[-1]["sent"]) == ("bridge", "bridge", 1)
 
 
+@pytest.mark.slow
 def test_a_hub_that_is_away_is_asked_again_and_sigterm_ends_the_bridge(bridge):
     env = os.environ | bridge.cli.env | {"VEEN_HOME": str(bridge.root / "state")}
     bridge.target.stop()

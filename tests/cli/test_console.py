@@ -41,6 +41,7 @@ def serving(talk, verb, *words, **env):
             process.communicate(timeout=120)
 
 
+@pytest.mark.slow
 def test_a_console_shows_the_log_while_the_terminal_goes_on(tmp_path):
     with running(tmp_path / "hub", *DEV, "--set", "log.level=error") as hub:
         talk = Talk(tmp_path / "home", hub)

@@ -71,6 +71,7 @@ def test_what_is_kept_is_small_private_and_holds_no_second_hub(kept):
     assert not any(body in stored for body in BODIES)
 
 
+@pytest.mark.slow
 def test_the_next_commands_work_as_they_are_printed(tmp_path):
     root, facts = demo_at(tmp_path / "kept")
     veen = Path(sys.executable).with_name("veen")
@@ -140,6 +141,7 @@ def test_the_spark_part_names_the_flipped_bit_and_what_is_kept_is_good(tmp_path)
 # --- in the browser -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_console_of_the_demo_shows_the_story_and_ends_with_ctrl_c(tmp_path):
     """One command, one address; afterwards nothing is left."""
     browser = tmp_path / "browser"  # one that writes down what it was asked to open

@@ -17,6 +17,7 @@ import pytest
 from tests import shell
 from tests.cli.homes import Cli
 from tests.cli.tree import check_line, command_lines, exists
+from tests.examples import spread
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -48,7 +49,7 @@ def guide(page):
     return pytest.param(page, id=page.stem, marks=[pytest.mark.system, skip] if page.stem in SYSTEM else [])
 
 
-@pytest.mark.parametrize("page", [guide(page) for page in GUIDES])
+@pytest.mark.parametrize("page", spread([guide(page) for page in GUIDES], 2))
 def test_every_command_of_a_guide_works_and_prints_what_is_shown(page, tmp_path, ports):
     """In a fresh home and directory, from top to bottom; "…" in the output stands for anything."""
     env = shell.environment(tmp_path / "home", NO_COLOR="1")
@@ -103,6 +104,7 @@ def test_the_index_names_every_page():
     assert re.findall(r"^## (.+)$", index, re.MULTILINE)[:4] == ["Tutorials", "How-to", "Reference", "Explanation"]
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path):
     """Broken links, missing anchors and pages outside the navigation are warnings; --strict makes them errors."""
     done = subprocess.run(

@@ -6,6 +6,7 @@ import click
 import pytest
 from tests.cli.homes import Cli
 from tests.cli.tree import check_line, command_lines, commands, exists, groups
+from tests.examples import spread
 
 from veen.cli.app import GUESSES, cli, run_line
 from veen.cli.guesses import GROUP_GUESSES, OPTION_GUESSES
@@ -38,7 +39,9 @@ def complaint(here, monkeypatch, capsys):
     return typed
 
 
-@pytest.mark.parametrize(("path", "word"), [(path, word) for path, words in GROUP_GUESSES.items() for word in words])
+@pytest.mark.parametrize(
+    ("path", "word"), spread([(path, word) for path, words in GROUP_GUESSES.items() for word in words], 10)
+)
 def test_a_guess_in_a_group_is_answered_with_a_command_that_exists(complaint, path, word):
     command, what = GROUP_GUESSES[path][word]
     assert path in GROUPS
@@ -103,7 +106,7 @@ def test_words_of_other_tools_have_an_answer(word):
     assert caught.value.hint == GUESSES[word][0]
 
 
-@pytest.mark.parametrize("option", OPTION_GUESSES)
+@pytest.mark.parametrize("option", spread(OPTION_GUESSES, 10))
 def test_every_option_that_is_guessed_leads_to_one_that_some_command_has(option):
     options = {name for command in ALL.values() for parameter in command.params for name in parameter.opts}
     assert set(OPTION_GUESSES[option]) <= options

@@ -11,6 +11,7 @@ from tests.cli.hubprocess import veen
 from tests.cli.talk import Talk
 from tests.cli.test_app import ALL, NAMES
 from tests.cli.tree import Missing, announced, command_lines, exists, parse
+from tests.examples import spread
 
 from veen.cli.app import COMMANDS, GUESSES, run_line
 from veen.cli.shared.output import Exit
@@ -118,7 +119,7 @@ def runnable(line):
     return list(line)
 
 
-@pytest.mark.parametrize("line", sampled([(" ".join(line), (line,)) for line in fixes()], 4))
+@pytest.mark.parametrize("line", spread(sampled([(" ".join(line), (line,)) for line in fixes()], 4), 20))
 def test_every_fix_of_the_catalogue_can_be_run(world, line, monkeypatch):
     """It need not succeed here: it must be understood, and end in a result or in a named error."""
     if announced(line) and not exists(" ".join(line[:2])):
@@ -197,7 +198,7 @@ def test_the_hint_of_a_usage_error_shows_help(name, command, capsys):
     assert capsys.readouterr().out.startswith(f"Usage: veen {name}")
 
 
-@pytest.mark.parametrize("guess", sorted(set(GUESSES) - set(COMMANDS)))
+@pytest.mark.parametrize("guess", spread(sorted(set(GUESSES) - set(COMMANDS)), 20))
 def test_the_answer_to_a_guess_can_be_run(world, guess, monkeypatch):
     monkeypatch.chdir(world.tmp_path)
     done = world.invoke(*world.filled(runnable(shlex.split(GUESSES[guess][0])[1:])), "--no-input")

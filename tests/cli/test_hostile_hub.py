@@ -16,6 +16,7 @@ from tests.cli.hubprocess import running
 from tests.cli.liar import ESCAPES, GREETINGS, HEAVY, QUICK, SLOW, STEERING, Liar, answer, refuses
 from tests.cli.terminal import in_terminal
 from tests.cli.tree import commands
+from tests.examples import spread
 
 from veen.cli.shared.output import Exit
 from veen.client.identity.identity import Identity
@@ -304,13 +305,14 @@ def slow_elsewhere(lies, quick):
     return [pytest.param(lie, marks=() if lie in quick else pytest.mark.slow) for lie in lies]
 
 
-@pytest.mark.parametrize("lie", slow_elsewhere(QUICK, EVERYWHERE))
+@pytest.mark.parametrize("lie", spread(slow_elsewhere(QUICK, EVERYWHERE), 1))
 def test_whatever_a_hub_answers_every_command_ends_and_blames_it(world, lie):
     cli, root = world
     for name, error in attempts(cli, root, QUICK[lie]).items():
         assert error["exit"] in (Exit.NETWORK, Exit.REFUSED), (name, error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", slow_elsewhere(QUICK, ["an_empty_map"]))
 def test_a_hub_that_knows_its_name_and_lies_about_the_rest_is_blamed(world, hub, lie):
     """The pinned hub itself, or whoever sits before it, turns hostile after the greeting."""
@@ -387,7 +389,7 @@ def usual_mib(world, hub, tmp_path_factory):
     return {name: peak_mib(cli, place, *words_of(name, root), "--hub", hub.url)[0] for name in ("hub status", "send")}
 
 
-@pytest.mark.parametrize("lie", HEAVY)
+@pytest.mark.parametrize("lie", spread(HEAVY, 2))
 def test_an_answer_is_bounded_before_anything_is_made_of_it(world, usual_mib, lie, tmp_path):
     """12 MiB of empty maps would be 800 MiB of objects."""
     cli, root = world

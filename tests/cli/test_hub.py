@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.cli.hubprocess import DEV, report, running, veen
 from tests.damage import flipped
+from tests.examples import spread
 from tests.hub import builders as w
 from tests.waiting import until
 
@@ -312,7 +313,7 @@ def test_damage_is_exit_code_1_and_names_the_byte(data):
 
 
 @pytest.mark.req("OUT-01", "OUT-05")
-@pytest.mark.parametrize("live", [False, True], ids=["at rest", "running"])
+@pytest.mark.parametrize("live", spread([False, True], 1), ids=["at rest", "running"])
 def test_a_clone_is_the_same_hub_and_goes_on(data, tmp_path, live):
     copy = tmp_path / "copy"
     options = (*DEV, "--set", "limits.max_checkpoint_interval=4")
@@ -339,6 +340,7 @@ def test_a_clone_is_the_same_hub_and_goes_on(data, tmp_path, live):
     assert veen("hub", "clone", data, copy).returncode == Exit.LOCAL  # not empty
 
 
+@pytest.mark.slow
 def test_a_clone_of_a_busy_hub_verifies(data, tmp_path):
     """Copied while it seals and retires."""
     options = (*DEV, "--set", "limits.max_checkpoint_interval=3", "--set", "engine.retire_seconds=1")
@@ -391,7 +393,7 @@ def test_a_clone_without_keys_verifies_and_does_not_start(data, tmp_path):
 
 
 @pytest.mark.req("OUT-02")
-@pytest.mark.parametrize("upto", [None, 5, 4], ids=["all", "inside a chunk", "at a seal"])
+@pytest.mark.parametrize("upto", spread([None, 5, 4], 2), ids=["all", "inside a chunk", "at a seal"])
 def test_a_fork_keeps_a_prefix_and_both_sides_verify(data, tmp_path, upto):
     target = tmp_path / "fork"
     options = (*DEV, "--set", "limits.max_checkpoint_interval=4")

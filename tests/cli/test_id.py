@@ -86,6 +86,7 @@ def test_a_file_without_a_passphrase_is_told(cli, tmp_path, content):
     assert cli.json("keygen", "--passphrase-file", tmp_path / "empty", code=5)["code"] == "E.LOCAL.INPUT"
 
 
+@pytest.mark.slow
 def test_a_person_types_the_passphrase_unseen(cli):
     answers = [("passphrase for alice", "correct horse"), ("Repeat", "correct horse")]
     code, screen = in_terminal("keygen", "--name", "alice", answers=answers, env=cli.env)

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from veen.cli.app import run_line
 from veen.cli.shared.output import Exit
 
@@ -66,6 +68,7 @@ for moment in range(1, calls, max(calls // moments, 1)):
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_any_moment_ends_with_130(talk):
     name = talk.new_stream("interrupted")
     talk.say(name, "one", "two")

@@ -111,6 +111,7 @@ OVERLAY = textwrap.dedent("""
 """)
 
 
+@pytest.mark.slow
 @pytest.mark.req("OVL-03")
 def test_an_overlay_of_another_package_works_over_a_log_that_is_older(tmp_path):
     """Outcome Interpret: no change of the hub, none of the log, none of this program."""

@@ -5,6 +5,7 @@ import json
 import pytest
 from tests.cli.hubprocess import running
 from tests.cli.talk import DEV, Talk
+from tests.examples import spread
 
 from veen.cli.shared.output import Exit
 from veen.client.home import Home
@@ -139,7 +140,7 @@ def test_pending_messages_are_sent_by_their_own_command(hubs):
         assert [bodies(talk, stream) for stream in streams] == [["to pending/a"], ["to pending/b"]]
 
 
-@pytest.mark.parametrize("offline", [False, True])
+@pytest.mark.parametrize("offline", spread([False, True], 1))
 def test_a_dropped_message_is_never_sent_and_its_number_is_free_again(hubs, offline):
     with hubs.start() as hub:
         talk = hubs.meet(hub)

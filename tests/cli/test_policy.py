@@ -85,6 +85,7 @@ def test_a_reader_of_the_revocation_stream_does_not_revoke_its_owner(world):
     admin.run("policy", "show", "--context", "a", "--any-emitter", "--emitter", bob.client_id, code=Exit.USAGE)
 
 
+@pytest.mark.slow
 @pytest.mark.req("KEX1-08")
 def test_the_agent_runs_is_killed_and_runs_again(world, tmp_path):
     """From revoke to refusal: the agent hears of it at once, and the hub refuses from the next second on."""

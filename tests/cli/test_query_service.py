@@ -145,6 +145,7 @@ def test_a_client_certificate_opens_a_service_with_tls_and_a_query_that_ended_st
         assert not any("record/app" in json.dumps(line) or "alice" in json.dumps(line) for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.req("QRY-20")
 def test_principals_and_the_certificate_are_read_again_on_sighup(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -196,6 +197,7 @@ def _serial_at(url):
     return x509.load_pem_x509_certificate(ssl.get_server_certificate((host, int(port))).encode()).serial_number
 
 
+@pytest.mark.slow
 @pytest.mark.req("QRY-26", "QRY-27")
 def test_a_service_that_is_killed_goes_on_with_every_query_at_its_next_start(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

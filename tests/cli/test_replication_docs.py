@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from tests import shell
 from tests.cli.hubprocess import DEV, running
 from tests.cli.tree import check_line, command_lines, exists
@@ -10,6 +11,7 @@ from tests.cli.tree import check_line, command_lines, exists
 PAGE = (Path(__file__).parents[2] / "docs" / "replication.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_every_line_of_the_walk_works(tmp_path):
     block = "".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL))
     options = (*DEV, "--port", "0")

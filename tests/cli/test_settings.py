@@ -298,6 +298,7 @@ def test_a_project_cannot_have_files_of_the_user_sent_to_its_hub(tmp_path, file)
             read(path, project=True)
 
 
+@pytest.mark.slow
 def test_two_changes_at_once_lose_nothing(tmp_path):
     path = tmp_path / "config.toml"
     program = (

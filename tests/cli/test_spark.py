@@ -171,6 +171,7 @@ def test_outputs_and_exit_code_of_a_submitted_command_are_its_own(tmp_path):
         chunks(path)[0].write_bytes(data)
 
 
+@pytest.mark.slow
 def test_a_submitted_audit_ends_with_its_own_verdict_and_exit_code(tmp_path):
     path = tmp_path / "hub"
     path.mkdir()

@@ -124,6 +124,7 @@ def test_tail_shows_what_comes_and_ends_where_it_is_told(talk, stream):
         assert [entry["seq"] for entry in talk.json(*line, "--to", 5)["entries"]] == [4, 5]
 
 
+@pytest.mark.slow
 def test_tail_delivers_while_others_write(talk, stream):
     """A process of its own, which sees a message that is written after it began."""
     talk.let_write("bob", stream)

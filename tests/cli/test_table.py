@@ -97,6 +97,7 @@ def test_what_is_not_there_is_said_in_three_parts(cli, keys, log, tmp_path):
     assert "no version 9" in cli.run("table", "show", to, "--version", 9, code=Exit.LOCAL).stderr
 
 
+@pytest.mark.slow
 def test_tables_are_published_as_delta_and_iceberg(cli, keys, log, tmp_path):
     to = tmp_path / "tables"
     loaded = cli.run("table", "load", to, "--data-dir", log, *keys)  # by the engine auto, which says what it took

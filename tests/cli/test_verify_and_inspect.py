@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 from tests.cli import objects as world
+from tests.examples import spread
 
 from veen.cli.app import cli
 from veen.cli.shared.output import Exit
@@ -27,7 +28,7 @@ def run(tmp_path):
 HUB = ("--hub-pk", world.HUB.public.hex())
 
 
-@pytest.mark.parametrize("form", ["cbor", "json", "hex"])
+@pytest.mark.parametrize("form", spread(["cbor", "json", "hex"], 13))
 @pytest.mark.parametrize("name", world.OBJECTS)
 def test_inspect_shows_every_object_in_every_encoding(run, name, form):
     result = run("inspect", world.OBJECTS[name], "--json", form=form)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests import shell
 from tests.cli.homes import Cli
+from tests.examples import spread
 from tests.vesn import log_builders as w
 
 from veen.cli.shared.output import Exit
@@ -214,7 +215,7 @@ def test_nothing_is_sent_of_a_set_that_does_not_verify(talk, tmp_path):
     assert records(talk, stream) == []
 
 
-@pytest.mark.parametrize("submits", [1, 2])
+@pytest.mark.parametrize("submits", spread([1, 2], 1))
 def test_a_mirror_that_was_killed_goes_on_and_doubles_nothing(talk, tmp_path, submits):
     """Killed after the hub accepted a batch and before this side learned of it"""
     log = w.log((100, 60))
@@ -267,6 +268,7 @@ def test_a_mirror_needs_the_read_key(talk, tmp_path):
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_line_of_the_page_works_and_prints_what_is_shown(hub, tmp_path):
     """docs/vesn.md"""
     export_set(w.small_set(), tmp_path / "old-log")

@@ -8,6 +8,7 @@ from tests import shell
 from tests.cli.hubprocess import running
 from tests.cli.talk import DEV
 from tests.cli.tree import check_line, command_lines, exists
+from tests.examples import spread
 
 from veen.core.catalogue import catalogue
 
@@ -27,7 +28,7 @@ def hub(tmp_path_factory):
         yield process
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", spread(PAGES, 1))
 def test_every_line_of_the_walk_works(hub, tmp_path, page):
     (block,) = re.findall(r"```console\n(.*?)```", (DOCS / f"{page}.md").read_text("utf-8"), re.DOTALL)
     env = shell.environment(tmp_path / "home", URL=hub.url, PIN=hub.about["hub_pk"], TOKEN=str(hub.token))

@@ -8,6 +8,7 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
+import pytest
 from tests import shell
 from tests.cli.tree import check_line, command_lines, exists
 from tests.waiting import until
@@ -24,6 +25,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_every_line_of_the_walk_works(tmp_path):
     (block,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
     hub_port, witness_port = free_port(), free_port()

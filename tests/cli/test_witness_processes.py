@@ -66,6 +66,7 @@ def convicted(polls, words):
     return polls[-1].returncode == 1
 
 
+@pytest.mark.slow
 def test_a_hub_that_forks_is_convicted_within_one_poll(tmp_path):
     """Four processes: two hubs with one key, a witness, and a monitor."""
     with running(tmp_path / "hub", *OUTER) as hub:

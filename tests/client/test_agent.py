@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import spread
 from tests.waiting import until
 
 from veen.client import agent
@@ -137,16 +138,19 @@ def test_its_memory_is_hidden_from_other_processes(home):
 
 @pytest.mark.parametrize(
     "line",
-    [
-        b"\n",
-        b"nonsense\n",
-        b"[]\n",
-        b"{}\n",
-        b'{"do": "fly"}\n',
-        b"x" * 10_000 + b"\n",
-        b'{"do": "get"',
-        b"[" * 4000 + b"\n",
-    ],
+    spread(
+        [
+            b"\n",
+            b"nonsense\n",
+            b"[]\n",
+            b"{}\n",
+            b'{"do": "fly"}\n',
+            b"x" * 10_000 + b"\n",
+            b'{"do": "get"',
+            b"[" * 4000 + b"\n",
+        ],
+        3,
+    ),
 )
 def test_nonsense_does_not_end_it(home, line):
     with running(home):

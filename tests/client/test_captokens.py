@@ -149,6 +149,7 @@ def test_a_crash_leaves_whole_tokens(at, kind):
         assert token in states[steps : steps + 2]
 
 
+@pytest.mark.slow
 def test_threads_and_processes_may_add_tokens_at_the_same_time(tmp_path, pytestconfig):
     code = """
 import sys

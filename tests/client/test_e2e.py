@@ -116,6 +116,7 @@ def writer_process(url, hub_pk, home, total):
     )
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_goes_on_where_it_was(tmp_path):
     """kill -9 at every stage of a message; what was written down is finished by the next process."""
     total = 40
@@ -149,6 +150,7 @@ def test_a_writer_that_is_killed_goes_on_where_it_was(tmp_path):
     assert all(left.msg.client_seq + 1 == right.msg.client_seq for left, right in pairwise(entries))
 
 
+@pytest.mark.slow
 def test_two_processes_with_one_identity_get_a_clear_error(tmp_path):
     with running(tmp_path / "hub", *SETTINGS) as hub:
         first = writer_process(hub.url, hub.about["hub_pk"], tmp_path / "home", 10**6)

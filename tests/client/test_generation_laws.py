@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.builders import NOW, identity, seeded
@@ -176,6 +177,7 @@ def card_event(number):
     return replace(event(AuthorCard(card=card), CARD_SCHEMA), client_id=client_id), AuthorCard(card=card)
 
 
+@pytest.mark.slow
 def test_author_cards_beyond_the_bound_are_left_out_and_the_state_can_be_kept():
     """65,537 cards made `to_bytes` raise in every client."""
     fold = KeyFold(FIRST.stream_id, OWNER.id_sign_pk)

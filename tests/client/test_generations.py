@@ -629,6 +629,7 @@ def test_a_generation_that_a_back_field_leads_to_is_shredded_only_as_weak(tmp_pa
 READERS, WRITERS, EACH = 1_000, 8, 6
 
 
+@pytest.mark.slow
 def test_removing_one_of_a_thousand_readers_while_eight_writers_send(tmp_path):
     """The removed one opens nothing sealed after its writer saw the announcement; nobody else loses anything."""
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.builders import CHEAP, NOW, PASSPHRASE, identity, killed, line, process, seeded
-from tests.examples import examples
+from tests.examples import examples, spread
 
 from veen.client.errors import (
     IdentityExists,
@@ -295,7 +295,7 @@ def test_any_bytes_are_a_keystore_or_damage(data):
 # --- crashes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["lost", "torn", "done", "error"])
+@pytest.mark.parametrize("kind", spread(["lost", "torn", "done", "error"], 8))
 @pytest.mark.parametrize("at", range(1, 9))
 def test_a_crash_at_any_step_leaves_a_keystore_that_opens(at, kind):
     """Create, rotate twice, change the passphrase: after each there is the state before or after, and nothing else."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.builders import CHEAP, NOW, PASSPHRASE, PROFILE_ID, HubLog, message, seeded
 from tests.damage import flipped
-from tests.examples import examples
+from tests.examples import examples, spread
 
 from veen.client.errors import IdentityExists, IdentityInUse, LocalError, PortableSetInvalid, WrongPassphrase
 from veen.client.home import CARD, KEYSTORE, Home, PrivateFs
@@ -471,7 +471,7 @@ def test_a_file_that_changes_while_it_is_imported_is_noticed(good, tmp_path):
 # --- crashes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["lost", "torn", "done", "error"])
+@pytest.mark.parametrize("kind", spread(["lost", "torn", "done", "error"], 2))
 def test_an_export_that_is_cut_off_is_no_set_and_one_that_ends_is_whole(world, kind):
     counted = MemFs()
     world.export(counted)

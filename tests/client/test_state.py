@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.builders import NOW, PROFILE_ID, HubLog, identity, killed, line, message, process, seeded
-from tests.examples import examples
+from tests.examples import examples, spread
 
 from veen.client.errors import IdentityInUse, LocalError, StateDamaged
 from veen.client.home import Home
@@ -431,7 +431,7 @@ with StateStore.open(Home.at(Path(sys.argv[1])), "alice") as store:
 
 
 @pytest.mark.req("RES-06")
-@pytest.mark.parametrize("lines", [1, 3, 40])
+@pytest.mark.parametrize("lines", spread([1, 3, 40], 1))
 def test_a_killed_process_has_forgotten_no_client_seq_it_used(tmp_path, lines, pytestconfig):
     """kill -9 between any two instructions: no client_seq can be given to a second message."""
     child = process(SEND, tmp_path, pytestconfig.rootpath)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import strategies
 from tests.core.strategies import VALID
-from tests.examples import examples
+from tests.examples import examples, spread
 
 from veen.core import cbor
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, VersionError
@@ -87,7 +87,7 @@ def test_damaged_bytes_end_in_the_object_they_encode_or_in_a_format_error(cls, d
     assert obj.to_bytes() == damaged
 
 
-@pytest.mark.parametrize("cls", KINDS, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", spread(KINDS, 8), ids=lambda cls: cls.__name__)
 @examples(25)
 @given(data=st.data())
 def test_damaged_json_ends_in_an_object_or_in_a_format_error(cls, data):

@@ -14,7 +14,7 @@ import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.examples import examples
+from tests.examples import examples, spread
 from tests.fuzz import mutate, run, seeds, targets
 
 from veen.core import cbor
@@ -34,7 +34,7 @@ RECOGNISE_BYTES_PER_BYTE = 1024
 FIXED_BYTES = 128 * 1024  # exceptions, buffers of the decoder, caches filled by the first call
 
 
-@pytest.mark.parametrize("name", targets.TARGETS)
+@pytest.mark.parametrize("name", spread(targets.TARGETS, 80))
 def test_every_target_holds_on_its_seeds(name):
     """Seeds are valid, so this also shows that the checks are reached at all."""
     target = targets.TARGETS[name]
@@ -141,7 +141,7 @@ def _peak_bytes(read: Callable[[bytes], object], data: bytes) -> int:
         gc.enable()
 
 
-@pytest.mark.parametrize("size", [2_000, 12_000])
+@pytest.mark.parametrize("size", spread([2_000, 12_000], 1))
 @pytest.mark.parametrize("name", ADVERSARIES)
 def test_memory_is_linear_in_the_input(name, size):
     """Design §9.6: bytes from outside never end in unbounded memory."""

@@ -5,6 +5,7 @@ import contextlib
 import shutil
 
 import pytest
+from tests.examples import spread
 from tests.hub.test_runtime import configured as config
 from tests.hub.test_runtime import fs_of, running, submit
 
@@ -91,7 +92,7 @@ def origin(tmp_path):
     return fs_of(tmp_path)
 
 
-@pytest.mark.parametrize("same_identity", [False, True])
+@pytest.mark.parametrize("same_identity", spread([False, True], 1))
 def test_a_fork_that_is_cut_off_at_any_change_neither_starts_nor_verifies(tmp_path, origin, same_identity):
     target = tmp_path / "fork"
     counter = _Counter()

@@ -122,6 +122,7 @@ def test_a_signal_to_the_whole_group_stops_the_hub_cleanly_a_hundred_times(tmp_p
     assert rounds(tmp_path / "hub", 100, 2)
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_hub_starts_leaves_it_stopped_and_whole(tmp_path):
     """Before the program listens to signals it dies of them and has touched nothing; after that it stops."""
     rng = random.Random(3)

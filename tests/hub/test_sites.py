@@ -1,6 +1,7 @@
 """Requests of web pages: a hub that a browser can reach takes no orders from other people's pages."""
 
 import pytest
+from tests.examples import spread
 from tests.hub import builders as w
 from tests.hub.servers import LiveHub
 
@@ -35,7 +36,7 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("content_type", [None, "application/cbor"])
+@pytest.mark.parametrize("content_type", spread([None, "application/cbor"], 6))
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_a_submit_of_another_sites_page_is_refused(hub, kind, content_type):
     """Without a content type a browser asks nobody before it sends."""

@@ -130,6 +130,7 @@ def test_a_kustomize_base_has_the_same_objects(objects):
 # --- T1: schemas -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_schemas_of_three_versions_take_every_object(objects):
     assert len(VERSIONS) == 3
     assert check_schemas(objects) == []
@@ -443,6 +444,7 @@ def test_nothing_is_applied_without_a_context(tmp_path):
         assert b"--kube-context" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_page_lists_every_rule_and_its_commands_work(tmp_path):
     page = (ROOT / "docs" / "kubernetes.md").read_text("utf-8")
     for code, (what, _) in RULES.items():

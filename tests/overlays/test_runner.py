@@ -77,6 +77,7 @@ def test_a_moment_of_a_million_events_touches_at_most_64_summaries_and_one_inter
     check_as_of(1_000_000, positions=40)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.req("OVL-10")
 def test_a_moment_of_an_ordered_fold_costs_no_replay_either():

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.examples import spread
 from tests.pipeline.audit_builders import (
     CountingEngine,
     Liar,
@@ -550,7 +551,9 @@ def honest():
     return [log(random.Random(seed).randrange(1, 26), seed).fs.files() for seed in range(20)]
 
 
-@pytest.mark.parametrize("lot", [*range(8), *(pytest.param(lot, marks=pytest.mark.slow) for lot in range(8, 20))])
+@pytest.mark.parametrize(
+    "lot", spread([*range(8), *(pytest.param(lot, marks=pytest.mark.slow) for lot in range(8, 20))], 3)
+)
 def test_findings_are_the_same_bytes_however_the_work_is_cut(honest, tmp_path, lot):
     """DESIGN §9.3, §9.5: of each log, itself and nine kinds of damage: found, and told the same way.
 
@@ -591,6 +594,7 @@ def die_in_a_worker(_fs, _context, task):
     return task
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_cost_time_and_nothing_else(good):
     """An out-of-memory killer takes whom it likes."""
     context: Any = SimpleNamespace(uri=str(good))
@@ -639,18 +643,21 @@ def claimed(path, number):
 
 @pytest.mark.parametrize(
     "lie",
-    [
-        b"",
-        b"\xff",
-        cbor.encode([]),
-        cbor.encode([bytes(32)]),
-        cbor.encode([bytes(32), bytes(32)]),
-        cbor.encode([bytes(31), bytes(33)]),
-        cbor.encode(["x" * 32, "y" * 32]),
-        cbor.encode("x" * 32),
-        cbor.encode(7),
-        cbor.encode({0: bytes(32), 1: bytes(32)}),
-    ],
+    spread(
+        [
+            b"",
+            b"\xff",
+            cbor.encode([]),
+            cbor.encode([bytes(32)]),
+            cbor.encode([bytes(32), bytes(32)]),
+            cbor.encode([bytes(31), bytes(33)]),
+            cbor.encode(["x" * 32, "y" * 32]),
+            cbor.encode("x" * 32),
+            cbor.encode(7),
+            cbor.encode({0: bytes(32), 1: bytes(32)}),
+        ],
+        4,
+    ),
 )
 def test_peaks_that_lie_cost_a_second_look_and_change_nothing(good, lie):
     file = claimed(good, 1)

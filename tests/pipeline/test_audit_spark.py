@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import pytest
+from tests.examples import spread
 from tests.pipeline.audit_builders import ShuffledEngine, chunks, dump, log, run, tables
 from tests.pipeline.randomlogs import damaged
 
@@ -13,7 +14,7 @@ from veen.verify.audit.report import document
 pytestmark = pytest.mark.xdist_group("spark")  # one JVM is enough
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 7])
+@pytest.mark.parametrize("partitions", spread([1, 2, 7], 1))
 def test_findings_and_commitments_are_those_of_one_process(spark, tmp_path, partitions):
     for number in range(3):
         files = log(25, number).fs.files()

@@ -61,6 +61,7 @@ def executors_by_step(directory):
     return used
 
 
+@pytest.mark.slow
 @pytest.mark.req("GEN-04", "SNAP-02")
 def test_every_step_on_two_workers_gives_the_results_of_one_process(cluster, prepared, expected, tmp_path):
     (tmp_path / "events").mkdir()

@@ -10,6 +10,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from tests.examples import spread
 from tests.pipeline.audit_builders import ShuffledEngine, SlowEngine, run, tables
 from tests.pipeline.randomlogs import KEYRING, KEYS, random_log
 from tests.pipeline.test_query_cuts import CUTS, Cut, answer, random_query
@@ -186,7 +187,7 @@ def check(seed, root, keys, parts=CUTS):
 
 
 @pytest.mark.req("QRY-10", "QRY-15", "QRY-16")
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", spread(range(5), 2))
 def test_some_logs_give_one_answer_for_every_cut(tmp_path, keys, seed):
     check(seed, tmp_path, keys)
 
@@ -199,6 +200,7 @@ def test_two_hundred_logs_give_one_answer_for_every_cut(tmp_path, keys, lot):
         check(seed, tmp_path, keys)
 
 
+@pytest.mark.slow
 def test_some_logs_give_one_answer_from_tables_and_log_for_every_cut(tmp_path, keys):
     sources = set()
     for seed in range(6):
@@ -293,6 +295,7 @@ def check_sql(spark, seeds, root, keys, enough=LOGS):
     return with_plan
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_some_logs_give_the_same_answer_by_plans_of_sql(spark, tmp_path, keys):
     assert check_sql(spark, range(1, 20), tmp_path, keys, enough=1) >= 1

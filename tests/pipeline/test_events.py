@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from tests.damage import flipped
+from tests.examples import spread
 from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, Recorder
 from tests.pipeline.table_builders import LABELS, copy_of, erase, made, spoil
 
@@ -81,7 +82,7 @@ def test_every_entry_is_there_once_in_logical_order(log, keys):
     assert list(read_events(str(log), KEYRING)) == entries
 
 
-@pytest.mark.parametrize("spoiled", [False, True])
+@pytest.mark.parametrize("spoiled", spread([False, True], 1))
 def test_however_the_log_is_cut_tasks_give_the_rows_of_one_process(log, copy, keys, spoiled):
     if spoiled:
         spoil(copy, random.Random(3))

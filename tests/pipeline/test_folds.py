@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.examples import examples
+from tests.examples import examples, spread
 from tests.overlays.speaking_builders import KEYS, KeyLog, bind, card
 from tests.overlays.wallet_reference import ANY_TIME, OWNERS, WALLETS, World, opened, worlds
 from tests.overlays.wallet_reference import BRIDGE as WALLET_BRIDGE
@@ -51,7 +51,7 @@ def shipped(number, tree):
 
 @pytest.mark.req("OVL-09", "OVL-15", "SNAP-02")
 @pytest.mark.parametrize("mirrors", [NO_MIRRORS, BY_BRIDGE], ids=["plain", "mirrored"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", spread(range(12), 3))
 def test_partial_summaries_merge_to_the_state_of_one_process_for_any_number_of_parts(seed, mirrors):
     """D-82, D-120: 1, 2, 7 and 64 parts, rows in disorder, every compact overlay."""
     entries = history(seed)
@@ -73,7 +73,7 @@ def test_partial_summaries_merge_to_the_state_of_one_process_for_any_number_of_p
 
 
 @pytest.mark.req("OVL-15", "SNAP-02")
-@pytest.mark.parametrize("mirrors", [NO_MIRRORS, BY_BRIDGE], ids=["plain", "mirrored"])
+@pytest.mark.parametrize("mirrors", spread([NO_MIRRORS, BY_BRIDGE], 6), ids=["plain", "mirrored"])
 @pytest.mark.parametrize("seed", range(12))
 def test_ordered_folds_step_through_sorted_rows_from_any_tasks(seed, mirrors):
     entries = history(seed)
@@ -93,7 +93,7 @@ def test_ordered_folds_step_through_sorted_rows_from_any_tasks(seed, mirrors):
 
 
 @pytest.mark.req("SNAP-02")
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", spread(range(20), 5))
 def test_records_that_are_independent_can_be_stepped_through_apart(seed):
     """CRUD and queues: the same tables, violations and positions as from one pass."""
     entries = history(seed, 90, kinds=("crud", "queue"))
@@ -199,7 +199,7 @@ def test_owners_are_asked_for_in_windows_as_in_the_sequential_fold(world, bounds
     assert outcome(fold, progress, cuts) == outcome(fold, fold.summarize(world.all()), cuts)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", spread(range(25), 5))
 def test_seeded_histories_of_many_payments_settle_alike_in_1_2_7_and_64_windows(seed):
     fold = FOLDS["wallet.ledger"](mirrors=BY_BRIDGE)
     events = list(history(seed, 200, kinds=("wallet.ledger",), unread=False))

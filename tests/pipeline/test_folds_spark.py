@@ -5,6 +5,7 @@ from itertools import islice
 
 import pytest
 from tests.cli.homes import Cli
+from tests.examples import spread
 from tests.overlays.wallet_reference import OWNERS
 from tests.pipeline.fold_builders import (
     BY_BRIDGE,
@@ -41,7 +42,7 @@ NATIVE = [name for name, make in FOLDS.items() if has_native(make())]
 
 
 @pytest.mark.req("SNAP-02")
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("name", spread(NATIVE, 1))
 @pytest.mark.parametrize("mirrors", [NO_MIRRORS, BY_BRIDGE], ids=["plain", "mirrored"])
 def test_sql_gives_the_very_summary_that_the_fold_makes(spark, name, mirrors):
     """Ties, late times, u64 beyond BIGINT, copies true and false, bodies that do not decode, entries not read."""
@@ -54,6 +55,7 @@ def test_sql_gives_the_very_summary_that_the_fold_makes(spark, name, mirrors):
     assert coverage.rows == len(entries)
 
 
+@pytest.mark.slow
 def test_where_sql_cannot_sum_the_generic_plan_does(spark):
     """A row that stands twice, a hole, a copy: sums by position need each place once."""
     fold = FOLDS["crdt.gcnt"](mirrors=BY_BRIDGE)
@@ -69,7 +71,7 @@ def test_where_sql_cannot_sum_the_generic_plan_does(spark):
 
 
 @pytest.mark.req("SNAP-02")
-@pytest.mark.parametrize("parts", [1, 2, 7, 16, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("parts", spread([1, 2, 7, 16, pytest.param(64, marks=pytest.mark.slow)], 2))
 def test_summaries_of_any_number_of_partitions_merge_to_one_state(spark, parts):
     fold = Joined(fold for fold in folds(mirrors=BY_BRIDGE) if not isinstance(fold, Ordered))
     entries = history("generic", 300)
@@ -80,7 +82,7 @@ def test_summaries_of_any_number_of_partitions_merge_to_one_state(spark, parts):
 
 
 @pytest.mark.req("SNAP-02")
-@pytest.mark.parametrize("name", ["crud", "queue"])
+@pytest.mark.parametrize("name", spread(["crud", "queue"], 1))
 def test_ordered_folds_agree_in_order_and_by_key(spark, name):
     entries = history(f"ordered {name}", 250, kinds=(name,))
     cuts = cuts_of(entries)
@@ -92,8 +94,9 @@ def test_ordered_folds_agree_in_order_and_by_key(spark, name):
     assert outcome(mirrored, summary, cuts) == outcome(mirrored, reference(mirrored, entries), cuts)
 
 
+@pytest.mark.slow
 @pytest.mark.req("WAL-15", "SNAP-02")
-@pytest.mark.parametrize("parts", [1, 5])
+@pytest.mark.parametrize("parts", spread([1, 5], 1))
 def test_the_ledger_settles_in_windows_to_the_sequential_fold(spark, parts):
     fold = FOLDS["wallet.ledger"](mirrors=BY_BRIDGE)
     entries = history("ledger", 250, kinds=("wallet.ledger",))
@@ -104,6 +107,7 @@ def test_the_ledger_settles_in_windows_to_the_sequential_fold(spark, parts):
     assert replayed > 0  # such a history has everything that can be refused
 
 
+@pytest.mark.slow
 @pytest.mark.req("WAL-17", "SNAP-02")
 def test_the_ledger_asks_for_owners_on_spark_as_in_the_sequential_fold(spark):
     owners = owners_by({OWNERS["ann"]: [H(b"alice")], OWNERS["bob"]: [H(b"bob")], OWNERS["dan"]: [H(b"alice")]})
@@ -143,6 +147,7 @@ def test_a_log_on_disk_gives_one_state_for_both_engines_and_goes_on_from_it(spar
     world.done()
 
 
+@pytest.mark.slow
 def test_typed_silver_can_be_kept_and_folded_without_decoding_again(spark, tmp_path):
     fold = FOLDS["kv"]()
     entries = history("typed", 120, kinds=("kv",), copies=False)

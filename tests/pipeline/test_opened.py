@@ -240,6 +240,7 @@ def test_a_table_in_the_catalog_is_refused_with_the_reason_and_a_view_works(spar
     assert spark.sql("SELECT count(*) FROM seen").collect()[0][0] == ENTRIES_COUNT
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_functions_verify_open_and_read_bodies(spark, hub, keys):
     names = register_functions(spark, keys=keys.path, identity=str(hub / "hub-identity.json"))

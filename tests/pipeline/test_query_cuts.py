@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.examples import spread
 from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, SUBJECTS, TYPES, Recorder, descriptor, filled
 from tests.storage.driver import START
 
@@ -177,7 +178,7 @@ def random_query(rng, number):
 
 
 @pytest.mark.req("QRY-10", "QRY-15", "QRY-16")
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", spread([0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))], 1))
 def test_any_cut_gives_the_bytes_of_one_process(tmp_path, seed):
     path = filled(tmp_path, 70, seed).done()
     keys = write_keys(tmp_path / "keys", KEYS.values())
@@ -342,7 +343,7 @@ def proven_here(monkeypatch):
     return entries
 
 
-@pytest.mark.parametrize("aggregate", [None, {"group_by": ["origin"], "metrics": ["count"]}])
+@pytest.mark.parametrize("aggregate", spread([None, {"group_by": ["origin"], "metrics": ["count"]}], 1))
 def test_tasks_verify_what_they_open_and_the_driver_verifies_nothing(tmp_path, keys, proven_here, aggregate):
     path = filled(tmp_path, 60).done()
     assert node_files(path)

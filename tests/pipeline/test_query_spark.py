@@ -4,6 +4,7 @@ import random
 
 import pyarrow as pa
 import pytest
+from tests.examples import spread
 from tests.pipeline.query_builders import KEYRING, KEYS, descriptor, filled
 from tests.pipeline.table_builders import grow
 from tests.pipeline.test_query_cuts import answer, random_query
@@ -38,7 +39,7 @@ def keys(tmp_path_factory):
     return write_keys(tmp_path_factory.mktemp("keys"), KEYS.values())
 
 
-@pytest.mark.parametrize("parts", [1, 2, 7, 16, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("parts", spread([1, 2, 7, 16, pytest.param(64, marks=pytest.mark.slow)], 2))
 def test_any_number_of_tasks_gives_the_bytes_of_one_process(spark, log, keys, parts):
     rng = random.Random(parts)
     for number in range(2):
@@ -50,12 +51,12 @@ def test_any_number_of_tasks_gives_the_bytes_of_one_process(spark, log, keys, pa
 
 @pytest.mark.parametrize(
     "asked",
-    [
+    spread([
         descriptor(query_id="q-1", evidence={"mode": "full"}),
         descriptor(query_id="q-1", evidence={"mode": "spot", "sample_rate": 0.3}),
         descriptor(query_id="q-1", projection=["origin"], aggregate=GROUPED),
         descriptor(query_id="q-1", filter={"subject_id": "nobody"}, projection=["origin"], aggregate=COUNTED),
-    ],
+    ], 2),
     ids=["full", "spot", "groups", "nothing"],
 )  # fmt: skip
 def test_both_engines_give_one_digest_through_the_api(spark, log, asked):
@@ -65,6 +66,7 @@ def test_both_engines_give_one_digest_through_the_api(spark, log, asked):
     assert api.verify(log, local, keys=KEYRING, engine="spark", spark=spark).ok
 
 
+@pytest.mark.slow
 def test_adaptive_plans_change_nothing(spark, log, keys):
     asked = normalise(descriptor(query_id="q-1")).descriptor
     plan = plan_query(log, asked)
@@ -108,6 +110,7 @@ def test_evidence_fails_on_spark_as_it_does_in_one_process(spark, tmp_path, keys
     assert words[0] == words[1]
 
 
+@pytest.mark.slow
 def test_tables_the_log_and_both_give_one_answer_by_either_engine(spark, tmp_path, keys):
     hub = tmp_path / "hub"
     hub.mkdir()
@@ -131,7 +134,7 @@ def test_tables_the_log_and_both_give_one_answer_by_either_engine(spark, tmp_pat
     assert {"log", "tables and log", "log by tables"} <= sources
 
 
-@pytest.mark.parametrize("size", [1, 40_000], ids=["in the function", "as rows"])
+@pytest.mark.parametrize("size", spread([1, 40_000], 1), ids=["in the function", "as rows"])
 def test_every_task_runs_once_however_many_bytes_their_values_have(spark, size):
     """Many large values travel as rows: a task is given its own and no other."""
     values = [(number, bytes(size)) for number in range(30)]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from tests.damage import flipped
+from tests.examples import slow
 from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, SUBJECTS, Recorder, descriptor
 from tests.pipeline.test_query_conditions import Raw, check_queries
 
@@ -180,6 +181,7 @@ def check(spark, place, asked):
     return sql_plan(asked) is not None
 
 
+@pytest.mark.slow
 def test_random_queries_over_awkward_values_equal_the_python_evaluator(spark, place):
     planned = [check(spark, place, query(random.Random(number), number)) for number in range(6)]
     assert sum(planned) > 3  # few are left to Python
@@ -270,6 +272,7 @@ def raw(spark, tmp_path_factory, keys):
     return RawTables(tmp_path_factory.mktemp("raw"), keys, spark)
 
 
+@pytest.mark.slow
 def test_random_queries_by_sql_plans_equal_duckdb_over_the_raw_events(raw):
     check_queries(raw, range(5))
 
@@ -295,11 +298,11 @@ def where(field, op, value):
     [
         where("payload.v", "in", [scalar for scalar in SCALARS if type(scalar) is not Decimal]),
         where("payload.v", "in", [f"text {number}" for number in range(1023)] + ["a"]),  # no expression of that depth
-        where("payload.v", "<", "\ue000"),
+        slow(where("payload.v", "<", "\ue000")),
         where("payload.v", ">=", Decimal("0.1")),
         {"projection": ["payload.v", "payload.n"], "order": [{"field": "payload.v", "direction": "desc"}], "limit": 40},
-        {"projection": ["*"], "limit": 7},
-        {"projection": ["payload"], "order": [{"field": "payload"}], "limit": 60},
+        slow({"projection": ["*"], "limit": 7}),
+        slow({"projection": ["payload"], "order": [{"field": "payload"}], "limit": 60}),
     ],
     ids=["any kind", "many values", "texts", "numbers", "mixed order", "limit", "order of payloads"],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.damage import flipped
+from tests.examples import spread
 from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, SUBJECTS, TYPES, Recorder, descriptor, filled
 from tests.pipeline.table_builders import DAY, erase, grow, spoil
 from tests.pipeline.test_query_cuts import Collected, Cut, random_query
@@ -60,6 +61,7 @@ def both(path, to, asked, **options):
 # --- the same answer ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0])  # many more: test_determinism.py
 def test_random_queries_have_one_answer_from_the_log_from_tables_and_from_both(tmp_path, keys, seed):
     hub = tmp_path / "hub"
@@ -380,7 +382,7 @@ ONE_PERCENT = {
 
 
 @pytest.mark.req("QRY-30")
-@pytest.mark.parametrize("name", ONE_PERCENT)
+@pytest.mark.parametrize("name", spread(ONE_PERCENT, 4))
 def test_a_query_that_matches_one_percent_opens_about_one_percent_of_the_files(hundred, name):
     path, to = hundred
     asked = descriptor(scope=[STREAMS[0]], filter=ONE_PERCENT[name])

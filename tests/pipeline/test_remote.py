@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 from tests.cli.hubprocess import running
 from tests.client.hubs import bodies, connected, pin_of
+from tests.examples import spread
 from tests.pipeline.hub_builders import TRADES, hub_with_entries, restarted, settings, write
 
 from veen.client.transport.base import Answer
@@ -161,7 +162,7 @@ LIES: dict[str, tuple[Callable[..., Answer], set[int], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("name", spread(LIES, 4))
 def test_what_a_hub_makes_up_is_a_row_with_its_reason(tmp_path, name):
     lie, bad, words = LIES[name]
 
@@ -383,6 +384,7 @@ def places(rows):
     return sorted((bytes(row.label), row.stream_seq) for row in rows)
 
 
+@pytest.mark.slow
 def test_spark_reads_a_hub_with_any_settings_of_the_session(spark, world):
     hub, _ = world
     user = spark.newSession()  # whose settings are Spark's own
@@ -404,6 +406,7 @@ def test_spark_reads_a_hub_with_any_settings_of_the_session(spark, world):
     assert chosen.rdd.getNumPartitions() < narrowed.load().rdd.getNumPartitions()
 
 
+@pytest.mark.slow
 def test_a_stream_from_a_hub_reads_every_entry_once_across_restarts(spark, tmp_path):
     with hub_with_entries(tmp_path, 8) as hub:
         for total in (8, 20):

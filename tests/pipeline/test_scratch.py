@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.interrupts import interruptible
+from tests.examples import spread
 from tests.pipeline.query_builders import KEYRING
 
 from veen.log.keys import KeyFile, keys_for_tasks
@@ -40,7 +41,7 @@ def started(kind, temporary):
 
 
 @pytest.mark.parametrize(
-    ("kind", "end"), [("memory", "TERM"), ("memory", "KILL"), ("directory", "TERM"), ("directory", "INT")]
+    ("kind", "end"), spread([("memory", "TERM"), ("memory", "KILL"), ("directory", "TERM"), ("directory", "INT")], 1)
 )
 def test_reader_keys_do_not_outlive_the_process_that_a_signal_ends(tmp_path, kind, end):
     with started(kind, tmp_path) as job, contextlib.ExitStack() as at_end:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.examples import spread
 from tests.pipeline.audit_builders import dump, log, run, tables
 
 from veen.log.errors import ConnectUnsupported, ExecutorUnfit, JavaMissing, OptionError
@@ -60,7 +61,8 @@ def test_java_is_looked_for_where_spark_does(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", [["audit", "run", ".", "--engine", "spark"], ["spark", "check"], ["spark", "shell", "--execute", "0"]]
+    "command",
+    spread([["audit", "run", ".", "--engine", "spark"], ["spark", "check"], ["spark", "shell", "--execute", "0"]], 1),
 )
 def test_a_command_without_java_says_what_to_do(tmp_path, command):
     words = [sys.executable, "-m", "veen", *command]
@@ -140,6 +142,7 @@ def test_the_settings_are_the_documented_ones():
         assert f"| `{name}` |" in PAGE
 
 
+@pytest.mark.slow
 def test_what_the_jvm_says_stands_in_a_file_and_not_between_our_lines(tmp_path):
     log = tmp_path / "spark.log"
     code = (

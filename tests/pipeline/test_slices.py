@@ -118,6 +118,7 @@ def test_slices_that_a_task_takes_whole_are_not_copied():
     assert [id(each) for task in slices.divide(parts, 10) for each in task] == [id(each) for each in parts]
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_the_planner_runs():
     script = Path(__file__).parents[2] / "benchmarks" / "planner.py"
     done = subprocess.run([sys.executable, script, "2000"], capture_output=True, text=True, check=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.examples import spread
 from tests.pipeline.query_builders import Recorder
 from tests.storage.builders import LABELS, World, fill
 from tests.storage.driver import STREAMS
@@ -40,7 +41,7 @@ def test_spark_finds_the_source_by_itself_and_reads_every_entry(spark, log):
     assert all(row.ok for row in rows)
 
 
-@pytest.mark.parametrize("partition_bytes", [1, 1000, 10**9])
+@pytest.mark.parametrize("partition_bytes", spread([1, 1000, 10**9], 1))
 def test_the_number_of_tasks_changes_nothing(spark, log, partition_bytes):
     _, path = log
     frame = spark.read.format("veen").option("partitionBytes", partition_bytes).load(str(path))
@@ -50,6 +51,7 @@ def test_the_number_of_tasks_changes_nothing(spark, log, partition_bytes):
     assert len({(bytes(r.label), r.stream_seq, bytes(r.leaf_hash)) for r in rows}) == len(rows) == 40
 
 
+@pytest.mark.slow
 def test_filters_choose_chunks_on_request(spark, log):
     _, path = log
     everything = spark.read.format("veen").option("partitionBytes", 1).load(str(path)).rdd.getNumPartitions()
@@ -68,6 +70,7 @@ def test_filters_choose_chunks_on_request(spark, log):
     assert late.count() == frame.selectExpr(f"count_if(hub_ts >= {latest})").collect()[0][0] > 0
 
 
+@pytest.mark.slow
 def test_the_filters_of_one_query_do_not_reach_another_of_the_same_dataframe(spark, log):
     """Spark 4.3 keeps what one scan was narrowed to for every other scan of the DataFrame."""
     _, path = log
@@ -80,6 +83,7 @@ def test_the_filters_of_one_query_do_not_reach_another_of_the_same_dataframe(spa
     ]
 
 
+@pytest.mark.slow
 def test_a_dataframe_is_one_prefix_also_of_a_directory_that_grows(spark, tmp_path):
     world = World(OsFs(tmp_path))
     fill(world, 10)
@@ -124,6 +128,7 @@ def test_options_choose_a_stream_and_a_range(spark, log):
     assert places(reader.load(str(path)).collect()) == [(LABELS[1], 2), (LABELS[1], 3)]
 
 
+@pytest.mark.slow
 def test_receipts_and_checkpoints_are_formats_of_their_own(spark, log):
     world, path = log
     receipts = spark.read.format("veen.receipts").load(str(path)).collect()
@@ -163,6 +168,7 @@ def test_a_column_that_is_not_there_is_named(spark, log):
         spark.read.format("veen").schema("nonsense INT").load(str(path)).count()
 
 
+@pytest.mark.slow
 def test_a_stream_reads_every_entry_once_across_restarts(spark, tmp_path):
     """Offsets are positions: a restarted query goes on where the last one ended."""
     path, out, state = tmp_path / "log", tmp_path / "out", tmp_path / "state"
@@ -188,7 +194,7 @@ def test_a_stream_reads_every_entry_once_across_restarts(spark, tmp_path):
     world.store.close()
 
 
-@pytest.mark.parametrize("kind", ["veen", "veen.receipts", "veen.checkpoints"])
+@pytest.mark.parametrize("kind", spread(["veen", "veen.receipts", "veen.checkpoints"], 1))
 def test_a_hub_without_entries_and_a_choice_of_none_have_no_rows(spark, log, tmp_path, kind):
     """PySpark makes a partition of nothing, which was a TypeError."""
     empty = Recorder(tmp_path / "hub").done()

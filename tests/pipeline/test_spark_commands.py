@@ -18,6 +18,7 @@ def veen(*words, **more):
     return CliRunner().invoke(cli, ["spark", *map(str, words)], **more)
 
 
+@pytest.mark.slow
 def test_check_asks_executors(spark, tmp_path):
     done = veen("check", "--master", "local[2]", "--json")
     assert done.exit_code == Exit.OK, done.output

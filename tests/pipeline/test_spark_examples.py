@@ -37,6 +37,7 @@ def test_the_audit_judges_and_says_what_it_does(spark, path, capsys):
     assert "pass 2" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_writers_are_counted(spark, path, capsys):
     main_of("writers.py")(str(path))
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]

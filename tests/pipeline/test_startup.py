@@ -148,6 +148,7 @@ def test_the_size_of_a_log_is_that_of_its_files(tmp_path):
 # --- small work ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_a_small_query_is_one_task_with_the_bytes_of_many(spark, tmp_path):
     world = filled(tmp_path / "hub", 60)

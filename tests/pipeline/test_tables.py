@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.store import MemoryStore
 from pyarrow import fs as arrow_fs
+from tests.examples import spread
 from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, Recorder
 from tests.pipeline.table_builders import DAY, LABELS, copy_of, erase, grow, made, spoil
 
@@ -94,7 +95,7 @@ def test_bronze_has_every_entry_as_it_was_signed(log, keys, to):
     assert all(row["ok"] and row["msg"] and row["receipt"] and row["mmr_root"] for row in stored)
 
 
-@pytest.mark.parametrize("parts", [2, 7, 64])
+@pytest.mark.parametrize("parts", spread([2, 7, 64], 2))
 def test_however_it_is_cut_the_data_are_the_same_bytes(log, keys, to, tmp_path, parts):
     """D-120. Files differ; the canonical row streams do not."""
     load(log, to, keys)
@@ -121,6 +122,7 @@ def test_tables_of_an_empty_log_are_empty_tables(tmp_path, keys, to):
     assert len(list(tables.rows(to, "silver"))) == 1
 
 
+@pytest.mark.slow
 def test_a_log_that_grows_is_loaded_in_steps_to_the_same_data(tmp_path, keys, to):
     rng = random.Random(4)
     world = Recorder(tmp_path)
@@ -389,6 +391,7 @@ def test_a_load_that_is_killed_anywhere_is_finished_by_the_next(little, keys, to
     survives(to, lambda at: load(path, at, keys, max_entries=2), lambda at: load(path, at, keys), check)
 
 
+@pytest.mark.slow
 def test_a_compaction_that_is_killed_anywhere_changes_no_data(little, keys, to):
     load(little.done(), to, keys, max_entries=2)
     expected = both(to)
@@ -400,6 +403,7 @@ def test_a_compaction_that_is_killed_anywhere_changes_no_data(little, keys, to):
     survives(to, tables.compact, tables.compact, check)
 
 
+@pytest.mark.slow
 def test_an_erasure_that_is_killed_anywhere_is_finished_by_the_next(little, keys, to, tmp_path):
     load(little.path, to, keys)
     erase(little)
@@ -606,7 +610,7 @@ def test_reading_stays_short_and_old_manifests_can_go(log, keys, to):
 # --- erasure -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("compacted", spread([False, True], 1))
 def test_what_the_hub_erases_leaves_the_tables_and_the_disk(tmp_path, keys, to, compacted):
     """The same rows as a load would make now; and not a byte of an old payload in any file."""
     world = made(tmp_path / "hub", 60)
@@ -638,6 +642,7 @@ def test_what_the_hub_erases_leaves_the_tables_and_the_disk(tmp_path, keys, to, 
 # --- elsewhere -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_object_store_holds_the_same_tables(log, keys, to):
     """No rename, no link: a conditional put is enough."""
     load(log, to, keys, max_entries=50)

@@ -118,6 +118,7 @@ def where(field, op, value):
     return descriptor(filter={"where": [{"field": field, "op": op, "value": value}]})
 
 
+@pytest.mark.slow
 def test_random_conditions_on_awkward_values_have_the_answer_of_the_log_and_open_fewer_files(tmp_path, keys):
     rng = random.Random(3)
     shapes = [

@@ -85,7 +85,8 @@ def both(to):
     return tables.digest(str(to), "bronze"), tables.digest(str(to), "silver")
 
 
-@pytest.mark.parametrize("engine", ["python", pytest.param("spark", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["python", "spark"])
 def test_a_driver_that_is_killed_twice_loses_and_doubles_nothing(tmp_path, engine):
     rng = random.Random(os.urandom(8))
     keys = write_keys(tmp_path / "keys", RING.entries)

@@ -146,6 +146,7 @@ def test_what_is_erased_is_removed_and_metadata_keep_no_plaintext(tmp_path, keys
                 assert set(entry.data_file.upper_bounds or {}) <= {field}
 
 
+@pytest.mark.slow
 def test_versions_whose_files_are_gone_become_one_commit(tmp_path, keys):
     world = made(tmp_path / "hub", 40)
     world.store.retire()
@@ -159,6 +160,7 @@ def test_versions_whose_files_are_gone_become_one_commit(tmp_path, keys):
         agree(to, name)
 
 
+@pytest.mark.slow
 def test_a_vacuum_leaves_the_delta_log_alone(to):
     publish(to)
     tables.compact(to)

@@ -67,6 +67,7 @@ def told(world, number):
     world.emit(STREAMS[number % 2], client=number % 3, schema=draft.schema, body=draft.body)
 
 
+@pytest.mark.slow
 def test_the_program_of_the_documentation_runs(spark, log, keys, tmp_path, monkeypatch):
     block = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert block is not None
@@ -123,6 +124,7 @@ def test_recorder_events_are_asked_by_subject_in_spark_sql(spark, log, keys, loa
     assert tables.digest(loaded, "typed_sdr_event_v1") == tables.digest(str(tmp_path / "here"), "typed_sdr_event_v1")
 
 
+@pytest.mark.slow
 def test_spark_reads_the_typed_table_of_every_schema(spark, log, keys, loaded):
     """Also where a column has a name that SQL reserves."""
     for name in installed():
@@ -132,6 +134,7 @@ def test_spark_reads_the_typed_table_of_every_schema(spark, log, keys, loaded):
     assert queue.where("`group` = 'workers'").count() == 0
 
 
+@pytest.mark.slow
 def test_states_are_columns_in_spark_sql_and_have_the_bytes_of_one_process(spark, keys, tmp_path):
     path = tmp_path / "hub"
     path.mkdir()
@@ -154,6 +157,7 @@ def test_states_are_columns_in_spark_sql_and_have_the_bytes_of_one_process(spark
     assert expected
 
 
+@pytest.mark.slow
 def test_spark_gives_files_the_indexes_of_paths_that_one_process_gives(spark, log, keys, tmp_path):
     indexes = []
     runs: tuple[tuple[Any, int], ...] = (("python", 1), ("spark", 1), ("spark", 2))
@@ -206,6 +210,7 @@ def store_bytes(to):
     return [store.get(file.path, 1 << 30) for file in store.walk("")]
 
 
+@pytest.mark.slow
 def test_compaction_and_erasure_on_spark(spark, keys, tmp_path):
     world = made(tmp_path / "hub", 30)
     world.store.retire()
@@ -245,6 +250,7 @@ def test_what_is_there_now_is_read_in_batches_and_nothing_that_comes_later(tmp_p
     assert (steps, sum(at["heads"].values())) == (3, 12)
 
 
+@pytest.mark.slow
 @pytest.mark.req("OVL-11")
 def test_a_stream_fills_silver_and_gold_exactly_once_across_restarts(spark, keys, tmp_path):
     """Also if Spark's own checkpoint is lost: the manifest knows what is there."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 
 import duckdb
 import pytest
+from tests.examples import spread
 from tests.pipeline.query_builders import CLIENTS_PUBLIC, KEYS, STREAMS, Recorder
 from tests.pipeline.table_builders import DAY, erase, grow, made
 
@@ -185,7 +186,7 @@ def test_times_behind_the_calendar_are_null_and_stop_nothing(tmp_path, keys, to)
     assert (first["event_time"].year, second["event_time"].year, second["hub_time"]) == (9999, 1970, None)
 
 
-@pytest.mark.parametrize("parts", [1, 5])
+@pytest.mark.parametrize("parts", spread([1, 5], 1))
 def test_typed_tables_are_the_same_bytes_however_they_are_cut(tmp_path, keys, to, parts):
     path = made(tmp_path / "hub", 60, step=(0, 1, 3000, 20_000)).done()
     load(path, to, keys)

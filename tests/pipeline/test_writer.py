@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from tests.cli.hubprocess import running
 from tests.client.builders import seeded
 from tests.client.hubs import QUICK, person
+from tests.examples import spread
 from tests.pipeline.hub_builders import ORDERS, RING, identity_at, register, restarted, settings
 
 from veen.client.client import Client
@@ -124,7 +125,7 @@ def interrupted(batches, after):
         yield batch
 
 
-@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("after", spread([0, 1, 3], 1))
 def test_a_task_that_is_killed_and_run_again_loses_and_doubles_nothing(world, tmp_path, after):
     hub, identity, _ = world
     wanted = numbered(b"kill-%d-" % after, 30)
@@ -388,6 +389,7 @@ def test_a_dataframe_becomes_messages_and_a_table_of_receipts(spark, world, tmp_
         frame.write.format("veen").mode("overwrite").options(**options_of(hub, identity)).save()
 
 
+@pytest.mark.slow
 def test_a_write_whose_worker_is_killed_is_taken_up_again(spark, world, tmp_path):
     hub, identity, _ = world
     flag = tmp_path / "flag"
@@ -418,6 +420,7 @@ def test_a_write_whose_worker_is_killed_is_taken_up_again(spark, world, tmp_path
     assert bodies_at(hub, tmp_path, b"dies-") == numbered(b"dies-", 80)
 
 
+@pytest.mark.slow
 def test_a_stream_writes_every_row_once_also_when_a_batch_is_run_again(spark, world, tmp_path):
     hub, identity, _ = world
     source, state = tmp_path / "in", tmp_path / "state"

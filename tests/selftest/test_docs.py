@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running, veen
 
@@ -13,6 +14,7 @@ from veen.selftest import SUITES
 PAGE = (Path(__file__).parents[2] / "docs" / "selftest.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_examples_run_against_a_hub_that_asks_for_capabilities(tmp_path):
     issuer = SigningKey(b"\x21" * 32)
     key = tmp_path / "issuer.key"

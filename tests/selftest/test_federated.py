@@ -8,6 +8,7 @@ import pytest
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running, veen
 from tests.client.hubs import GATED, OPEN, hub_at, pin_of
+from tests.examples import spread
 
 from veen.cli.shared.output import Exit
 from veen.client.transport.http import HttpTransport
@@ -54,12 +55,15 @@ def test_two_honest_hubs_pass_and_what_would_copy_a_hub_is_not_tried(tmp_path):
 
 @pytest.mark.parametrize(
     "lies",
-    [
-        lambda hub: [Truncates(3)],
-        lambda hub: [Drops(2)],
-        lambda hub: [Forges(2)],
-        lambda hub: [Equivocates(hub.identity.signing_key_at(hub.sequencer.now()), 2)],
-    ],
+    spread(
+        [
+            lambda hub: [Truncates(3)],
+            lambda hub: [Drops(2)],
+            lambda hub: [Forges(2)],
+            lambda hub: [Equivocates(hub.identity.signing_key_at(hub.sequencer.now()), 2)],
+        ],
+        2,
+    ),
     ids=["truncates", "drops", "forges", "equivocates"],
 )
 def test_a_hub_that_lies_fails(tmp_path, lies):
@@ -97,6 +101,7 @@ def test_the_command_starts_hubs_of_its_own_beside_a_default_context(tmp_path):
     assert veen("selftest", "federated", "--context", "dev", env=cli.env).returncode == Exit.USAGE
 
 
+@pytest.mark.slow
 def test_the_command_passes_with_hubs_of_its_own(env):
     done = veen("selftest", "federated", "--json", env=env)
     report = json.loads(done.stdout)

@@ -12,6 +12,7 @@ import yaml
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import HubProcess, report
 from tests.cli.tree import commands
+from tests.examples import spread
 
 from veen.cli.shared.output import Exit
 from veen.kube.cluster import json_in
@@ -113,11 +114,14 @@ def rendered(tmp_path):
 @pytest.mark.req("K8S-14", "K8S-21")
 @pytest.mark.parametrize(
     ("name", "kind", "suite"),
-    [
-        ("veen-system", "StatefulSet", "authority"),
-        ("veen-tenant-acme-prod", "Deployment", "core"),
-        ("veen-tenant-team1-dev", "Deployment", "core"),
-    ],
+    spread(
+        [
+            ("veen-system", "StatefulSet", "authority"),
+            ("veen-tenant-acme-prod", "Deployment", "core"),
+            ("veen-tenant-team1-dev", "Deployment", "core"),
+        ],
+        1,
+    ),
 )
 def test_the_rendered_job_passes_at_the_rendered_hub_and_fails_at_another(tmp_path, rendered, name, kind, suite):
     env = Cli(tmp_path / "home").env

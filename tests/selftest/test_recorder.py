@@ -7,6 +7,7 @@ from tests.cli.homes import Cli
 from tests.cli.hubprocess import veen
 
 
+@pytest.mark.slow
 @pytest.mark.req("SDR-14")
 def test_the_recorder_passes_its_own_test(tmp_path):
     done = veen("selftest", "recorder", "--json", env=Cli(tmp_path / "home").env)

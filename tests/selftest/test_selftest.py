@@ -20,6 +20,7 @@ def env(tmp_path):
     return {**Cli(tmp_path / "home").env}
 
 
+@pytest.mark.slow
 def test_every_overlay_passes_against_hubs_of_its_own(env):
     done = veen("selftest", "overlays", "--json", env=env)
     report = json.loads(done.stdout)
@@ -29,6 +30,7 @@ def test_every_overlay_passes_against_hubs_of_its_own(env):
     assert report["failed"] == 0
 
 
+@pytest.mark.slow
 def test_it_uses_the_hub_that_is_named_and_can_be_run_again(env, tmp_path):
     with running(tmp_path / "hub") as hub:
         at = ("--hub", hub.url, "--pin", hub.about["hub_pk"])
@@ -38,6 +40,7 @@ def test_it_uses_the_hub_that_is_named_and_can_be_run_again(env, tmp_path):
             assert json.loads(done.stdout)["hub"] == hub.url
 
 
+@pytest.mark.slow
 def test_a_hub_that_refuses_fails_the_test_with_its_own_exit_code(env, tmp_path):
     with running(tmp_path / "hub", "--port", 0, "--set", "engine.workers=0") as hub:  # asks for capabilities
         done = veen("selftest", "overlays", "--json", "--hub", hub.url, "--pin", hub.about["hub_pk"], env=env)

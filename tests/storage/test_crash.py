@@ -4,6 +4,7 @@ import contextlib
 import random
 
 import pytest
+from tests.examples import spread
 from tests.storage import driver
 from tests.storage.crashes import reference, survive, truth
 
@@ -35,7 +36,7 @@ def survive_all(seeds):
 
 
 @pytest.mark.req("STOR-21", "GEN-19", "STOR-16")
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("block", spread(range(BLOCKS), 2))
 def test_no_cut_of_the_write_path_loses_an_acknowledged_entry(block):
     survive_all(range(block, CUTS, BLOCKS))
 
@@ -46,6 +47,7 @@ def test_a_segment_that_never_began_does_not_come_back(seed):
     survive(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.req("STOR-21")
 def test_no_cut_loses_an_entry_where_the_whole_disk_is_synced_at_once(monkeypatch):
     """As for retirements of many labels, with the files written ahead."""
@@ -73,6 +75,7 @@ def script(request, monkeypatch):
     reference.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("script")
 def test_every_single_operation_is_cut_in_every_way():
     """What is done before a cut is also there when the next operation is lost; so only the last one is cut so."""
@@ -88,9 +91,10 @@ def test_every_single_operation_is_cut_in_every_way():
 
 @pytest.mark.req("STOR-21")
 @pytest.mark.usefixtures("script")
-def test_nothing_is_chained_onto_what_a_failed_sync_left_behind():
+@pytest.mark.parametrize("part", spread(range(5), 1))
+def test_nothing_is_chained_onto_what_a_failed_sync_left_behind(part):
     """The next start reads such a group from memory; without writing it again, no sync would bring it to the disk."""
-    for at in range(1, reference().operations + 1):
+    for at in range(1 + part, reference().operations + 1, 5):
         fs, released = MemFs(fault=Fault(at, "error")), list[Frame]()
         with contextlib.suppress(OSError, StorageError):  # the process ends here, the machine goes on
             run_script(fs, released)

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 from tests.damage import flipped
+from tests.examples import spread
 from tests.storage.builders import World, copy_of, fill
 from tests.storage.oracle import assert_clean
 
@@ -70,7 +71,7 @@ def blocks(path, fs, offset):
     return list(pairwise(borders))
 
 
-@pytest.mark.parametrize("retired", [False, True])
+@pytest.mark.parametrize("retired", spread([False, True], 1))
 def test_whichever_blocks_of_the_last_group_are_missing_it_is_cut_and_nothing_else(retired):
     fs, path, offset, acknowledged = torn(retired=retired)
     parts = [part for part in blocks(path, fs, offset) if part[1] - part[0] >= 50]

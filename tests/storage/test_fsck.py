@@ -104,6 +104,7 @@ def test_a_running_hub_is_verified_without_touching_its_files(tmp_path):
     assert verify_data(OsFs(tmp_path)).ok
 
 
+@pytest.mark.slow
 def test_a_hub_that_writes_seals_retires_and_erases_meanwhile_is_clean(tmp_path):
     """Verification takes longer than a hub stands still."""
     world = World(OsFs(tmp_path), segment_bytes=4000)

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from tests.damage import flipped
+from tests.examples import spread
 from tests.storage.builders import LABELS, World, copy_of
 from tests.storage.driver import CLIENTS, TOKENS
 
@@ -90,14 +91,17 @@ def earlier(world):
 @pytest.mark.parametrize("closed", [True, False], ids=["at rest", "in the journal"])
 @pytest.mark.parametrize(
     "steps",
-    [
-        {},
-        {11: forge},
-        {29: forge},
-        {12: forge, 15: misuse, 18: forge},
-        {12: misuse, 13: forge},
-        {9: earlier, 12: forge, 20: earlier},
-    ],
+    spread(
+        [
+            {},
+            {11: forge},
+            {29: forge},
+            {12: forge, 15: misuse, 18: forge},
+            {12: misuse, 13: forge},
+            {9: earlier, 12: forge, 20: earlier},
+        ],
+        3,
+    ),
     ids=["good", "forged", "forged last", "forged and misused", "misused and forged", "warnings between"],
 )
 def test_the_report_is_the_same_for_any_number_of_processes(steps, closed):

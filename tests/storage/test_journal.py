@@ -4,6 +4,7 @@ import errno
 import random
 
 import pytest
+from tests.examples import spread
 from tests.storage import driver
 
 from veen.fs.errors import CorruptError, NoSpaceError, StorageError
@@ -155,7 +156,7 @@ def plain_search(data):
     return False
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", spread(range(30), 8))
 def test_heads_of_groups_are_found_among_zeros_as_by_a_search_of_every_position(seed):
     rng = random.Random(seed)
     head = journal._GROUP.pack(10, bytes([0, *rng.randbytes(31)]), b"....")

@@ -47,13 +47,23 @@ def test_the_script_leaves_something_to_remember():
     assert None not in writers.values()
 
 
+KINDS = ("lost", "torn", "done")
+STRIDE = 4  # of each kind one cut in so many is tried by `make test`, and the others by `make test-slow`
+
+
 @pytest.mark.long
 @pytest.mark.req("STOR-21", "STOR-22", "KEX1-07")
-@pytest.mark.parametrize(("first", "kind"), [(1, "lost"), (2, "torn"), (3, "done")])
+@pytest.mark.parametrize(
+    ("first", "kind"),
+    [
+        pytest.param(first, kind, marks=() if first <= len(KINDS) else pytest.mark.slow)
+        for first, kind in enumerate(KINDS * STRIDE, start=1)
+    ],
+)
 def test_no_cut_of_the_write_path_changes_what_is_remembered(first, kind):
     """At every operation, in one of three ways: the view and the age of each client are as without the crash, also
     from a rebuilt index."""
-    for at in range(first, REFERENCE.operations + 1, 3):
+    for at in range(first, REFERENCE.operations + 1, len(KINDS) * STRIDE):
         fs, released = MemFs(fault=Fault(at, kind)), list[Frame]()
         with pytest.raises(Crash):
             run(fs, released)

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from tests.examples import spread
 from tests.storage import driver
 from tests.storage.builders import LABELS, LIMITS, World, copy_of, fill, small
 from tests.storage.crashes import reference, truth
@@ -111,8 +112,9 @@ def test_what_the_journal_still_holds_is_left_to_recovery(entries):
 
 @pytest.mark.long
 @pytest.mark.req("STOR-20", "STOR-21")
-def test_a_lost_index_after_any_crash_is_rebuilt_and_nothing_acknowledged_is_missing():
-    for seed in range(CUTS):
+@pytest.mark.parametrize("part", spread(range(4), 1))
+def test_a_lost_index_after_any_crash_is_rebuilt_and_nothing_acknowledged_is_missing(part):
+    for seed in range(CUTS)[part::4]:
         rng = random.Random(seed)
         fs, released = MemFs(), list[Frame]()
         for _ in range(rng.randint(1, 3)):

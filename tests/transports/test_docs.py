@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running
 from tests.cli.tree import check_line, command_lines
@@ -21,6 +22,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "transports.md").read_text("utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_programs_that_use_a_spool_run_as_they_stand(tmp_path):
     by_library, by_hand, _ = PROGRAMS
     cli = Cli(tmp_path / "home")

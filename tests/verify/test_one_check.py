@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.examples import first_of_each
 from tests.verify.damages import DAMAGES
 from tests.verify.run_callers import CALLERS, DIRECTORY_LIES, RUN_DAMAGES, RUN_LIES, verdicts_of
 
@@ -77,7 +78,7 @@ def rewritten(name, verdicts, table):
     }
 
 
-@pytest.mark.parametrize("name", RUN_DAMAGES)
+@pytest.mark.parametrize("name", first_of_each(RUN_DAMAGES))
 def test_the_verdict_of_each_caller_is_the_frozen_one(name, tmp_path):
     verdicts = verdicts_of(RUN_DAMAGES[name], tmp_path)
     if os.environ.get("VEEN_WRITE_REPORTS"):

@@ -144,6 +144,7 @@ def many_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_an_honest_writer_goes_on_under_all_attacks(tmp_path, many_files):
     with running(tmp_path / "hub", *OPTIONS) as hub:
         attacks.fill(hub.port, "large", LARGE_ENTRIES, LARGE_BYTES)

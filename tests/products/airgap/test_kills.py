@@ -93,11 +93,13 @@ def through(tmp_path, count, per_bundle, seed, growth, first_lives=()):
     return killed
 
 
+@pytest.mark.slow
 @pytest.mark.req("AGB-09", "AGB-13", "AGB-19")
 def test_a_sample_of_events_survives_kills(tmp_path):
     assert through(tmp_path, 150, 60, seed=1, growth=2.0) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.req("AGB-09", "AGB-19")
 def test_a_bundle_that_has_no_name_yet_is_not_carried_away(tmp_path):
     """The exporter dies when it has kept the head of the chain, just before the bundle gets its name."""

@@ -13,6 +13,7 @@ from veen.products.airgap.verifier import verify_here
 pytestmark = pytest.mark.xdist_group("spark")
 
 
+@pytest.mark.slow
 def test_any_number_of_tasks_gives_the_report_of_one_process(spark, tmp_path):
     async def work(world):
         for number in range(3):

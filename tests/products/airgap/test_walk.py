@@ -51,6 +51,7 @@ def steps(number):
     return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
 
 
+@pytest.mark.slow
 @pytest.mark.req("AGB-14", "AGB-16")
 def test_every_line_of_the_walk_works(site, tmp_path):
     for line in steps(0):

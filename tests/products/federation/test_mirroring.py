@@ -7,6 +7,7 @@ import sqlite3
 import pytest
 from tests.client.builders import seeded
 from tests.client.hubs import ORDERS, QUICK, client_at, copy_of, hub_at, person, pin_of, run
+from tests.examples import spread
 
 from veen.client.errors import Divergence
 from veen.client.identity.keyring import Keyring, StreamKeys
@@ -113,7 +114,7 @@ async def bodies(hub, home):
         return [entry.body async for entry in client.read("orders")]
 
 
-@pytest.mark.parametrize("hubs", [2, 3])
+@pytest.mark.parametrize("hubs", spread([2, 3], 1))
 @pytest.mark.parametrize("acquainted", [True, False], ids=["bridges know each other", "strangers"])
 def test_bridges_in_a_circle_multiply_nothing(tmp_path, hubs, acquainted):
     """An event is not copied to a hub that it has passed, also if no bridge knows another one."""
@@ -226,7 +227,7 @@ def test_a_copy_goes_on_where_the_target_has_erased_the_first_copies(tmp_path, h
     run(scenario())
 
 
-@pytest.mark.parametrize("verb", [attest_stream, copy_stream])
+@pytest.mark.parametrize("verb", spread([attest_stream, copy_stream], 2))
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_a_run_that_is_cut_off_anywhere_is_resumed_without_loss_or_double(tmp_path, monkeypatch, verb, after):
     """It ends between two batches, or after the hub took a batch and before the mirror heard of it."""

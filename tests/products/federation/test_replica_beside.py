@@ -5,6 +5,7 @@ import time
 
 import pytest
 from tests.client.hubs import all_of, client_at, hub_at, person, pin_of, run
+from tests.examples import spread
 from tests.products.federation.replicas import SMALL, START, caught_up, following, replica_at, write
 from tests.products.federation.test_cutover import fence
 from tests.products.federation.test_replica import Tampering
@@ -127,7 +128,7 @@ def counting(follower):
     return operations
 
 
-@pytest.mark.parametrize("step", ["_write", "keep_copy", "note_copied"])
+@pytest.mark.parametrize("step", spread(["_write", "keep_copy", "note_copied"], 2))
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_replica_that_is_killed_while_it_copies_attachments_goes_on(tmp_path, monkeypatch, step, when):
     """Cut off at the second attachment, before or after each of the three steps; the next run has each one once."""
@@ -375,7 +376,7 @@ def test_a_note_that_lists_entries_which_are_not_here_waits_for_them(tmp_path):
     run(scenario())
 
 
-@pytest.mark.parametrize("step", ["append", "take_over", "publish"])
+@pytest.mark.parametrize("step", spread(["append", "take_over", "publish"], 2))
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_replica_that_is_killed_while_it_copies_the_outer_log_goes_on(tmp_path, monkeypatch, step, when):
     class Killed(BaseException):

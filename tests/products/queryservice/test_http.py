@@ -14,6 +14,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from tests.examples import spread
 from tests.pipeline.query_builders import STREAMS, descriptor
 from tests.products.queryservice.services import TOKENS, log_at, served
 from tests.products.queryservice.test_cancel import paused
@@ -129,7 +130,7 @@ def test_a_duplicate_and_a_failure_have_their_codes(service):
 
 
 @pytest.mark.req("QRY-22", "QRY-26")
-@pytest.mark.parametrize("prefix", ["/api/query", "/api/v1/query"])
+@pytest.mark.parametrize("prefix", spread(["/api/query", "/api/v1/query"], 1))
 def test_a_query_is_cancelled_by_a_call_and_every_later_call_says_so(tmp_path, prefix):
     kind = paused()
     with served(tmp_path, log_at(tmp_path / "log"), kind, sync_entries=0) as url:

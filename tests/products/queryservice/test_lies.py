@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 from tests.cli.homes import Cli
+from tests.examples import spread
 from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, descriptor, filled
 from tests.products.queryservice.services import TOKENS, log_at, served
 from tests.waiting import until
@@ -201,13 +202,16 @@ def test_the_command_says_if_the_log_does_not_have_the_request(tmp_path, log, ve
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [
-        (Omits, "row_count"),
-        (Reorders, "rows_hash"),
-        (Changes, "rows_hash"),
-        (Narrows, "stood in the log"),
-        (ReplaysOld, "before its request stood in the log"),
-    ],
+    spread(
+        [
+            (Omits, "row_count"),
+            (Reorders, "rows_hash"),
+            (Changes, "rows_hash"),
+            (Narrows, "stood in the log"),
+            (ReplaysOld, "before its request stood in the log"),
+        ],
+        1,
+    ),
 )
 def test_five_hostile_services_are_found_by_the_command(tmp_path, verifier, kind, why):
     """With the log alone: that of the hub, which also has the records of the service."""

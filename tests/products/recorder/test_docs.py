@@ -19,6 +19,7 @@ from veen.products.recorder.logging_handler import RecorderHandler
 PAGE = (Path(__file__).parents[3] / "docs" / "recorder.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.req("SDR-10")
 def test_the_quick_start_runs_as_it_stands(tmp_path):
     (block,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)

@@ -60,6 +60,7 @@ class Writer:
         self.path.touch()
 
 
+@pytest.mark.slow
 def test_restarts_and_rotation_under_load_lose_and_double_nothing(tmp_path):
     async def story():
         writer = Writer(tmp_path / "app.log", seed=3)

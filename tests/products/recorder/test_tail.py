@@ -6,6 +6,7 @@ import random
 
 import pytest
 from tests.client.hubs import run
+from tests.examples import spread
 from tests.products.recorder.sources import Taken
 
 from veen.products.recorder.adapters.tail import TailSource
@@ -122,7 +123,7 @@ def test_a_missing_file_is_waited_for(tmp_path):
     assert intake.messages() == ["one"]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", spread(range(8), 3))
 def test_under_rotation_and_restarts_every_line_is_there_once_and_in_order(log, seed):
     """What users of collectors report: lines lost or doubled when a busy file rotates around a restart."""
     rng, intake, written, inode = random.Random(seed), Taken(), 0, 0
