@@ -44,6 +44,7 @@ LINES = {
     "bridge import": "--dir {dir}/bridge --trust {dir}/trust --log-identity {dir}/log",
     "bridge run": "online orders --dir {dir}/bridge --bridge b --log-identity {dir}/log --times 1",
     "cap authorize": "{token}",
+    "cap serve": "orders --policy {dir}/grants --for 5s",
     "cap status": HEX,
     "checkpoint list": "orders",
     "checkpoint show": "orders",
@@ -65,6 +66,11 @@ LINES = {
     "fold run": "orders --overlay kv",
     "fold show": "orders --overlay kv",
     "contacts announce": "orders",
+    "contacts who": f"{HEX} --stream orders",
+    "id bind": "orders",
+    "id bindings": "orders",
+    "id revoke-key": f"{HEX} --stream orders",
+    "policy bound": "orders 2KiB",
     "inbox": "",
     "invite": "orders --for bob --out {dir}/bob.veen-invite",
     "keys check": "orders",
@@ -202,6 +208,7 @@ OFFLINE = {
     *("checkpoint verify", "config show", "equivocation show", "label derive", "proof verify", "receipt verify"),
     "audit copy",  # asks only for a copy that is there: tests/cli/test_audit_beside_hub.py
     "keys bind",  # asks no hub: it writes down the pinned one
+    "id gateway serve",  # asks its provider before it asks the hub: tests/products/idgateway
     "context add",  # asks for a key on a terminal only: below
     *("pending send", "pending drop"),  # ask nothing while no message waits: tests/cli/test_pending.py
     "recorder agent",  # waits for its hub, whatever that answers: tests/products/recorder/test_agent.py
@@ -254,6 +261,7 @@ def world(tmp_path_factory, hub):
     (root / "token").write_bytes(CapToken.issue(issuer, b"\x01" * 32, (b"\x02" * 32,), ttl=10**6).to_bytes())
     (root / "evidence").write_bytes(world_of_objects.OBJECTS["equivocation"].to_bytes())
     (root / "file").write_text("content")
+    (root / "grants").write_text('[[grant]]\nstreams = ["orders"]\nclients = ["*"]\nttl_sec = 60\n')
     Cli(root / "log").keygen()
     source = f'zone = "z1"\nbridge = "b"\nhub = "{hub.about["hub_pk"]}"\nexporters = ["{HEX}"]\n'
     (root / "trust").write_text(f"[[source]]\n{source}")

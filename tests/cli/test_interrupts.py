@@ -68,13 +68,13 @@ for moment in range(1, calls, max(calls // moments, 1)):
 """
 
 
-@pytest.mark.slow
-def test_an_interrupt_at_any_moment_ends_with_130(talk):
+@pytest.mark.parametrize("moments", [6, pytest.param(25, marks=pytest.mark.slow)])
+def test_an_interrupt_at_any_moment_ends_with_130(talk, moments):
     name = talk.new_stream("interrupted")
     talk.say(name, "one", "two")
     line = ["tail", name, "--from", "1", "--to", "2", "--ndjson"]
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, "25", *line],
+        [sys.executable, "-c", DRIVER, str(moments), *line],
         env={**os.environ, **talk.env},
         capture_output=True,
         text=True,
@@ -82,7 +82,7 @@ def test_an_interrupt_at_any_moment_ends_with_130(talk):
     )
     (_, code, errors), *interrupted = map(json.loads, done.stdout.splitlines())
     assert code == Exit.OK, errors
-    assert len(interrupted) >= 25
+    assert len(interrupted) >= moments
     for moment, code, errors in interrupted:
         assert code == Exit.INTERRUPTED, (moment, errors)
         assert [json.loads(text)["exit"] for text in errors.splitlines() if text] in ([], [Exit.INTERRUPTED]), moment

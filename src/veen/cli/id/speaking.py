@@ -145,6 +145,7 @@ def revoke_key(
     places = streams or _streams_of(session)
     if not places:
         raise click.UsageError("the keyring has no stream; give --stream")
+    session.client()  # a hub that is not the pinned one ends the command here
     ended: list[str] = []
     failed: list[dict[str, str]] = []
     with output.progress("ending bindings"):
