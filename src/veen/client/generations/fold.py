@@ -451,10 +451,12 @@ def learn(ring: Keyring, state: KeyState | KeyFold, record: KeyRecord, identity:
 
 def _wrapped(record: KeyGeneration | HandOver, identity: Identity) -> Iterator[tuple[int, bytes, bytes | None]]:
     """Yield (gen, pk, secret key) of each generation in a record; without a secret if none is wrapped for us."""
-    card_id = bytes.fromhex(identity.card_id)
+    openings = [(bytes.fromhex(card_id), dh_sk) for card_id, dh_sk in identity.openings]
     if isinstance(record, HandOver):
-        yield from record.earlier_for(card_id, identity.dh_sk)
-    yield record.gen, record.pk, record.secret_for(card_id, identity.dh_sk)
+        for card_id, dh_sk in openings:
+            yield from record.earlier_for(card_id, dh_sk)
+    secrets = (record.secret_for(card_id, dh_sk) for card_id, dh_sk in openings)
+    yield record.gen, record.pk, next((sk for sk in secrets if sk is not None), None)
 
 
 def _forgotten(state: KeyState | KeyFold) -> frozenset[int]:
