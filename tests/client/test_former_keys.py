@@ -41,6 +41,7 @@ def test_new_keys_keep_the_former_ones_and_take_a_new_client_key():
     acting = again.acting_as(again.former[0])
     assert (acting.id_sign_pk, acting.client_id) == (BOB.id_sign_pk, again.client_id)
     assert set(acting.openings) == set(again.openings)
+    assert again.former_card(again.former[0]) == BOB.card()
     assert BOB.id_sign.seed.hex() not in repr(again.former)
 
 

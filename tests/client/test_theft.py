@@ -290,3 +290,31 @@ def test_a_stream_without_a_known_owner_and_one_that_can_only_be_written_to(tmp_
                 assert row.successor_pk == world.keystore.identity.id_sign_pk
 
     run(story())
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_thief_who_writes_between_our_look_and_our_batch_is_noticed(tmp_path, act):
+    """No step is told here: the thief acts when the batch is on its way to the hub."""
+
+    async def story():
+        async with world_at(tmp_path) as world:
+
+            class Race(InProcess):
+                is_over = False
+
+                async def call(self, operation, *args, **options):
+                    if "submit" in operation and not self.is_over:
+                        self.is_over = True
+                        await getattr(world, act)()
+                    return await super().call(operation, *args, **options)
+
+            report = rows(await world.secure(transport=Race(Administration(world.hub.api)), since=world.since))["plans"]
+            first = world.mallory if act == "same" else world.keystore.identity
+            successors = (await world.bindings("plans")).successors
+            assert successors[world.plans.stream_id, world.old.id_sign_pk].successor_pk == first.id_sign_pk
+            assert report.successor == first.id_sign_pk
+            assert (report.state is State.THIEF_FIRST) == (act in ("same", "own"))
+            if report.state is State.DONE:
+                assert not await world.overhears()
+
+    run(story())

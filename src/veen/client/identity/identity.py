@@ -184,5 +184,11 @@ class Identity:
         """What others may know."""
         return IdentityCard.issue(self.id_sign, dh_pk=self.dh_pk, client_id=self.client_id, name=self.name)
 
+    def former_card(self, former: LongTermKeys) -> IdentityCard:
+        """Return the last card of a former long-term key, by which others know whom to shut out."""
+        keys = (key for key in reversed(self.client_keys) if key.generation <= former.generation)
+        client_id = next((key.client_id for key in keys), self.client_keys[0].client_id)
+        return IdentityCard.issue(former.id_sign, dh_pk=former.dh_pk, client_id=client_id, name=self.name)
+
     def __repr__(self) -> str:
         return f"Identity({self.name!r}, card {self.card_id})"
