@@ -300,9 +300,9 @@ def test_an_author_is_whom_both_keys_say():
     assert {state.author(BOB.client_id), state.author(rotated.client_id)} == {BOB.id_sign_pk}
 
 
-def bound(who, key, *, sender=None, **fields):
+def bound(who, key, *, sender=None, seq=1, **fields):
     times = {"not_before": NOW, "not_after": NOW + 60, "stream_id": FIRST.stream_id, **fields}
-    return event(SpeaksBinding.issue(who.id_sign, key, **times), SPEAKS_SCHEMA, author=sender or who)
+    return event(SpeaksBinding.issue(who.id_sign, key, **times), SPEAKS_SCHEMA, author=sender or who, seq=seq)
 
 
 def test_a_binding_proves_who_an_author_is_whoever_sent_it():
@@ -344,6 +344,16 @@ def test_after_a_change_of_owner_the_new_key_signs_and_the_old_one_does_not():
     by_new = event(KeyGeneration.issue(BOB.id_sign, keys, [], number=2), GENERATION_SCHEMA, seq=3)
     assert folded(state, by_old) == state
     assert folded(state, by_old, by_new).gen == 1
+
+
+def test_after_a_change_of_owner_no_further_client_key_counts_as_the_former_owners():
+    """Whoever has the former key would otherwise write what counts only from the owner (D-186)."""
+    early, late = (identity(name).client_key.key for name in ("early", "late"))
+    state = folded(START, bound(OWNER, early), changed(OWNER, BOB), bound(OWNER, late, seq=3), bound(BOB, late, seq=4))
+    assert state.author(early.public) == OWNER.id_sign_pk
+    assert state.author(late.public) == BOB.id_sign_pk
+    assert state.gen_at_change == 0
+    assert KeyState.from_bytes(state.to_bytes()) == state
 
 
 def test_an_owner_is_changed_by_both_keys_with_a_number_of_its_own_and_not_back():

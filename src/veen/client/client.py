@@ -278,8 +278,9 @@ class Client:
         owner_pk = self.keyring.owner_of(stream)
         state = await self.key_state(stream)
         authors = () if state is None else state.authors
-        ids = {row.client_id for row in authors if row.id_sign_pk == owner_pk}
-        return frozenset(ids | self.client_ids if owner_pk == self._rotation.identity.id_sign_pk else ids)
+        owners = {owner_pk} if state is None else {owner_pk, state.owner}
+        ids = {row.client_id for row in authors if row.id_sign_pk in owners}
+        return frozenset(ids | self.client_ids if self._rotation.identity.id_sign_pk in owners else ids)
 
     def take_keys(self, keyring: Keyring) -> None:
         """Use another keyring from now on: for keys that were made or given while the client is connected."""

@@ -233,11 +233,12 @@ class SealedInvite(Map, kind="sealed invitation"):
         return invitation
 
     def _open_card(self, identities: Iterable[Identity]) -> bytes:
-        identity = next((own for own in identities if bytes.fromhex(own.card_id) == self.card_id), None)
-        if identity is None:
+        openings = (opening for own in identities for opening in own.openings)
+        dh_sk = next((sk for card_id, sk in openings if bytes.fromhex(card_id) == self.card_id), None)
+        if dh_sk is None:
             raise InviteForAnother(f"it is sealed for the card {(self.card_id or b'').hex()}")
         try:
-            return hpke.setup_receiver(self.enc or b"", identity.dh_sk, _INFO).open(self.header(), self.sealed)
+            return hpke.setup_receiver(self.enc or b"", dh_sk, _INFO).open(self.header(), self.sealed)
         except OpenError:
             raise InviteDamaged("its seal does not fit your card: bytes of it were altered") from None
 

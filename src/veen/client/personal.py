@@ -20,7 +20,7 @@ from typing import Final
 from veen.client.client import Client
 from veen.client.errors import CardInvalid, HubRefused, NetworkError, PrekeyExpired, PrekeyMissing
 from veen.client.identity.card import IdentityCard
-from veen.client.identity.identity import Identity
+from veen.client.identity.identity import Identity, LongTermKeys
 from veen.client.identity.keyring import StreamKeys
 from veen.client.identity.keystore import Keystore
 from veen.client.identity.prekey import PrekeySecret, check_prekey, current, kept
@@ -43,18 +43,18 @@ def inbox_id(id_sign_pk: bytes) -> bytes:
     return Ht("veen/inbox", id_sign_pk)
 
 
-def _directory(card: IdentityCard) -> StreamKeys:
+def _directory(card: IdentityCard | Identity | LongTermKeys) -> StreamKeys:
     """The key that prekeys are published under: for all who have the card."""
     sk = Ht("veen/inbox-directory", card.id_sign_pk + card.dh_pk)
     return StreamKeys(stream_id=inbox_id(card.id_sign_pk), reader_pk=x25519.public_key(sk), reader_sk=sk)
 
 
-def inbox_keys(identity: Identity, prekeys: Iterable[PrekeySecret]) -> tuple[StreamKeys, ...]:
-    """All keys that open something in our inbox: every prekey, the key on the card, the directory."""
+def inbox_keys(identity: Identity | LongTermKeys, prekeys: Iterable[PrekeySecret]) -> tuple[StreamKeys, ...]:
+    """All keys that open something in an inbox of ours: every prekey, the key on the card, the directory."""
     stream_id = inbox_id(identity.id_sign_pk)
     secrets = [(secret.prekey.prekey_pk, secret.sk) for secret in prekeys] + [(identity.dh_pk, identity.dh_sk)]
     keys = (StreamKeys(stream_id=stream_id, reader_pk=pk, reader_sk=sk) for pk, sk in secrets)
-    return (*keys, _directory(identity.card()))
+    return (*keys, _directory(identity))
 
 
 # --- prekeys --------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def due_prekey(keystore: Keystore, now: int) -> PrekeySecret | None:
 
     The caller has the lock of the identity.
     """
-    live = current(keystore.secrets.prekeys, now)
+    live = current(keystore.secrets.own_prekeys, now)
     if live is not None and live.prekey.expires_at >= now + _RENEW_SEC:
         return None
     fresh = PrekeySecret.create(keystore.identity, now=now)
@@ -150,9 +150,15 @@ async def send_personal(
 async def read_inbox(
     client: Client, identity: Identity, prekeys: Iterable[PrekeySecret], *, since: int | None = None
 ) -> AsyncGenerator[Entry, None]:
-    """The messages to us, in order; what we published ourselves is left out."""
-    stream_id = inbox_id(identity.id_sign_pk)
-    client.use_personal_keys(stream_id, inbox_keys(identity, prekeys))
-    async for entry in client.read(stream_id, since=since):
-        if entry.event is None or entry.event.hdr.schema != PREKEY_SCHEMA:
-            yield entry
+    """The messages to us, in order; what we published ourselves is left out.
+
+    Those in the inboxes of former cards come first: anybody who had these keys may read and write there.
+    """
+    prekeys = tuple(prekeys)
+    cards: tuple[Identity | LongTermKeys, ...] = (*identity.former, identity)
+    for card in cards:
+        stream_id = inbox_id(card.id_sign_pk)
+        client.use_personal_keys(stream_id, inbox_keys(card, prekeys))
+        async for entry in client.read(stream_id, since=since):
+            if entry.event is None or entry.event.hdr.schema != PREKEY_SCHEMA:
+                yield entry

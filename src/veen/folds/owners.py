@@ -57,7 +57,7 @@ def owner_emitters(
         for event in _events(source, ring, stream_id):
             if isinstance(event, Event) and (record := record_of(keys, event)) is not None:
                 keys.apply(event, record)
-        emitters[stream_id] = frozenset(key for key, pk in keys.authors.items() if pk == owner_pk)
+        emitters[stream_id] = frozenset(key for key, pk in keys.authors.items() if pk in (owner_pk, keys.owner))
     return emitters
 
 

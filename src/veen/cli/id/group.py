@@ -24,6 +24,7 @@ id_ = LazyGroup(
         "bind": ("veen.cli.id.speaking:bind", "Have your client key speak for your identity in a stream."),
         "bindings": ("veen.cli.id.speaking:bindings", "The client keys that speak for identities in a stream."),
         "revoke-key": ("veen.cli.id.speaking:revoke_key", "End what a client key may say for your identity."),
+        "stolen": ("veen.cli.id.theft:stolen", "Take the identity back after its keystore was copied."),
         "context": ("veen.cli.id.nouns:context", "Accounts of principals in realms."),
         "delegate": ("veen.cli.id.authority:delegate", "Let a device act for you, by a token that you sign."),
         "device": ("veen.cli.id.nouns:device", "Keys that act for a principal."),
@@ -44,7 +45,7 @@ id_ = LazyGroup(
             "Keys on this machine",
             ("new", "list", "show", "card", "rotate", "passphrase", "export", "import", "keyring"),
         ),
-        ("Your keys in streams", ("bind", "bindings", "revoke-key")),
+        ("Your keys in streams", ("bind", "bindings", "revoke-key", "stolen")),
         (
             "Identities in the log",
             ("principal", "device", "context", "org", "group", "role", "handle", "external", "gateway"),

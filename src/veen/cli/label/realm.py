@@ -30,11 +30,12 @@ class OwnerKeys(Collection[bytes]):
         from veen.cli.shared.people import contact_store
         from veen.client.identity.workers import worker_client_ids
 
-        self._client, self._stream, self._owner_pk = session.client(), stream, owner_pk
+        self._client, self._stream = session.client(), stream
         identity = session.keystore.identity
         state = self._client.run(lambda client: client.key_state(stream))
-        ids = {row.client_id for row in state.authors if row.id_sign_pk == owner_pk} if state is not None else set()
-        if identity.id_sign_pk == owner_pk:
+        self._owners = frozenset((owner_pk,) if state is None else (owner_pk, state.owner))
+        ids = {row.client_id for row in state.authors if row.id_sign_pk in self._owners} if state else set()
+        if identity.id_sign_pk in self._owners:
             ids |= {key.client_id for key in identity.client_keys} | worker_client_ids(session.home, identity)
             ids.add(self._client.client_id)
         contact = contact_store(session).load().by_identity(owner_pk)
@@ -43,7 +44,7 @@ class OwnerKeys(Collection[bytes]):
     def __contains__(self, client_id: object) -> bool:
         if client_id in self._ids:
             return True
-        return isinstance(client_id, bytes) and self._client.author(self._stream, client_id) == self._owner_pk
+        return isinstance(client_id, bytes) and self._client.author(self._stream, client_id) in self._owners
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._ids)

@@ -369,42 +369,16 @@ class CliSession:
 
     @cached_property
     def _client(self) -> "SyncClient":
-        url, pin = self.hub_url, self.pin  # before the passphrase: a person should not type it in vain
+        url, _ = self.hub_url, self.pin  # before the passphrase: a person should not type it in vain
         keystore = self.keystore
-        from veen.api.rules import rules_of
-        from veen.client.client import Client
         from veen.client.errors import IdentityInUse
         from veen.client.identity.rotation import KeystoreKeys
-        from veen.client.send.captokens import TokenStore
-        from veen.client.sync import SyncClient
-        from veen.client.transport.calls import Retry
-
-        def connect(home: "Home", identity: "Identity", holder: "KeyHolder") -> SyncClient:
-            return SyncClient(
-                lambda: Client.connect(
-                    url,
-                    pin=pin,
-                    identity=identity,
-                    keyring=keystore.secrets.keyring,
-                    home=home,
-                    mode=self.settings.mode.value,
-                    ca_file=self.settings.path("ca_file"),
-                    token_file=self.settings.path("token_file"),
-                    insecure_http=bool(self.settings.insecure_http.value),
-                    retry=Retry(seconds=self.settings.wait.value),
-                    call_seconds=self.settings.timeout.value,
-                    keys_learned=self._keep_keys,
-                    **rules_of(keystore.secrets.keyring),
-                    holder=holder,
-                    tokens=TokenStore(self.home.tokens_fs(identity.name)),
-                )
-            )
 
         with self.output.progress(f"connecting to {url}"):
             try:
-                connected = connect(self.home, keystore.identity, KeystoreKeys(keystore, self._on_new_key))
+                connected = self._connect(self.home, keystore.identity, KeystoreKeys(keystore, self._on_new_key))
             except IdentityInUse as exc:
-                connected = self._beside(exc, keystore, connect)
+                connected = self._beside(exc, keystore, self._connect)
         self._open.enter_context(connected)
         self._open.callback(self._tell_late, connected)  # before it is closed
         self._waiting_before = _waiting(connected)
@@ -420,6 +394,45 @@ class CliSession:
                 replaced_hubs=earlier,
             )
         return connected
+
+    def client_as(self, identity: "Identity") -> "SyncClient":
+        """Connected as an identity that acts by keys of the keystore, such as former ones; the caller closes it.
+
+        Its keys do not rotate, and IdentityInUse is an error here: nobody else shall use the identity meanwhile.
+        """
+        with contextlib.ExitStack() as undo:
+            connected = undo.enter_context(self._connect(self.home, identity, None))
+            self._check_witnesses(connected)
+            undo.pop_all()
+        return connected
+
+    def _connect(self, home: "Home", identity: "Identity", holder: "KeyHolder | None") -> "SyncClient":
+        from veen.api.rules import rules_of
+        from veen.client.client import Client
+        from veen.client.send.captokens import TokenStore
+        from veen.client.sync import SyncClient
+        from veen.client.transport.calls import Retry
+
+        url, pin, keyring = self.hub_url, self.pin, self.keystore.secrets.keyring
+        return SyncClient(
+            lambda: Client.connect(
+                url,
+                pin=pin,
+                identity=identity,
+                keyring=keyring,
+                home=home,
+                mode=self.settings.mode.value,
+                ca_file=self.settings.path("ca_file"),
+                token_file=self.settings.path("token_file"),
+                insecure_http=bool(self.settings.insecure_http.value),
+                retry=Retry(seconds=self.settings.wait.value),
+                call_seconds=self.settings.timeout.value,
+                keys_learned=self._keep_keys,
+                **rules_of(keyring),
+                holder=holder,
+                tokens=TokenStore(self.home.tokens_fs(identity.name)),
+            )
+        )
 
     def _check_witnesses(self, client: "SyncClient") -> None:
         """Refuse, or warn, if the hub lacks the cosignatures that the context asks for."""

@@ -25,7 +25,7 @@ def publish_due(session: CliSession) -> bool:
 
     client, keystore, now = session.client(), session.keystore, int(time.time())
     due_prekey(keystore, now)
-    live = current(keystore.secrets.prekeys, now)
+    live = current(keystore.secrets.own_prekeys, now)
     assert live is not None  # noqa: S101 - `due_prekey` made one
     try:
         allow_writing(session, inbox_id(keystore.identity.id_sign_pk))

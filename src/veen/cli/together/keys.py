@@ -34,7 +34,7 @@ keys = LazyGroup(
 def _owner_name(session: CliSession, book: "ContactBook", owner_pk: bytes | None) -> str:
     if owner_pk is None:
         return "unknown"
-    if owner_pk == session.keystore.identity.id_sign_pk:
+    if owner_pk in session.keystore.identity.principals:
         return ME
     contact = book.by_identity(owner_pk)
     return f"?{owner_pk.hex()[:16]}" if contact is None else contact.name

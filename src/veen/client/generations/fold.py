@@ -13,7 +13,8 @@ by any author (the law in tests/client/test_generation_laws.py):
     change of owner  as a hand-over; from then on records count that the new key signed, and no others. A key that was
                      the owner's once never is again
     author card      the first card or binding of a client key counts; a card only if that key sent it, and a binding
-                     by another identity than that of an earlier card does not (D-179)
+                     by another identity than that of an earlier card does not (D-179); none counts for a key that
+                     was the owner's once
 """
 
 from collections.abc import Iterator
@@ -125,6 +126,7 @@ class KeyState(Map, kind="key state"):
     ] = ()  # digests of those without a number, and former keys of the owner
     wrapped_for: Annotated[tuple[Annotated[bytes, Size(8)], ...], Length(0, MAX_WRAPS), LEFT_OUT_EMPTY] = ()
     new_owner_pk: Bytes32 | None = None  # the owner's key, if it is no longer `owner_pk`, which the control key goes by
+    gen_at_change: Uint | None = None  # the generation when that key last changed
 
     @property
     def owner(self) -> bytes:
@@ -225,6 +227,7 @@ class KeyFold:
     )  # digests of the owner's records without a number, and her former keys
     wrapped_for: tuple[bytes, ...] = ()  # card ids of the newest generation's record
     new_owner_pk: bytes | None = None
+    gen_at_change: int | None = None
     changes: int = 0
     steps: int = 0  # entries that were read
 
@@ -243,6 +246,7 @@ class KeyFold:
             used=set(state.used),
             wrapped_for=state.wrapped_for,
             new_owner_pk=state.new_owner_pk,
+            gen_at_change=state.gen_at_change,
         )
 
     def state(self) -> KeyState:
@@ -260,6 +264,7 @@ class KeyFold:
             used=tuple(sorted(self.used)),
             wrapped_for=self.wrapped_for,
             new_owner_pk=self.new_owner_pk,
+            gen_at_change=self.gen_at_change,
         )
 
     @property
@@ -354,7 +359,7 @@ class KeyFold:
         if record.new_owner_pk in self.used or record.new_owner_pk in (self.owner, self.owner_pk):
             return False
         self.used.add(record.owner_pk)
-        self.new_owner_pk = record.new_owner_pk
+        self.new_owner_pk, self.gen_at_change = record.new_owner_pk, self.gen
         return True
 
     def _enrol(self, record: Enrolment, event: Event) -> bool:
@@ -373,8 +378,14 @@ class KeyFold:
         if len(self.members) < _MAX_MEMBERS:
             self.members[card.id_sign_pk] = card
 
+    def _was_owner(self, id_sign_pk: bytes) -> bool:
+        """Return True for a key that was the owner's and is no longer: no further client key counts as the owner's."""
+        if self.new_owner_pk is None or id_sign_pk == self.new_owner_pk:
+            return False
+        return id_sign_pk == self.owner_pk or id_sign_pk in self.used
+
     def _add_author(self, client_id: bytes, id_sign_pk: bytes) -> bool:
-        if client_id in self.authors or len(self.authors) >= MAX_AUTHORS:
+        if client_id in self.authors or len(self.authors) >= MAX_AUTHORS or self._was_owner(id_sign_pk):
             return False
         self.authors[client_id] = id_sign_pk
         self.changes += 1
@@ -451,10 +462,12 @@ def learn(ring: Keyring, state: KeyState | KeyFold, record: KeyRecord, identity:
 
 def _wrapped(record: KeyGeneration | HandOver, identity: Identity) -> Iterator[tuple[int, bytes, bytes | None]]:
     """Yield (gen, pk, secret key) of each generation in a record; without a secret if none is wrapped for us."""
-    card_id = bytes.fromhex(identity.card_id)
+    openings = [(bytes.fromhex(card_id), dh_sk) for card_id, dh_sk in identity.openings]
     if isinstance(record, HandOver):
-        yield from record.earlier_for(card_id, identity.dh_sk)
-    yield record.gen, record.pk, record.secret_for(card_id, identity.dh_sk)
+        for card_id, dh_sk in openings:
+            yield from record.earlier_for(card_id, dh_sk)
+    secrets = (record.secret_for(card_id, dh_sk) for card_id, dh_sk in openings)
+    yield record.gen, record.pk, next((sk for sk in secrets if sk is not None), None)
 
 
 def _forgotten(state: KeyState | KeyFold) -> frozenset[int]:

@@ -196,5 +196,6 @@ async def owner_client_ids(client: Client, stream: Stream) -> frozenset[bytes]:
     if owner_pk is None:
         return frozenset()
     state = await client.key_state(stream)
-    announced = {row.client_id for row in state.authors if row.id_sign_pk == owner_pk} if state is not None else set()
-    return frozenset(announced | set(client.client_ids if client.id_sign_pk == owner_pk else ()))
+    owners = {owner_pk} if state is None else {owner_pk, state.owner}  # what the owner's earlier key announced stays
+    announced = {row.client_id for row in state.authors if row.id_sign_pk in owners} if state is not None else set()
+    return frozenset(announced | set(client.client_ids if client.id_sign_pk in owners else ()))

@@ -3,6 +3,9 @@
 `id_sign` and `dh_sk` are for the long term: they sign the card and prekeys, and open what is sealed to the card. A MSG
 is signed by the current client key, which rotates; nothing in a MSG links it to `id_sign` or to the client key before
 (KEX0-04). That these keys are one identity is written in the keystore, and nowhere else.
+
+After a theft the long-term keys are replaced. The former ones stay in the keystore: they open what was sealed to them,
+and sign who took their place.
 """
 
 import os
@@ -16,11 +19,13 @@ from veen.client.errors import NameInvalid
 from veen.client.identity.card import IdentityCard, card_id_of
 from veen.core.crypto import x25519
 from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
+from veen.core.errors import LimitError
 from veen.core.hashing import Ht
 
 Random = Callable[[int], bytes]
 
 MAX_CLIENT_KEYS: Final = 4_096  # eleven years of one a day; the oldest ones go
+MAX_FORMER: Final = 32  # long-term keys that were replaced: half of those whose place a principal can take (D-179)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -53,6 +58,31 @@ class ClientKey:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class LongTermKeys:
+    """The keys on a card: of an identity, or of what it was before they were replaced."""
+
+    id_sign: SigningKey
+    dh_sk: bytes
+    generation: int  # of the last client key that was made before they were replaced
+    replaced_at: int  # local seconds
+
+    @property
+    def id_sign_pk(self) -> bytes:
+        return self.id_sign.public
+
+    @cached_property
+    def dh_pk(self) -> bytes:
+        return x25519.public_key(self.dh_sk)
+
+    @property
+    def card_id(self) -> str:
+        return card_id_of(self.id_sign_pk)
+
+    def __repr__(self) -> str:
+        return f"LongTermKeys(card {self.card_id})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Identity:
     """A value: rotation gives a new one, which lasts only once the keystore holds it."""
 
@@ -60,6 +90,7 @@ class Identity:
     id_sign: SigningKey
     dh_sk: bytes
     client_keys: tuple[ClientKey, ...]  # by generation; the last one is in use, the others are retired
+    former: tuple[LongTermKeys, ...] = ()  # the oldest first
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -84,6 +115,46 @@ class Identity:
         key = SigningKey(random(SEED_BYTES) if seed is None else seed)
         fresh = ClientKey(key=key, created_at=now, generation=self.client_key.generation + 1)
         return replace(self, client_keys=(*self.client_keys, fresh)[-MAX_CLIENT_KEYS:])
+
+    def replaced(self, now: int, *, random: Random = os.urandom) -> Self:
+        """Return the identity with new long-term keys and a new client key, because somebody else has the present ones.
+
+        LimitError if that was done too often: who takes the place of whom is limited, too.
+        """
+        if len(self.former) >= MAX_FORMER:
+            raise LimitError("former long-term keys of an identity", len(self.former) + 1, MAX_FORMER)
+        former = LongTermKeys(
+            id_sign=self.id_sign, dh_sk=self.dh_sk, generation=self.client_key.generation, replaced_at=now
+        )
+        fresh = replace(self, id_sign=SigningKey(random(SEED_BYTES)), dh_sk=random(x25519.KEY_BYTES))
+        return replace(fresh, former=(*self.former, former)).rotated(now, random=random)
+
+    def acting_as(self, former: LongTermKeys) -> Self:
+        """Return this identity with a former long-term key in the first place, for what only that key may still do.
+
+        It opens what this one opens.
+        """
+        own = LongTermKeys(
+            id_sign=self.id_sign,
+            dh_sk=self.dh_sk,
+            generation=self.client_key.generation,
+            replaced_at=former.replaced_at,
+        )
+        others = tuple(keys for keys in self.former if keys.id_sign_pk != former.id_sign_pk)
+        return replace(self, id_sign=former.id_sign, dh_sk=former.dh_sk, former=(*others, own))
+
+    @property
+    def openings(self) -> tuple[tuple[str, bytes], ...]:
+        """The id of each card of the identity and the key that opens what was sealed to it; the present one first."""
+        return (
+            (self.card_id, self.dh_sk),
+            *((keys.card_id, keys.dh_sk) for keys in reversed(self.former)),
+        )
+
+    @property
+    def principals(self) -> tuple[bytes, ...]:
+        """The id_sign_pk of the identity, and before it those that it replaced."""
+        return (*(keys.id_sign_pk for keys in self.former), self.id_sign_pk)
 
     @property
     def client_key(self) -> ClientKey:
@@ -112,6 +183,12 @@ class Identity:
     def card(self) -> IdentityCard:
         """What others may know."""
         return IdentityCard.issue(self.id_sign, dh_pk=self.dh_pk, client_id=self.client_id, name=self.name)
+
+    def former_card(self, former: LongTermKeys) -> IdentityCard:
+        """Return the last card of a former long-term key, by which others know whom to shut out."""
+        keys = (key for key in reversed(self.client_keys) if key.generation <= former.generation)
+        client_id = next((key.client_id for key in keys), self.client_keys[0].client_id)
+        return IdentityCard.issue(former.id_sign, dh_pk=former.dh_pk, client_id=client_id, name=self.name)
 
     def __repr__(self) -> str:
         return f"Identity({self.name!r}, card {self.card_id})"

@@ -196,6 +196,13 @@ class Keystore:
         self.save(replace(self.secrets, identity=identity, prekeys=kept((*self.secrets.prekeys, prekey), now)))
         return identity
 
+    def replace_keys(self, now: int) -> Identity:
+        """Replace the long-term keys, the client key and the prekey, in one durable save; the former ones stay."""
+        identity = self.identity.replaced(now, random=self._random)
+        prekey = PrekeySecret.create(identity, now=now, random=self._random)
+        self.save(replace(self.secrets, identity=identity, prekeys=kept((*self.secrets.prekeys, prekey), now)))
+        return identity
+
     @classmethod
     def recover(cls, fs: Fs, secret: str, *, random: Random = os.urandom) -> Self:
         """Open with a recovery key or a second passphrase. Raise WrongPassphrase if the file has no slot for it."""

@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final, Self
 
 from veen.client.errors import NameInvalid
-from veen.client.identity.identity import MAX_CLIENT_KEYS, ClientKey, Identity
+from veen.client.identity.identity import MAX_CLIENT_KEYS, MAX_FORMER, ClientKey, Identity, LongTermKeys
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.identity.prekey import MAX_PREKEYS, PrekeySecret
 from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
 from veen.core.crypto.x25519 import KEY_BYTES
 from veen.core.errors import MalformedError
 from veen.core.objects.prekey import Prekey
-from veen.core.wire import Length, Map, Part, Size, Uint
+from veen.core.wire import LEFT_OUT_EMPTY, Length, Map, Part, Size, Uint
 
 MAX_STREAMS: Final = 4_096
 
@@ -37,7 +37,22 @@ class Secrets:
             ),
             prekeys=tuple(_StoredPrekey(prekey=secret.prekey, sk=secret.sk) for secret in self.prekeys),
             streams=self.keyring.entries,
+            former=tuple(
+                _StoredFormer(
+                    id_sign=keys.id_sign.seed,
+                    dh_sk=keys.dh_sk,
+                    generation=keys.generation,
+                    replaced_at=keys.replaced_at,
+                )
+                for keys in identity.former
+            ),
         ).to_bytes()
+
+    @property
+    def own_prekeys(self) -> tuple[PrekeySecret, ...]:
+        """The prekeys that the present long-term key signed; the others only open."""
+        own = self.identity.id_sign_pk
+        return tuple(secret for secret in self.prekeys if secret.prekey.id_sign_pk == own)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -51,6 +66,15 @@ class Secrets:
                 client_keys=tuple(
                     ClientKey(key=SigningKey(key.seed), created_at=key.created_at, generation=key.generation)
                     for key in stored.client_keys
+                ),
+                former=tuple(
+                    LongTermKeys(
+                        id_sign=SigningKey(keys.id_sign),
+                        dh_sk=keys.dh_sk,
+                        generation=keys.generation,
+                        replaced_at=keys.replaced_at,
+                    )
+                    for keys in stored.former
                 ),
             )
         except (ValueError, NameInvalid) as exc:
@@ -76,6 +100,14 @@ class _StoredPrekey(Part, kind="prekey secret"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _StoredFormer(Part, kind="former keys"):
+    id_sign: Annotated[bytes, Size(SEED_BYTES)]
+    dh_sk: Annotated[bytes, Size(KEY_BYTES)]
+    generation: Uint
+    replaced_at: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class _Stored(Map, kind="secrets"):
     name: str
     id_sign: Annotated[bytes, Size(SEED_BYTES)]
@@ -83,3 +115,4 @@ class _Stored(Map, kind="secrets"):
     client_keys: Annotated[tuple[_StoredKey, ...], Length(1, MAX_CLIENT_KEYS)]
     prekeys: Annotated[tuple[_StoredPrekey, ...], Length(0, MAX_PREKEYS)]
     streams: Annotated[tuple[StreamKeys, ...], Length(0, MAX_STREAMS)]
+    former: Annotated[tuple[_StoredFormer, ...], Length(0, MAX_FORMER), LEFT_OUT_EMPTY] = ()
