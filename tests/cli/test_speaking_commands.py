@@ -4,6 +4,8 @@ import pytest
 from tests.cli.overlay_people import world
 
 from veen.cli.shared.output import Exit
+from veen.client.identity.card import IdentityCard
+from veen.core.crypto.ed25519 import SigningKey
 from veen.overlays.operations.common import account_id_of
 
 STREAM = "deals"
@@ -115,6 +117,22 @@ def test_lists_show_names_on_a_terminal_and_keys_elsewhere(people):
     assert bob.principal not in shown
     assert bob.principal in alice.run(*listed).stdout
     assert bob.principal in str(alice.json(*listed)["grants"])
+
+
+def test_a_card_takes_no_name_away_and_gives_none_to_a_key_that_is_known(people):
+    """A card claims keys that did not sign it: those of the identity in use and of contacts stay theirs."""
+    alice, bob = people
+    for name, claimed in (("mallory", bob.principal), ("mallet", alice.principal)):
+        seed = SigningKey(name.encode().ljust(32))
+        card = IdentityCard.issue(seed, dh_pk=bytes.fromhex(claimed), client_id=bytes.fromhex(bob.client_id), name=name)
+        alice.run("contacts", "add", name, card.to_text())
+    assert alice.json("contacts", "who", bob.principal)["meanings"] == [{"name": "bob", "kind": "identity"}]
+    assert alice.json("contacts", "who", alice.principal)["meanings"] == [{"name": "me", "kind": "identity"}]
+    mallory = alice.invoke("revoke", "writer", "mallory", "--json")
+    assert mallory.exit_code != Exit.OK  # nobody may administer this hub, and there is no key left to revoke
+    agree(bob, "accept", "me")
+    proven = alice.json("contacts", "who", bob.client_id, "--stream", STREAM)
+    assert proven["meanings"] == [{"name": "bob", "kind": "client key, proven in the stream"}]
 
 
 def test_a_name_that_nobody_has_is_refused(people):

@@ -33,7 +33,7 @@ from tests.overlays.speaking_builders import (
 
 from veen.core import cbor
 from veen.core.hashing import H
-from veen.core.objects.speaking import SPEAKS_END_SCHEMA, SPEAKS_SCHEMA
+from veen.core.objects.speaking import SPEAKS_END_SCHEMA, SPEAKS_SCHEMA, SpeaksBinding
 from veen.overlays.framework.body import Draft
 from veen.overlays.framework.dedup import Mirrors, copy_draft
 from veen.overlays.framework.speaking import MAX_OLDER
@@ -390,6 +390,19 @@ def test_what_the_old_key_binds_later_is_void_and_what_it_bound_stays():
     decide(log, P, KEYS[0])
     decide(log, P, KEYS[1], "withdraw")
     assert (decisions(log), reasons(log)) == ({P: "accept"}, ["SPEAKS.ENDED", "AGREE.SPEAKER"])
+
+
+@pytest.mark.parametrize("is_bound_by_thief", [False, True])
+def test_a_principal_whose_place_was_taken_has_no_voice_when_its_key_signs_messages(is_bound_by_thief):
+    """A thief with the long-term key signs with it as with a client key, and may bind it to a name of his own."""
+    log = agreed(P)
+    log.send(bind(0, 0), KEYS[0])
+    log.send(successor(0, 1), KEYS[0])
+    if is_bound_by_thief:
+        issued = SpeaksBinding.issue(PRINCIPALS[2], PRINCIPALS[0], stream_id=STREAM, not_before=0, not_after=87_000)
+        log.send(Draft(body=issued.to_bytes(), schema=SPEAKS_SCHEMA), KEYS[3])
+    decide(log, P, PRINCIPALS[0])
+    assert (decisions(log), reasons(log)) == ({}, ["SPEAKS.ENDED"])
 
 
 def test_the_successor_ends_bindings_of_the_old_key():

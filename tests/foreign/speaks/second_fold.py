@@ -67,6 +67,8 @@ class Reader:
     def speaks_for(self, event):
         """The set of names and None, or an empty set and the code."""
         key = event["client_id"]
+        if any(earlier["old"] == key for earlier in self.nexts):
+            return set(), "SPEAKS.ENDED"
         if (place := self.binding(key)) is None:
             return {key}, None
         number, body = place

@@ -70,8 +70,11 @@ class KnownKeys:
         self._session, self._more = session, more or {}
 
     def meanings(self, key: bytes) -> Sequence[Meaning]:
-        """Return all that a key is known as. A client key that two contacts claim has two meanings."""
-        return self._by_key.get(key, ())
+        """Return all that a key is known as. A client key that two contacts claim has two meanings.
+
+        A card proves its identity and no other key: what it only claims counts for no key of a known identity.
+        """
+        return self._by_key.get(key) or self._claimed.get(key) or ()
 
     def name(self, key: bytes) -> str | None:
         """Return the one name that a key has, or None."""
@@ -112,25 +115,31 @@ class KnownKeys:
         from veen.overlays.operations.common import account_id_of
 
         by_key: dict[bytes, list[Meaning]] = {}
-
-        def add(key: bytes, name: str, kind: str) -> None:
-            meanings = by_key.setdefault(key, [])
-            if (meaning := Meaning(name, kind)) not in meanings:
-                meanings.append(meaning)
-
         own = self._own_card
-        add(own.client_id, ME, "client key")
-        add(own.dh_pk, ME, "seal key")
-        for contact in self._contacts:
-            add(contact.card.dh_pk, contact.name, "seal key")
-            for client_id in contact.client_ids:
-                add(client_id, contact.name, "client key")
+        _add(by_key, own.client_id, ME, "client key")
+        _add(by_key, own.dh_pk, ME, "seal key")
         realm = realm_id_of("default")
         for name, principal in self.principals():
-            add(principal, name, "identity")
-            add(account_id_of(principal), name, "account")
-            add(ctx_id_of(principal, realm), name, "account in the realm default")
+            _add(by_key, principal, name, "identity")
+            _add(by_key, account_id_of(principal), name, "account")
+            _add(by_key, ctx_id_of(principal, realm), name, "account in the realm default")
         return by_key
+
+    @cached_property
+    def _claimed(self) -> dict[bytes, list[Meaning]]:
+        """What cards of contacts claim: their client keys and seal keys did not sign them."""
+        by_key: dict[bytes, list[Meaning]] = {}
+        for contact in self._contacts:
+            _add(by_key, contact.card.dh_pk, contact.name, "seal key")
+            for client_id in contact.client_ids:
+                _add(by_key, client_id, contact.name, "client key")
+        return by_key
+
+
+def _add(by_key: dict[bytes, list[Meaning]], key: bytes, name: str, kind: str) -> None:
+    meanings = by_key.setdefault(key, [])
+    if (meaning := Meaning(name, kind)) not in meanings:
+        meanings.append(meaning)
 
 
 def cells(session: CliSession, more: Mapping[bytes, str] | None = None) -> Callable[[Any], Any]:

@@ -163,7 +163,9 @@ def who(output: Output, session: CliSession, key: str, stream: str | None) -> No
     from veen.cli.shared.identities import KnownKeys
 
     data = hex32(key)
-    meanings = KnownKeys(session).meanings(data) or _keys_of_mine(session, data) or _proven(session, stream, data)
+    meanings = (
+        _proven(session, stream, data) or KnownKeys(session).meanings(data) or _keys_of_mine(session, data)
+    )  # what a log proves comes before what a card claims
     rows = [meaning._asdict() for meaning in meanings]
     output.result(
         {"key": data.hex(), "known": bool(rows), "meanings": rows}, lambda: output.table(("name", "kind"), meanings)

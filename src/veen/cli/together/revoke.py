@@ -9,7 +9,7 @@ from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
-from veen.cli.shared.people import card_of
+from veen.cli.shared.people import card_of, contact_store
 from veen.cli.shared.values import SPAN
 
 if TYPE_CHECKING:
@@ -48,7 +48,10 @@ def writer(output: Output, session: CliSession, name: str, ttl: int | None) -> N
 
     card, contact = card_of(session, name)
     client, now = session.client(), int(time.time())
-    client_ids = {card.client_id} if contact is None else set(contact.client_ids)
+    claimed = {card.client_id} if contact is None else set(contact.client_ids)
+    # A card can name a key of somebody else: what others are known by is not revoked with it.
+    others = _keys_of_others(session, card.id_sign_pk)
+    client_ids = claimed - others
     with output.progress("looking for client keys that were announced in streams"):
         client_ids |= client.run(lambda client: _announced_keys(client, card.id_sign_pk))
     tokens = () if contact is None else contact.tokens
@@ -75,15 +78,28 @@ def writer(output: Output, session: CliSession, name: str, ttl: int | None) -> N
     data: dict[str, Any] = {
         "name": name,
         "client_keys": len(client_ids),
+        "client_ids": sorted(key.hex() for key in client_ids),
         "tokens": len(tokens),
         "records": [record.seq for record in records],
         "capability_gating": gated,
     }
     output.result(data)
+    for key in sorted(claimed & others):
+        output.note(f"the card names {key.hex()}, which is known as somebody else's: it was not revoked")
     if not gated:
         output.note("this hub asks nobody for a token: with a new client key anyone can write again")
     if not tokens and gated:
         output.note("no token that you issued is known here; `veen cap status` of the issuer lists others")
+
+
+def _keys_of_others(session: CliSession, id_sign_pk: bytes) -> set[bytes]:
+    """Return the keys of the identity in use and of all contacts but one."""
+    identity = session.keystore.identity
+    keys = {identity.id_sign_pk, *(key.client_id for key in identity.client_keys)}
+    for contact in contact_store(session).load().contacts:
+        if contact.id_sign_pk != id_sign_pk:
+            keys |= {contact.id_sign_pk, *contact.client_ids}
+    return keys - {id_sign_pk} if identity.id_sign_pk != id_sign_pk else keys
 
 
 async def _announced_keys(client: "Client", id_sign_pk: bytes) -> set[bytes]:

@@ -8,7 +8,8 @@ for an event of client key X:
 2. A binding is ended by its principal, alone or together with all the principal's bindings before the end.
 3. Without B(X), X speaks for itself. After the end, or where ts* lies outside of the time of the binding, X speaks for
    nobody. Otherwise X speaks for itself, its principal P, every key that P ever bound, and the accounts of P in the
-   realms that the reader names; also for the principals whose place P took (`veen.principal.next.v1`).
+   realms that the reader names; also for the principals whose place P took (`veen.principal.next.v1`). A key whose
+   place was taken speaks for nobody, bound or not, when it signs messages itself.
 4. A field that names an identity counts if the sender speaks for it.
 5. What a fold stores of a sender is one name: P if X is bound, else X.
 
@@ -256,6 +257,9 @@ class Speaking(Ordered[K, R, V]):
         if state.get(ANY_BINDING) is None:
             return voice_of_key(client_id, configured)
         stream_id = event.stream_id
+        if (successor := principal_of(state, stream_id, client_id).successor) is not None:
+            # Whoever has the key of a principal can sign messages with it, too: with its place it loses its voice.
+            raise Violation("SPEAKS.ENDED", f"{successor.hex()} took the place of {client_id.hex()}")
         bound = state.get(("speaks", stream_id + client_id))
         if bound is None:
             return voice_of_key(client_id, configured)
