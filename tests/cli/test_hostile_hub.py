@@ -209,6 +209,7 @@ OFFLINE = {
     "audit copy",  # asks only for a copy that is there: tests/cli/test_audit_beside_hub.py
     "keys bind",  # asks no hub: it writes down the pinned one
     "id gateway serve",  # asks its provider before it asks the hub: tests/products/idgateway
+    "id stolen",  # goes on with the next hub, and says which did not answer: tests/cli/test_theft_command.py
     "context add",  # asks for a key on a terminal only: below
     *("pending send", "pending drop"),  # ask nothing while no message waits: tests/cli/test_pending.py
     "recorder agent",  # waits for its hub, whatever that answers: tests/products/recorder/test_agent.py
