@@ -51,6 +51,8 @@ def test_what_is_open_is_explained_and_what_is_explained_is_open(shown):
 def tool():
     path = DOCS.parent / "tools" / "compliance.py"
     spec = importlib.util.spec_from_file_location("compliance_tool", path)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

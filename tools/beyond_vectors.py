@@ -30,7 +30,8 @@ from veen.client.identity import bech32
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.contacts import Contact, ContactBook
 from veen.client.identity.keyring import Keyring, StreamKeys
-from veen.client.identity.keystore import Kdf, Keystore, SealedKeystore
+from veen.client.identity.keystore import Keystore, SealedKeystore
+from veen.client.identity.passphrases import Kdf
 from veen.client.identity.prekey import PrekeySecret
 from veen.client.identity.secrets import Secrets, _Stored
 from veen.client.invites import Invitation, SealedInvite

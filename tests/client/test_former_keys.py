@@ -94,6 +94,7 @@ def test_a_hand_over_to_a_former_card_is_opened():
     record = HandOver.issue(OWNER.id_sign, FIRST, [BOB.card()], number=1)
     entry = event(record, WRAP_SCHEMA)
     record_read = record_of(START, entry)
+    assert record_read is not None
     ring = Keyring().with_keys(FIRST.for_writers())
     state = apply(START, entry, record_read)
     assert learn(ring, state, record_read, LATER).for_stream(FIRST.stream_id).can_read

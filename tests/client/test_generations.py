@@ -309,9 +309,9 @@ def test_a_binding_proves_who_an_author_is_whoever_sent_it():
     """D-179: both keys signed; the proof that came first counts, be it a card or a binding."""
     key = BOB.client_key.key
     assert folded(START, bound(BOB, key, sender=MALLORY)).author(BOB.client_id) == BOB.id_sign_pk
-    carded = folded(START, event(AuthorCard(card=BOB.card()), records.CARD_SCHEMA, author=BOB))
+    carded = folded(START, event(AuthorCard(card=BOB.card()), CARD_SCHEMA, author=BOB))
     assert folded(carded, bound(MALLORY, key)).author(BOB.client_id) == BOB.id_sign_pk
-    proved = folded(START, bound(BOB, key), event(AuthorCard(card=BOB.card()), records.CARD_SCHEMA, author=BOB, seq=2))
+    proved = folded(START, bound(BOB, key), event(AuthorCard(card=BOB.card()), CARD_SCHEMA, author=BOB, seq=2))
     assert [row.client_id for row in proved.authors] == [BOB.client_id]
 
 

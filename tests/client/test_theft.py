@@ -143,10 +143,11 @@ class Lossy(InProcess):
             return await super().call(operation, *args, **options)
         self._submits += 1
         is_lost = self._first <= self._submits <= self._last
-        if not is_lost or self._arrives:
-            answer = await super().call(operation, *args, **options)
-        if is_lost:
+        if is_lost and not self._arrives:
             raise Unreachable("lost on its way")
+        answer = await super().call(operation, *args, **options)
+        if is_lost:
+            raise Unreachable("lost on its way back")
         return answer
 
 

@@ -35,7 +35,8 @@ from veen.hub.api.access import Access
 from veen.hub.api.tooling import DerivedCount
 from veen.storage.control_state import ControlFold
 from veen.storage.maintenance.rebuild import rebuild_index
-from veen.verify.audit.run import AuditOptions, audit
+from veen.verify.audit.context import AuditOptions
+from veen.verify.audit.run import audit
 from veen.verify.directory import verify_data
 
 PRINCIPAL, PHONE, LAPTOP = (SigningKey(bytes([number]) * 32) for number in (21, 22, 23))

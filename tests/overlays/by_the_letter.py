@@ -5,6 +5,7 @@ hash of), stream, body, stream_seq, bridge (whether a registered bridge sent it)
 """
 
 from hashlib import sha256
+from typing import Any
 
 
 def hash_of(tag, data):
@@ -126,7 +127,8 @@ class Wallets:
 
 def last_writers(messages):
     """The winners of profiles and handles: the maximum of (updated_at or ts, stream_seq), by what they are about."""
-    winners = {}
+    winners: dict[tuple[Any, ...], Any] = {}
+    key: tuple[Any, ...]
     for message in messages:
         e, kind = message["body"], message["schema"]
         if kind == "id.ctx.profile.v1":

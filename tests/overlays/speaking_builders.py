@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cache
 from random import Random
+from typing import Any
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H, Ht
@@ -211,6 +212,7 @@ def statement(kind, *arguments):
     from veen.core.objects.card import Card, CardRecord
     from veen.core.objects.speaking import PrincipalNext, SpeaksBinding, SpeaksEnd
 
+    body: Any
     if kind == "bind":
         principal, key, stream_id, not_before, not_after, forged = arguments
         body = SpeaksBinding.issue(

@@ -378,7 +378,7 @@ def test_answers_of_strangers_and_silence_are_not_taken(monkeypatch):
 
         async def lie():
             async for entry in fabric.link("mallory").follow("questions", from_seq=1):
-                if entry.event.hdr.schema == QUERY.id:
+                if entry.event is not None and entry.event.hdr.schema == QUERY.id:
                     lying = DiscoveryResult(ok=True, results=[{"name": "evil"}], more=False)
                     await fabric.append(RESULT.draft(lying, parent_id=entry.event.msg_id), "questions", "mallory")
 

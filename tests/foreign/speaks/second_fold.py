@@ -6,6 +6,7 @@ slow and short, and it is right or wrong for other reasons than `veen.overlays.f
 
 from functools import cache
 from hashlib import sha256
+from typing import Any
 
 import cbor2
 from nacl.exceptions import BadSignatureError
@@ -57,7 +58,7 @@ class Reader:
 
     def forebears(self, principal):
         """The principals whose place this one took, directly or through others."""
-        names = set()
+        names: set[bytes] = set()
         while True:
             more = {body["old"] for body in self.nexts if body["new"] == principal or body["new"] in names} - names
             if not more:
@@ -152,7 +153,10 @@ class Reader:
 
 def fold_agreements(events, realms=()):
     """Definitions, decisions and codes of the events of one or more streams, as `AgreementFold` should have them."""
-    readers, definitions, decisions, codes = {}, {}, {}, []
+    readers: dict[bytes, Reader] = {}
+    definitions: dict[Any, Any] = {}
+    decisions: dict[Any, Any] = {}
+    codes: list[tuple[bytes, int, str]] = []
     for event in events:
         reader = readers.setdefault(event["stream_id"], Reader(event["stream_id"], realms))
         try:

@@ -226,6 +226,7 @@ def test_the_command_serves_a_login_that_stands_in_the_log(tmp_path, idp):
         assert plain["code"] == "E.LOCAL.PLAIN_HTTP"
         command = [sys.executable, "-m", "veen", *map(str, words), "--json"]
         process = subprocess.Popen(command, env={**os.environ, **login.env}, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
         try:
             url = next(part for part in process.stderr.readline().split('"') if part.startswith("http://127.0.0.1:"))
             with httpx2.Client() as browser:

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,14 @@ def test_what_no_grant_gives_is_refused():
     assert refusal(issuer(), BOB) == "ISSUE.DENIED"
     assert refusal(issuer(), streams=[CALLS, OTHER]) == "ISSUE.DENIED"
     assert refusal(issuer(), subject_pk=BOB) == "ISSUE.SUBJECT"
-    for args in ({"streams": []}, {"subject_pk": b"short"}, {"ttl": 0}, {"ttl": "1h"}, {"more": 1}):
+    wrong: tuple[dict[str, Any], ...] = (
+        {"streams": []},
+        {"subject_pk": b"short"},
+        {"ttl": 0},
+        {"ttl": "1h"},
+        {"more": 1},
+    )
+    for args in wrong:
         assert refusal(issuer(), **args) == "ISSUE.REQUEST"
 
 

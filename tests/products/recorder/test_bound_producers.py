@@ -1,6 +1,6 @@
 """Producers whose client keys are bound to principals, instead of naming their successors (D-179, SDR0)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.overlays.speaking_builders import KEYS, PRINCIPALS, STREAM, KeyLog, bind, end
 
@@ -23,7 +23,7 @@ class Read(NamedTuple):
 
 
 def recorded(log, key, **where):
-    fields = {"subject_id": "s", "event_type": "tick", "event_time": 1, "origin": "o"}
+    fields: dict[str, Any] = {"subject_id": "s", "event_type": "tick", "event_time": 1, "origin": "o"}
     return log.send(sdr.event(principal_id=key.public, **fields), key, **where)
 
 
@@ -34,7 +34,8 @@ def findings(log, *, producers, withdrawn=None):
     )
     judge = _Judge(History(((0, configuration),), ()), False)
     for event in log.all():
-        judge.entry("record/app/web", STREAM, Read(event, event.stream_seq))
+        entry: Any = Read(event, event.stream_seq)
+        judge.entry("record/app/web", STREAM, entry)
     return [(finding.code, finding.seq) for finding in judge.findings]
 
 
