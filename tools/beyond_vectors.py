@@ -33,7 +33,8 @@ from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.identity.keystore import Keystore, SealedKeystore
 from veen.client.identity.passphrases import Kdf
 from veen.client.identity.prekey import PrekeySecret
-from veen.client.identity.secrets import Secrets, _Stored
+from veen.client.identity.recovery import RecoverySlot
+from veen.client.identity.secrets import Secrets, _Stored, _StoredFormer
 from veen.client.invites import Invitation, SealedInvite
 from veen.client.portable.portability import HubRecord, export_set
 from veen.client.portable.set_files import Listed, Manifest
@@ -483,6 +484,8 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         ("prekey_secret", stored.prekeys[0]),
         ("secrets", stored),
         ("keystore", SealedKeystore.from_bytes(_keystore(secrets).file_bytes())),
+        ("recovery_slot", RecoverySlot.for_key(bytes(range(32)), bytes(16), _draws())[0]),
+        ("former_keys", _StoredFormer(id_sign=bytes(range(32)), dh_sk=DH_SK, generation=3, replaced_at=NOW)),
         *_shared_keys(token),
         ("version_request", VersionRequest()),
         ("label_request", LabelRequest(label=label)),

@@ -148,6 +148,11 @@ MEANINGS: Final = {
     "secrets": (
         "What a keystore seals: seeds of Ed25519 keys, X25519 secrets, and the keyring, newest key of a stream first."
     ),
+    "recovery slot": (
+        "A further way to open a keystore: `box` is its root key, sealed by HPKE to `pk`; the salt of the keystore is"
+        " associated data. Part of keystore.enc."
+    ),
+    "former keys": "Long-term keys of an identity that were replaced, and the last generation of its client keys then.",
     "client key": "A client key of the identity, in use or retired. Part of secrets.",
     "prekey secret": "A prekey with its secret half. Part of secrets.",
     "request": "A request that says nothing but the version.",

@@ -44,10 +44,12 @@ class FileCache:
     """
 
     def __init__(
-        self, fs: Fs, capacity: int | None = None, *, most_held: int = MOST_HELD, has_whole_disk: bool = False
+        self, fs: Fs, capacity: int | None = None, *, most_held: int | None = None, has_whole_disk: bool = False
     ) -> None:
-        """Without a `capacity`, as many as the process can afford."""
+        """Without a `capacity` and `most_held`, as many as the process can afford."""
         self._fs = fs
+        if most_held is None:  # as many again may be on their way to the disk
+            most_held = min(MOST_HELD, max(max_open_files() // 4, 12))
         capacity = max_open_files() if capacity is None else capacity
         self._open: Lru[str, OpenFile] = Lru(capacity, leave=self._leave)
         self._most_held, self._has_whole_disk = most_held, has_whole_disk
