@@ -22,7 +22,7 @@ class Issuer(Person):
     def __init__(self, root):
         Cli.__init__(self, root)
         self.me = self.keygen("alice")
-        self.principal, self.card = self.me["id_sign_pk"], self.me["card"]
+        self.client_id, self.principal, self.card = self.me["client_id"], self.me["id_sign_pk"], self.me["card"]
 
 
 @pytest.fixture(scope="module")

@@ -38,15 +38,18 @@ class ClusterForbidden(ClusterFailed):
     """The account of the context lacks a right."""
 
     hint = (
-        "An administrator runs `veen kube apply --cluster` once; after it ServiceAccount veen-system/veen-operator may "
-        "do everything else. `kubectl --context CONTEXT auth whoami` says who you are."
+        "An administrator runs `veen kube apply --cluster --kube-context ADMIN` once; after it ServiceAccount "
+        "veen-system/veen-operator may do everything else. `kubectl --context CONTEXT auth whoami` says who you are."
     )
 
 
 class ClusterConflict(ClusterFailed):
     """Another manager has set fields that universe.toml sets as well."""
 
-    hint = "`veen kube diff --force-conflicts` shows what differs; the same command with --force-conflicts takes it."
+    hint = (
+        "`veen kube diff --force-conflicts --kube-context CONTEXT` shows what differs; the same command with "
+        "--force-conflicts takes it."
+    )
 
 
 class ClusterTimeout(ClusterFailed):
