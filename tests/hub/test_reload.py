@@ -107,6 +107,7 @@ OTHER = {
     "admission.capability_gating": ("true", policy("capability_gating")),
     "admission.stream_scope": ("enforced", None),
     "admission.trusted_issuers": (w.ISSUER.public.hex(), lambda hub: hub.sequencer.policy.trusts(TOKEN)),
+    "admission.principal_grants": ("false", lambda hub: not hub.sequencer.policy.principal_grants),
     "admission.token_files": ("{dir}/cap", lambda hub: TOKEN.auth_ref() in hub.sequencer.policy.preloaded),
     "admission.streams": ("more", lambda hub: stream_id_of("more") in hub.resolver._streams),
     "admission.denied_clients": (w.BOB.public.hex(), policy("denied_clients")),
