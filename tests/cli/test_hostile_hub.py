@@ -220,7 +220,7 @@ OFFLINE = {
         "selftest recorder",
     ),  # bring hubs and people of their own
     "vesn mirror",  # asks only with a set that verified: tests/cli/test_vesn.py
-    *("anchor publish", "bridge anchor"),  # read by verified clients first: tests/cli/test_anchor.py
+    *("anchor publish", "hub anchor", "bridge anchor"),  # read by verified clients first: tests/cli/test_anchor.py
     *("selftest authority", "selftest core"),  # meet liars of their own: tests/selftest/test_probes.py
     *("mirror attest", "mirror copy", "mirror verify"),  # talk to two hubs: tests/products/federation
     *("policy assign", "policy drop", "policy push", "policy revoke", "policy run", "policy show", "revoke publish"),
