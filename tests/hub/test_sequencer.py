@@ -4,6 +4,7 @@ import asyncio
 import errno
 import sys
 import threading
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -18,9 +19,11 @@ from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.control import LimitsSet, StreamRegister
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr
-from veen.fs.errors import NoSpaceError
+from veen.fs.errors import NoSpaceError, StorageError
 from veen.fs.local import OsFs
 from veen.hub.admission.decide import Refuse
+from veen.hub.api.calls import ApiContext
+from veen.hub.api.reply import ApiError
 from veen.hub.process.observe import NullObserver
 from veen.hub.sequencer.clock import HubClock
 from veen.hub.sequencer.sequencer import NotDurable, Overloaded, Sequencer, Stopped
@@ -74,6 +77,10 @@ class Checked(Sequencer):
         super().resume(**options)
         self.check("resume")
 
+    def _recovered(self, *args):
+        super()._recovered(*args)
+        self.check("_recovered")
+
     def check(self, step):
         """What the docstring of Sequencer rules out."""
         groups = [group for group in (self._open, self._writing) if group is not None]
@@ -89,6 +96,7 @@ class Checked(Sequencer):
             "neither reopening nor settled": not self._reopening and not self._settled.is_set(),
             "reopening and an open group": self._reopening and len(self._open) > 0,
             "stopped and reopening": self._stopped is not None and self._reopening,
+            "recovering and not reopening": self.is_recovering and not self._reopening and self._stopped is None,
             "stopped and not idle": self._stopped is not None and not self._idle.is_set(),
         }
         FAULTS.extend(f"{step}: {fault}" for fault, holds in is_wrong.items() if holds)
@@ -280,11 +288,64 @@ def test_a_full_disk_answers_nothing_and_goes_on_when_there_is_room():
         fs.fault = Fault(fs.operations + 1, "error", errno.ENOSPC)
         with pytest.raises(NotDurable):
             await line.submit(message(2))
+        await line.settled()
         receipt = Receipt.from_bytes(await line.submit(message(2)))
         assert receipt.stream_seq == 2
         await line.close()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("end", ["close", "abort", "damage", None])
+def test_the_event_loop_goes_on_while_the_store_is_opened_anew(end):
+    """Reading the journal takes seconds. What stops the hub meanwhile leaves the rest to recovery."""
+    fs = MemFs()
+    go, loop_thread = threading.Event(), threading.get_ident()
+    failures: list[BaseException] = []
+    opened: list[Store] = []
+
+    def reopen():
+        assert threading.get_ident() != loop_thread
+        assert go.wait(20)
+        if end == "damage":
+            raise StorageError("damaged")
+        opened.append(open_store(fs))
+        return opened[-1]
+
+    async def scenario():
+        line = sequencer(open_store(fs), failed=failures.append, reopen=reopen)
+        context = ApiContext(SimpleNamespace(sequencer=line))
+        fs.fault = Fault(fs.operations + 1, "error", errno.ENOSPC)
+        with pytest.raises(NotDurable):
+            await line.submit(message(1))
+        assert line.is_recovering
+        line.resume()  # housekeeping tries again; one attempt runs already
+        with pytest.raises(Overloaded, match="disk is full"):
+            line.submit(message(1))
+        with pytest.raises(ApiError, match="reading its journal again") as refused:
+            _ = context.store
+        assert refused.value.status == 503
+        assert context.limits.max_msg_bytes
+        if end in ("close", "abort"):
+            ending = asyncio.create_task(getattr(line, end)())
+            await asyncio.sleep(0)
+            go.set()
+            await ending
+        elif end == "damage":
+            go.set()
+            await eventually(lambda: failures)
+            assert str(failures[0]) == "damaged"
+            await line.close()
+        else:
+            go.set()
+            await line.settled()
+            assert context.store is line.store is opened[0]
+            assert Receipt.from_bytes(await line.submit(message(1))).stream_seq == 1
+            await line.close()
+
+    run(scenario())
+    assert len(opened) == (end != "damage")
+    open_store(fs).close()  # whichever store is open at the end lets go of the directory
 
 
 def test_a_full_disk_without_a_way_back_stops_the_hub():
@@ -415,6 +476,7 @@ def test_a_disk_that_is_full_from_any_operation_on_loses_nothing_and_ends_nothin
                     refused += 1
                     line.resume()
                     await asyncio.sleep(0)
+                    await eventually(lambda: not line.is_recovering)
                     continue
                 if isinstance(answer, bytes):
                     receipts[seq] = answer
@@ -630,6 +692,7 @@ def test_a_copy_of_a_message_that_never_became_durable_is_not_called_a_duplicate
         for answer in (first, copy):
             with pytest.raises(NotDurable):
                 await answer
+        await line.settled()
         assert Receipt.from_bytes(await line.submit(message(2))).stream_seq == 2
         assert line.depth == 0
         await line.close()

@@ -90,7 +90,7 @@ class About:
             stream_scope=policy.stream_scope,
             capability_gating=policy.capability_gating,
             pow_difficulty=policy.pow_difficulty,
-            limits={**self._context.store.state.limits.to_json(), **policy.key_bounds()},
+            limits={**self._context.limits.to_json(), **policy.key_bounds()},
             server_version=services.server_version,
         )
         return self._ok(status, call)

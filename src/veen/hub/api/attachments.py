@@ -135,7 +135,7 @@ class AttachmentOperations:
             return self._refused(cap, call)
         if cap is not None and entry is not None and entry.client_id != cap.token.subject_pk:
             return self._refused(Refuse(Refusal.AUTH_REF, {"field": "client_id"}), call)
-        limits, policy = self._context.store.state.limits, self._services.attachment_policy
+        limits, policy = self._context.limits, self._services.attachment_policy
         maximum = limits.max_attachment_bytes + TAG_BYTES
         if len(call.body) > maximum:
             detail = {"actual": len(call.body), "max_allowed": maximum}

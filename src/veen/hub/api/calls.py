@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 from veen.core import cbor
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import ApiCode, FormatError, VersionError
-from veen.core.limits import MAX_CAP_STREAMS
+from veen.core.limits import MAX_CAP_STREAMS, Limits
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.evidence import Equivocation
@@ -160,7 +160,16 @@ class ApiContext:
 
     @property
     def store(self) -> Store:
-        return self.services.sequencer.store  # asked for each time: the sequencer may reopen it
+        """The store, for this step only: the sequencer may open it anew. ApiError (503) while it does."""
+        sequencer = self.services.sequencer
+        if sequencer.is_recovering:
+            raise ApiError.unavailable("the hub is reading its journal again, because its disk was full")
+        return sequencer.store
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in force, which are in memory: also while the store is opened anew."""
+        return self.services.sequencer.store.state.limits
 
     async def journal(
         self, make: Callable[[int], Wire | None], request_id: bytes | None = None

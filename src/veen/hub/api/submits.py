@@ -135,7 +135,7 @@ class Submits:
 
     def oversized(self, size: int, form: Form) -> Reply:
         """A submit that the transport refused to read."""
-        maximum = self._context.store.state.limits.max_msg_bytes
+        maximum = self._context.limits.max_msg_bytes
         refuse = Refuse(Refusal.SIZE_PREFILTER, {"actual": size, "max_allowed": maximum})
         return self._replies.refused(self._count(refuse, 0), form)
 
@@ -146,7 +146,7 @@ class Submits:
         proof that has paid for a request before. The mark of the proof that was taken, if any is asked for."""
         if (reason := self._services.not_admitting) is not None:
             raise Overloaded(reason)
-        maximum = self._context.store.state.limits.max_msg_bytes
+        maximum = self._context.limits.max_msg_bytes
         if msg_bytes > maximum:
             raise _Prefiltered(Refusal.SIZE_PREFILTER, {"actual": msg_bytes, "max_allowed": maximum})
         if principal.denied:

@@ -116,21 +116,13 @@ class Tails:
         clock = asyncio.get_running_loop().time
         end = clock() + self._max_age_sec if self._max_age_sec else math.inf
         while not self._closed and (left := end - clock()) > 0:
-            try:  # before every page: whoever lost the right to read gets nothing more
-                self._context.check_role(Role.READ, principal)
-            except ApiError as exc:
-                yield _failure(exc)
-                return
-            files = self._context.store.files(label)
-            if files is None or files.size < first:
-                try:
+            try:
+                self._context.check_role(Role.READ, principal)  # whoever lost the right to read gets no further page
+                files = self._context.store.files(label)
+                if files is None or files.size < first:
                     if not await self._wait(label, min(self._heartbeat_sec, left)):
                         yield b":\n\n"
-                except ApiError as exc:
-                    yield _failure(exc)
-                    return
-                continue
-            try:
+                    continue
                 async with open_page(
                     self._context, files, first, files.size, _EVENT_PAGE, max_bytes=_EVENT_BYTES
                 ) as page:

@@ -326,7 +326,7 @@ class Tooling:
         A label that does not exist and a label without entries of this client have the same answer.
         """
         request = self._context.read(call, ClientCursorRequest)
-        hub_ts, skew = self._services.sequencer.now(), self._context.store.state.limits.max_epoch_skew_sec
+        hub_ts, skew = self._services.sequencer.now(), self._context.limits.max_epoch_skew_sec
         if abs(request.ts - hub_ts) > skew:  # before the signature: a comparison costs nothing
             detail = {"expected": f"{max(hub_ts - skew, 0)}..{hub_ts + skew}", "actual": request.ts}
             raise bad_request("the request was not made now: compare the clocks", "ts", **detail)

@@ -411,7 +411,7 @@ class Connection(asyncio.Protocol):
     # --- callbacks of the reader -------------------------------------------------------------------------
 
     def limits(self) -> Limits:
-        return self.server.api.context.store.state.limits
+        return self.server.api.context.limits
 
     def screen(self, request: Request) -> None:
         check_site(request.method, request.headers, loopback_only=self.server.settings.loopback_only)

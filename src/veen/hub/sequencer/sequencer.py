@@ -189,7 +189,10 @@ class Sequencer:
         - `_unretired` is set: `_retired` is clear, `_full` is set, `_closing` is not.
         - `_reopening`: what was decided is ahead of the journal, so nothing is sequenced and `_settled` is clear, until
           the store is opened anew. `_unretired` is None: the journal has what it would have saved.
-        - `_stopped` is set by a failure, and never cleared: `_settled` and `_idle` are set; nothing is taken in.
+        - `is_recovering`: `_reopening` or `_stopped` is set, and the keeper thread opens the store anew. It writes the
+          files that `store` reads, so nobody reads through `store` meanwhile.
+        - `_stopped` is set by a failure, and never cleared: `_settled` and `_idle` are set, `_reopening` is not;
+          nothing is taken in.
         - `depth` counts the jobs in `_verifying`, `_open` and `_writing`, answers and refusals alike.
     """
 
@@ -247,6 +250,7 @@ class Sequencer:
         self._unretired: Retirement | None = None  # waits for `resume`
         self._full = False  # the last retirement met a full disk
         self._reopening = False  # a write met a full disk: `resume` opens the store anew
+        self.is_recovering = False  # the keeper thread is doing so
         self._settled = asyncio.Event()  # not `_reopening`
         self._settled.set()
         self._closing = False  # `close` has begun
@@ -763,11 +767,14 @@ class Sequencer:
         self._stop(error)
 
     def _stop(self, error: BaseException) -> None:
-        self._stopped = error
-        self._settled.set()
-        self._idle.set()
+        self._take_nothing_in(error)
         if self._failed is not None:
             self._failed(error)
+
+    def _take_nothing_in(self, error: BaseException) -> None:
+        self._stopped, self._reopening = error, False
+        self._settled.set()
+        self._idle.set()
 
     @property
     def no_space(self) -> str | None:
@@ -781,21 +788,34 @@ class Sequencer:
         if self._unretired is not None:
             retirement, self._unretired = self._unretired, None
             self._keeper_tasks.put(lambda: self._persist(retirement))
-        elif self._reopening and reopen and self._retired.is_set() and self._writing is None:
-            assert self._reopen is not None  # noqa: S101 - or it would not be waiting for it
-            try:
-                store = self._reopen()  # back to the last durable point
-            except Exception as exc:
-                self._commit()
-                if not is_disk_full(exc):
-                    self._reopening = False
-                    self._stop(exc)
-                return
+        elif self._reopening and reopen and self._retired.is_set() and self._writing is None and not self.is_recovering:
+            self.is_recovering = True
+            self._keeper_tasks.put(self._recover)
+
+    def _recover(self) -> None:
+        """Open the store anew, in the keeper thread: reading the journal may take seconds."""
+        assert self._reopen is not None  # noqa: S101 - or nothing would be waiting for it
+        opened: Store | BaseException
+        try:
+            opened = self._reopen()  # back to the last durable point
+        except BaseException as exc:
+            opened = exc
+        self._loop.call_soon_threadsafe(self._recovered, opened)
+
+    def _recovered(self, opened: Store | BaseException) -> None:
+        self.is_recovering = False
+        if isinstance(opened, Store) and (self._stopped is not None or self._closing):
+            opened.abandon()
+        elif isinstance(opened, Store):
             self.store.abandon()
-            self.store, self._reopening = store, False
-            self._learn(store.learn_keys())
+            self.store, self._reopening = opened, False
+            self._learn(opened.learn_keys())
             self._settled.set()
             self._commit()
+        elif is_disk_full(opened):
+            self._commit()
+        elif self._stopped is None:
+            self._stop(opened)
 
     @property
     def is_stopped(self) -> bool:
@@ -858,8 +878,7 @@ class Sequencer:
 
     async def abort(self) -> None:
         """Stop at once and leave the directory to recovery; for tests, and for a hub that must not go on."""
-        self._stopped = self._stopped or Stopped()
-        self._idle.set()
+        self._take_nothing_in(self._stopped or Stopped())
         await self.close()
 
     async def close(self) -> None:

@@ -95,7 +95,7 @@ class CallDoor:
         return await (calling if writes else priority.measured(calling))
 
     def _oversized(self, route: Route, size: int) -> Reply | None:
-        maximum = route.max_body(self.api.context.store.state.limits, "cbor")
+        maximum = route.max_body(self.api.context.limits, "cbor")
         if size <= maximum:
             return None
         if route is SUBMIT:
@@ -105,7 +105,7 @@ class CallDoor:
 
     def max_request_bytes(self) -> int:
         """The largest body of any operation."""
-        limits = self.api.context.store.state.limits
+        limits = self.api.context.limits
         routes = (SUBMIT, SUBMIT_BATCH, _route(f"{_ATTACHMENT}{'0' * 64}", 1)[0])
         return max(route.max_body(limits, "cbor") for route in routes)
 

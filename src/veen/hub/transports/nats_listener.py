@@ -181,7 +181,7 @@ class NatsListener:
             credentials_file=self._config.credentials_file,
         )
         try:
-            wanted = self._door.api.context.store.state.limits.max_msg_bytes + MARGIN_BYTES
+            wanted = self._door.api.context.limits.max_msg_bytes + MARGIN_BYTES
             if link.max_payload < wanted:
                 raise _PayloadTooSmall(link.max_payload, wanted)
             bounds = {"pending_msgs_limit": _PENDING_MESSAGES, "pending_bytes_limit": _PENDING_BYTES}
