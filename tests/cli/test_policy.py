@@ -1,6 +1,7 @@
 """`veen policy` with two hubs: records in the log of one, enforced by both."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -83,6 +84,32 @@ def test_a_reader_of_the_revocation_stream_does_not_revoke_its_owner(world):
     named = admin.json("policy", "show", "--context", "a", "--emitter", bob.client_id)
     assert [hub["missing"] for hub in named["hubs"]] == [1]
     admin.run("policy", "show", "--context", "a", "--any-emitter", "--emitter", bob.client_id, code=Exit.USAGE)
+
+
+def test_an_emitter_is_an_identity_whatever_its_client_key_is(world, tmp_path):
+    """A rotation changes no right, and the end of a binding takes it from the key at its place in the stream."""
+    admin, bob, *_ = world
+    stream = admin.json("policy", "revoke", "client-id", "ab" * 32, "--make-keys", "--context", "a")["stream"]
+    bob.join(admin, stream)
+    admin.run("contacts", "add", "bob", bob.card)
+
+    def missing():
+        return [hub["missing"] for hub in admin.json("policy", "show", "--context", "a", "--emitter", "bob")["hubs"]]
+
+    for number, targets in enumerate(("cd" * 32, "ef" * 32), start=1):
+        bob.json("policy", "revoke", "client-id", targets, "--emitter", "me")
+        assert missing() == [number]
+        bob.run("id", "rotate")
+    thief = Person.__new__(Person)
+    thief.root, thief.env = tmp_path / "thief", {**bob.env, "VEEN_HOME": str(tmp_path / "thief")}
+    bob.json("policy", "revoke", "client-id", "01" * 32, "--emitter", "me")
+    shutil.copytree(bob.root, thief.root, dirs_exist_ok=True)
+    old = bob.json("id", "show")["client_id"]
+    bob.run("id", "rotate")
+    bob.run("id", "revoke-key", old, "--stream", stream)
+    refused = thief.json("policy", "revoke", "client-id", "23" * 32, "--emitter", "me", code=Exit.POLICY)
+    assert refused["code"] == "REALM.EMITTER"
+    assert missing() == [3]
 
 
 @pytest.mark.slow

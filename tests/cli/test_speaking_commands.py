@@ -1,6 +1,9 @@
 """`veen id bind`, `bindings`, `revoke-key` and `contacts who`; names of people in lists (D-179)."""
 
+import shutil
+
 import pytest
+from tests.cli.homes import Cli
 from tests.cli.overlay_people import world
 
 from veen.cli.shared.output import Exit
@@ -139,3 +142,28 @@ def test_a_name_that_nobody_has_is_refused(people):
     alice, _ = people
     refused = alice.json("op", "recovery", "request", STREAM, "carol", "bob", code=Exit.LOCAL)
     assert refused["code"] == "E.LOCAL.CONTACT"
+
+
+def test_a_key_shows_no_name_behind_the_end_of_its_binding(people, tmp_path):
+    """Whoever has a stolen key writes under its own name, and what its owner wrote before keeps the name."""
+    alice, bob = people
+    bob.run("send", STREAM, "before")
+    bob.run("id", "bind", STREAM)
+    old = bob.client_id
+    thief = Cli(tmp_path / "thief")
+    shutil.copytree(bob.root, thief.root, dirs_exist_ok=True)
+    bob.run("id", "rotate")
+    bob.run("send", STREAM, "next key")
+    bob.run("id", "revoke-key", old)
+    thief.run("send", STREAM, "after")
+    for person, name in ((alice, ("bob", "contact")), (bob, (bob.me["name"], "me"))):
+        entries = person.json("stream", STREAM)["entries"]
+        authors = {row["body"]: (row["author"], row["author_kind"], row["client_id"]) for row in entries}
+        assert authors["before"] == (*name, old)
+        assert authors["after"] == (None, "former", old)
+    assert "(former)" in alice.run("stream", STREAM).stdout
+    by_bob = [row["body"] for row in alice.json("stream", STREAM, "--author", "bob")["entries"]]
+    assert "before" in by_bob
+    assert "after" not in by_bob
+    (meaning,) = alice.json("contacts", "who", old, "--stream", STREAM)["meanings"]
+    assert meaning == {"name": "bob", "kind": "client key, proven in the stream"}

@@ -26,7 +26,7 @@ from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.crypto import x25519
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.card import CARD_SCHEMA
-from veen.core.objects.speaking import SPEAKS_SCHEMA, SpeaksBinding
+from veen.core.objects.speaking import SPEAKS_SCHEMA, AuthorKey, SpeaksBinding
 
 OWNER, BOB, CAROL, MALLORY = (identity(name) for name in ("owner", "bob", "carol", "mallory"))
 PEOPLE = (BOB, CAROL)
@@ -183,7 +183,7 @@ def test_author_cards_beyond_the_bound_are_left_out_and_the_state_can_be_kept():
     fold = KeyFold(FIRST.stream_id, OWNER.id_sign_pk)
     for number in range(fold_module.MAX_AUTHORS + 1):
         client_id = number.to_bytes(32, "big")
-        fold._add_author(client_id, client_id)
+        fold._add_author(AuthorKey(client_id=client_id, id_sign_pk=client_id))
     assert len(fold.authors) == fold_module.MAX_AUTHORS
     assert len(KeyState.from_bytes(fold.state().to_bytes()).authors) == fold_module.MAX_AUTHORS
 

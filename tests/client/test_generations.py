@@ -34,7 +34,14 @@ from veen.core.errors import OpenError, SignatureError
 from veen.core.event import Event
 from veen.core.objects.card import CARD_SCHEMA
 from veen.core.objects.payload_hdr import PayloadHdr
-from veen.core.objects.speaking import SPEAKS_SCHEMA, PrincipalNext, SpeaksBinding, SpeaksEnd
+from veen.core.objects.speaking import (
+    PRINCIPAL_NEXT_SCHEMA,
+    SPEAKS_END_SCHEMA,
+    SPEAKS_SCHEMA,
+    PrincipalNext,
+    SpeaksBinding,
+    SpeaksEnd,
+)
 from veen.core.schema_id import schema_id
 from veen.core.sealing.ciphertext import open_with_one
 
@@ -328,6 +335,60 @@ def test_a_forged_binding_names_no_author():
     item = bound(BOB, BOB.client_key.key)
     forged = replace(SpeaksBinding.from_bytes(item.body), principal_pk=MALLORY.id_sign_pk)
     assert not folded(START, replace(item, body=forged.to_bytes())).authors
+
+
+def ended(who, *, client_id=None, seq=5, at=None, author=None):
+    record = SpeaksEnd.issue(who.id_sign, stream_id=FIRST.stream_id, client_id=client_id, ended_at=at)
+    return event(record, SPEAKS_END_SCHEMA, seq=seq, author=author or who)
+
+
+def seqs_of(state, client_id, *, ts=NOW):
+    """Return the positions among 1 to 9 at which an entry of a key counts as its identity's."""
+    (row,) = (row for row in state.authors if row.client_id == client_id)
+    return [seq for seq in range(1, 10) if row.covers(ts, (0, seq))]
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+@pytest.mark.parametrize("proof", ["card", "binding"])
+def test_an_end_counts_from_its_place_on_for_a_card_as_for_a_binding(proof, by_name):
+    card = event(AuthorCard(card=BOB.card()), CARD_SCHEMA, author=BOB)
+    start = folded(START, card if proof == "card" else bound(BOB, BOB.client_key.key))
+    end = ended(BOB, client_id=BOB.client_id if by_name else None, author=CAROL)  # anybody may carry it
+    state = folded(start, end)
+    assert seqs_of(state, BOB.client_id) == [1, 2, 3, 4, 5]
+    assert folded(state, replace(end, stream_seq=8)) == state  # it counts once
+    assert KeyState.from_bytes(state.to_bytes()) == state
+    stranger = ended(MALLORY, client_id=BOB.client_id if by_name else None)
+    assert seqs_of(folded(start, stranger), BOB.client_id) == list(range(1, 10))
+
+
+def test_an_end_of_all_keys_that_is_repeated_ends_no_later_key():
+    late = BOB.rotated(NOW, random=seeded("late"))
+    end = ended(BOB, at=NOW)
+    state = folded(START, end, bound(BOB, late.client_key.key, seq=6), replace(end, stream_seq=7))
+    assert seqs_of(state, late.client_id) == list(range(1, 10))
+    again = folded(state, ended(BOB, at=NOW + 1, seq=8))
+    assert seqs_of(again, late.client_id) == list(range(1, 9))
+
+
+def test_a_key_that_was_ended_before_it_was_bound_is_nobodys_and_a_binding_counts_in_its_time():
+    key = BOB.client_key.key
+    assert not seqs_of(folded(START, ended(BOB, client_id=BOB.client_id), bound(BOB, key, seq=6)), BOB.client_id)
+    state = folded(START, event(AuthorCard(card=BOB.card()), CARD_SCHEMA, author=BOB), bound(BOB, key, seq=2))
+    assert seqs_of(state, BOB.client_id, ts=NOW + 60)
+    assert not seqs_of(state, BOB.client_id, ts=NOW + 61)
+
+
+def test_a_principal_whose_place_was_taken_proves_no_further_key_and_its_successor_ends_its_keys():
+    late = BOB.rotated(NOW, random=seeded("late"))
+    following = PrincipalNext.issue(BOB.id_sign, CAROL.id_sign, stream_id=FIRST.stream_id)
+    state = folded(START, bound(BOB, BOB.client_key.key), event(following, PRINCIPAL_NEXT_SCHEMA, seq=2, author=BOB))
+    state = folded(state, bound(BOB, late.client_key.key, seq=3))
+    state = folded(state, event(AuthorCard(card=late.card()), CARD_SCHEMA, author=late, seq=4))
+    assert [row.client_id for row in state.authors] == [BOB.client_id]
+    assert seqs_of(folded(state, ended(CAROL, client_id=BOB.client_id)), BOB.client_id) == [1, 2, 3, 4, 5]
+    back = PrincipalNext.issue(CAROL.id_sign, BOB.id_sign, stream_id=FIRST.stream_id)
+    assert folded(state, event(back, PRINCIPAL_NEXT_SCHEMA, seq=5, author=CAROL)) == state
 
 
 def changed(old, new, number=1, seq=1):

@@ -15,7 +15,7 @@ from veen.core.schema_id import schema_id
 
 Body = Mapping[str, Any] | list[Any] | str | bytes
 Moment = datetime | str | int
-AuthorName = Callable[[bytes], str | None]
+AuthorName = Callable[[Entry], str | None]
 
 JSON_SCHEMA: Final = "veen.json.v1"  # a body that is one JSON value, in UTF-8
 
@@ -78,8 +78,8 @@ class StreamEntry:
 
     @property
     def author(self) -> str:
-        """The name of whose key signed it, where it is known here; else the key in hex."""
-        return self._name(self.client_id) or self.client_id.hex()
+        """The name of whose key signed it, where it is known here; else, or after the end of its binding, the key."""
+        return self._name(self.entry) or self.client_id.hex()
 
     @property
     def msg_id(self) -> bytes:

@@ -26,7 +26,7 @@ from veen.client.send.sealing import Attach, Draft
 from veen.client.send.writing import Outcome, Sent
 from veen.core.errors import ApiCode
 from veen.core.objects.captoken import CapToken
-from veen.core.objects.speaking import SPEAKING_SCHEMAS
+from veen.core.objects.speaking import SPEAKING_SCHEMAS, AuthorKey
 from veen.core.objects.tooling import StatusResponse
 from veen.overlays.framework.body import Draft as OverlayDraft
 from veen.overlays.framework.stream import fold_events
@@ -94,27 +94,26 @@ class AsyncHubConnection:
 
     # --- what streams use ------------------------------------------------------------------------------
 
-    def author_name(self, stream: str, client_id: bytes) -> str | None:
-        """Whose key it is, as far as it is known here: our own keys, those of our workers, and those of contacts."""
-        identity = self._connector.keystore.identity
-        if client_id == self._client.client_id:
-            return identity.name
+    def author_name(self, stream: str, entry: Entry) -> str | None:
+        """Return the name of an entry's author, if it is known here: our own, that of our workers, or a contact's."""
         if self._book is None:
             self._book = ContactStore(self._connector.home).load()
-        names = AuthorNames(identity, self._book, lambda key: self._proven(stream, key))
-        if (name := names(client_id).name) is not None:
-            return name
-        if client_id not in self._strangers | self._workers:
-            self._workers = worker_client_ids(self._connector.home, identity)
+        identity = self._connector.keystore.identity
+        return AuthorNames(identity, self._book, lambda key: self._proven(stream, key), self._is_own)(entry).name
+
+    def _is_own(self, client_id: bytes) -> bool:
+        if client_id != self._client.client_id and client_id not in self._strangers | self._workers:
+            self._workers = worker_client_ids(self._connector.home, self._connector.keystore.identity)
             if client_id not in self._workers:
                 self._strangers.add(client_id)
-        return identity.name if client_id in self._workers else None
+        return client_id == self._client.client_id or client_id in self._workers
 
-    def _proven(self, stream: str, client_id: bytes) -> bytes | None:
+    def _proven(self, stream: str, client_id: bytes) -> list[AuthorKey]:
         try:
-            return self._client.author(stream, client_id)
+            proof = self._client.author(stream, client_id)
         except UnknownStream:  # a label without keys
-            return None
+            return []
+        return [] if proof is None else [proof]
 
     async def with_keys(self, stream: str) -> None:
         """Make sure that the keyring has the stream."""

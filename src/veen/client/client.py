@@ -55,6 +55,7 @@ from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.policies import Revocation, SizeBound
 from veen.core.objects.profile import Profile
+from veen.core.objects.speaking import AuthorKey
 from veen.core.objects.tooling import (
     MAX_BATCH_ITEMS,
     ClientCursorResponse,
@@ -264,23 +265,14 @@ class Client:
         """Open a stream, given by its id, with keys that are not those of the keyring (`veen.client.personal`)."""
         self._labels.personal[stream_id] = keys
 
-    def author(self, stream: Stream, client_id: bytes) -> bytes | None:
-        """id_sign_pk of the identity that proved in a stream to have a client key, as far as the stream was read."""
+    def author(self, stream: Stream, client_id: bytes) -> AuthorKey | None:
+        """Return what an identity proved in a stream of a client key, as far as the stream was read."""
         follow = self._follower.of(stream)
         return None if follow is None else follow.fold.authors.get(client_id)
 
     async def key_state(self, stream: Stream) -> KeyState | None:
         """The generations and readers of a stream, by its log up to now; None if its owner is not known."""
         return await self._follower.sync(stream)
-
-    async def owner_client_ids(self, stream: Stream) -> frozenset[bytes]:
-        """Return the client keys that the owner of a stream proved in it, and ours if we own it."""
-        owner_pk = self.keyring.owner_of(stream)
-        state = await self.key_state(stream)
-        authors = () if state is None else state.authors
-        owners = {owner_pk} if state is None else {owner_pk, state.owner}
-        ids = {row.client_id for row in authors if row.id_sign_pk in owners}
-        return frozenset(ids | self.client_ids if self._rotation.identity.id_sign_pk in owners else ids)
 
     def take_keys(self, keyring: Keyring) -> None:
         """Use another keyring from now on: for keys that were made or given while the client is connected."""

@@ -30,6 +30,7 @@ from veen.core.objects.captoken import CapToken
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.receipt import Receipt
+from veen.core.objects.speaking import AuthorKey
 from veen.core.tree.proof import ConsistencyProof
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ class SyncClient(BlockingTwin[Client]):
     def keyring(self) -> Keyring:
         return self._twin.keyring
 
-    def author(self, stream: Stream, client_id: bytes) -> bytes | None:
+    def author(self, stream: Stream, client_id: bytes) -> AuthorKey | None:
         return self._twin.author(stream, client_id)
 
     def label(self, stream: Stream, epoch: int | None = None) -> bytes:

@@ -9,6 +9,7 @@ from veen.client.generations.fold import KeyFold, record_of
 from veen.client.generations.records import control_keys
 from veen.client.identity.keyring import Keyring
 from veen.core.event import Event
+from veen.core.objects.speaking import AuthorKey
 from veen.log.errors import OptionError
 from veen.log.events import LogEntry, read_events
 from veen.log.prefix import Prefix
@@ -39,7 +40,7 @@ def by_owner(fold: AnyFold, emitters: Mapping[bytes, Collection[bytes]]) -> AnyF
 
 def owner_emitters(
     source: str | Path | Prefix, keyring: Keyring, streams: Iterable[bytes]
-) -> dict[bytes, frozenset[bytes]]:
+) -> dict[bytes, dict[bytes, AuthorKey]]:
     """Return the client keys that the owner of each stream has announced in it; OptionError if nobody knows her."""
     emitters = {}
     for stream_id in streams:
@@ -57,7 +58,7 @@ def owner_emitters(
         for event in _events(source, ring, stream_id):
             if isinstance(event, Event) and (record := record_of(keys, event)) is not None:
                 keys.apply(event, record)
-        emitters[stream_id] = frozenset(key for key, pk in keys.authors.items() if pk in (owner_pk, keys.owner))
+        emitters[stream_id] = keys.state().keys_of((owner_pk, keys.owner))
     return emitters
 
 

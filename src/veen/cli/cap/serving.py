@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
+def _identity_of(client: "Client", stream: str, client_id: bytes) -> bytes | None:
+    proof = client.author(stream, client_id)
+    return proof.id_sign_pk if proof is not None and proof.covers(int(time.time())) else None
+
+
 @click.command()
 @click.argument("stream", type=STREAM)
 @click.option("--policy", "policy_file", type=_FILE, required=True, help="A TOML file: who gets which token.")
@@ -65,7 +70,7 @@ def serve(
                 policy,
                 identity.id_sign,
                 clock=time.time,
-                identity_of=lambda client_id: client.author(stream, client_id),
+                identity_of=lambda client_id: _identity_of(client, stream, client_id),
             )
 
             async def handle(args: Any, context: "CallContext") -> Any:

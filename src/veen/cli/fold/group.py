@@ -50,8 +50,8 @@ def _owned(session: CliSession, fold: "AnyFold") -> "AnyFold":
     from veen.cli.label.realm import AdminRealm
     from veen.folds.owners import by_owner, unowned_streams
 
-    realm = AdminRealm("default", ())
-    named = {stream: realm.emitters(session, f"hex:{stream.hex()}") or () for stream in unowned_streams(fold)}
+    realm = AdminRealm("default")
+    named = {stream: realm.emitters(session, f"hex:{stream.hex()}") for stream in unowned_streams(fold)}
     return by_owner(fold, named) if named else fold
 
 

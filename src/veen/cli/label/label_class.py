@@ -30,8 +30,7 @@ _TARGET: Final = argument("target")
 def _fold(session: CliSession, realm: AdminRealm) -> "LabelClassFold":
     from veen.overlays.naming.label_class import LabelClassFold
 
-    emitters = realm.emitters(session, realm.class_stream())
-    return LabelClassFold(realm.realm_id, emitters=emitters, any_emitter=emitters is None)
+    return LabelClassFold(realm.realm_id, **realm.rule(session, realm.class_stream()))
 
 
 def _labels(session: CliSession, text: str) -> dict[bytes, str]:

@@ -1,17 +1,17 @@
 """What the commands about the administration of a realm share: which realm, and on which streams."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from veen.cli.shared.output import Fail
-from veen.cli.shared.overlay_values import HEX32
 from veen.cli.together.common import with_authority
 
 if TYPE_CHECKING:
     from veen.cli.shared.command import CliSession
+    from veen.core.objects.speaking import AuthorKey
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,44 +20,46 @@ MAKE_KEYS: Final = click.option(
 )
 
 
-class OwnerKeys(Collection[bytes]):
-    """The client keys of the owner of a stream: her own, if she is the user; those on her cards; those that she proved.
+class EmitterKeys(Mapping[bytes, "AuthorKey | None"]):
+    """Client keys of identities that may speak for a realm: the user's own, those on cards, and those proven there.
 
-    `in` also asks what the stream proved meanwhile, for a command that runs on.
+    A lookup also asks what the stream proved meanwhile, for a command that runs on.
     """
 
-    def __init__(self, session: "CliSession", stream: str, owner_pk: bytes) -> None:
+    def __init__(self, session: "CliSession", stream: str, identities: Collection[bytes], *, has_keys: bool) -> None:
+        """`has_keys`: identities may also be client keys, which count by themselves unless somebody proved them."""
         from veen.cli.shared.people import contact_store
         from veen.client.identity.workers import worker_client_ids
 
-        self._client, self._stream = session.client(), stream
-        identity = session.keystore.identity
-        state = self._client.run(lambda client: client.key_state(stream))
-        self._owners = frozenset((owner_pk,) if state is None else (owner_pk, state.owner))
-        ids = {row.client_id for row in state.authors if row.id_sign_pk in self._owners} if state else set()
-        if identity.id_sign_pk in self._owners:
+        self._client, self._stream, self._identities = session.client(), stream, frozenset(identities)
+        identity, contacts = session.keystore.identity, contact_store(session).load()
+        ids = set(identities if has_keys else ())
+        if identity.id_sign_pk in identities:
             ids |= {key.client_id for key in identity.client_keys} | worker_client_ids(session.home, identity)
             ids.add(self._client.client_id)
-        contact = contact_store(session).load().by_identity(owner_pk)
-        self._ids = frozenset(ids | set(() if contact is None else contact.client_ids))
+        for contact in filter(None, map(contacts.by_identity, identities)):
+            ids.update(contact.client_ids)
+        state = self._client.run(lambda client: client.key_state(stream))
+        self._ids = ids if state is None else ids | state.keys_of(self._identities).keys()
 
-    def __contains__(self, client_id: object) -> bool:
-        if client_id in self._ids:
-            return True
-        return isinstance(client_id, bytes) and self._client.author(self._stream, client_id) in self._owners
+    def __getitem__(self, client_id: bytes) -> "AuthorKey | None":
+        proof = self._client.author(self._stream, client_id)
+        if client_id in self._ids if proof is None else not self._identities.isdisjoint((client_id, proof.id_sign_pk)):
+            return proof
+        raise KeyError(client_id)
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._ids)
+        return (client_id for client_id in self._ids if client_id in self)
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return sum(1 for _ in self)
 
 
 class AdminRealm:
     """A realm, and who may speak for it (D-186)."""
 
-    def __init__(self, name: str, emitters: tuple[bytes, ...], any_emitter: bool = False) -> None:
-        self.name, self._emitters, self._any_emitter = name, emitters, any_emitter
+    def __init__(self, name: str, emitters: tuple[str, ...] = (), any_emitter: bool = False) -> None:
+        self.name, self._emitters, self.any_emitter = name, emitters, any_emitter
 
     @property
     def realm_id(self) -> bytes:
@@ -65,43 +67,49 @@ class AdminRealm:
 
         return realm_id_of(self.name)
 
-    @property
-    def has_one_rule(self) -> bool:
-        """True if the same emitters count on all streams of the realm, whoever owns them."""
-        return self._any_emitter or bool(self._emitters)
+    def rule(self, session: "CliSession", *streams: str) -> dict[str, Any]:
+        """Return the options of a fold: whose records count on streams of the realm."""
+        from veen.client.identity.keyring import StreamRef
 
-    def emitters(self, session: "CliSession", stream: str) -> "Collection[bytes] | None":
-        """Return the client keys whose records count on a stream of the realm; None with --any-emitter.
+        if self.any_emitter:
+            return {"any_emitter": True}
+        return {"emitters": {StreamRef.parse(stream).stream_id: self.emitters(session, stream) for stream in streams}}
+
+    def emitters(self, session: "CliSession", stream: str) -> "Mapping[bytes, AuthorKey | None]":
+        """Return the client keys whose records count on a stream of the realm.
 
         Without --emitter these are the keys of the stream's owner. Fail if nobody knows who that is.
         """
+        from veen.cli.shared.identities import principal_of
         from veen.client.errors import UnknownStream
 
-        if self._any_emitter:
-            return None
-        if self._emitters:
-            return self._emitters
         try:
             owner_pk = session.keystore.secrets.keyring.owner_of(stream)
         except UnknownStream:
-            return ()  # whoever reads the stream is told that there is no key
+            return {}  # whoever reads the stream is told that there is no key
+        if self._emitters:
+            named = {principal_of(session, emitter) for emitter in self._emitters}
+            return EmitterKeys(session, stream, named, has_keys=True)
         if owner_pk is None:
             raise Fail(
                 "E.LOCAL.OWNER",
                 f"{stream}: its owner is not known",
                 "without named emitters only records of the owner count",
-                f"veen keys owner {stream} NAME, or name who may speak for the realm: --emitter CLIENT_ID",
+                f"veen keys owner {stream} NAME, or name who may speak for the realm: --emitter IDENTITY",
             )
-        return OwnerKeys(session, stream, owner_pk)
+        state = session.client().run(lambda client: client.key_state(stream))
+        owners = {owner_pk} if state is None else {owner_pk, state.owner}
+        return EmitterKeys(session, stream, owners, has_keys=False)
 
     def announce(self, session: "CliSession", stream: str) -> None:
-        """Let other readers know that the client key in use is that of the owner, so that her record counts there."""
+        """Prove that the client key in use is that of the owner, or of a named emitter, so that the record counts."""
         from veen.client.errors import UnknownStream
         from veen.client.generations import owning
 
         client, identity = session.client(), session.keystore.identity
         try:
-            if client.keyring.owner_of(stream) != identity.id_sign_pk:
+            owner_pk = client.keyring.owner_of(stream)
+            if owner_pk is None or (owner_pk != identity.id_sign_pk and not self._emitters):
                 return
         except UnknownStream:
             return
@@ -137,13 +145,14 @@ def realm_options(command: F) -> F:
     @click.option(
         "--emitter",
         "emitters",
-        type=HEX32,
+        metavar="IDENTITY",
         multiple=True,
-        help="A client_id that may speak for the realm. Repeatable. Default: the owner of the stream.",
+        help="Who may speak for the realm: `me`, a contact, a card, or a key in hex. Repeatable. "
+        "Default: the owner of the stream.",
     )
     @click.option("--any-emitter", is_flag=True, help="Count the records of everyone who may write to the stream.")
     @wraps(command)
-    def run(*args: Any, realm_name: str, emitters: tuple[bytes, ...], any_emitter: bool, **kwargs: Any) -> Any:
+    def run(*args: Any, realm_name: str, emitters: tuple[str, ...], any_emitter: bool, **kwargs: Any) -> Any:
         if emitters and any_emitter:
             raise click.UsageError("give one of --emitter and --any-emitter")
         return command(*args, realm=AdminRealm(realm_name, emitters, any_emitter), **kwargs)

@@ -34,8 +34,7 @@ _SEALED: Final = bytes(32)  # in place of the schema of an entry that the keys d
 def _fold(session: CliSession, realm: AdminRealm) -> "SchemaRegistryFold":
     from veen.overlays.naming.schema_registry import SchemaRegistryFold
 
-    emitters = realm.emitters(session, realm.schema_stream())
-    return SchemaRegistryFold(realm.realm_id, emitters=emitters, any_emitter=emitters is None)
+    return SchemaRegistryFold(realm.realm_id, **realm.rule(session, realm.schema_stream()))
 
 
 def _row(schema_id: bytes, entry: Any) -> dict[str, Any]:

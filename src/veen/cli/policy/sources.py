@@ -52,18 +52,9 @@ _TOKEN: Final = click.option(
 
 def realm_fold(session: CliSession, realm: AdminRealm) -> "RealmFold":
     """Return the fold of a realm: on each of its streams, the records of those who may speak there."""
-    from veen.overlays.federation.realm import RealmFold, admin_streams
+    from veen.overlays.federation.realm import RealmFold
 
-    if realm.has_one_rule:
-        emitters = realm.emitters(session, realm.revocation_stream())
-        return RealmFold(realm.realm_id, emitters=emitters, any_emitter=emitters is None)
-    ids = admin_streams(realm.realm_id)
-    rules = {
-        ids.revocation: realm.emitters(session, realm.revocation_stream()),
-        ids.fed_admin: realm.emitters(session, realm.authority_stream()),
-    }
-    named = {stream_id: rule for stream_id, rule in rules.items() if rule is not None}
-    return RealmFold(realm.realm_id, emitters=named)
+    return RealmFold(realm.realm_id, **realm.rule(session, realm.revocation_stream(), realm.authority_stream()))
 
 
 @dataclass(frozen=True, slots=True)

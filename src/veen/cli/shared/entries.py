@@ -57,8 +57,11 @@ def _text(body: bytes) -> tuple[str | None, str | None]:
 
 
 def cells_of(entry: "Entry", data: Mapping[str, Any], *, human: bool, with_proof: bool = False) -> Sequence[Any]:
-    """For people a short author; in a pipe nothing is cut, and what has no body says why. `?` marks who is unknown."""
+    """For people a short author; in a pipe nothing is cut, and what has no body says why. `?` marks who is unknown, and
+    `former` a key whose binding was over at the entry."""
     author = data["author"] or f"?{short(entry.msg.client_id) if human else data['client_id']}"
+    if data["author_kind"] == "former":
+        author += " (former)"
     row = [data["seq"], data["time"], author, _shown(data)]
     if with_proof and entry.proof is not None:
         hashes = len(entry.proof.path) + len(entry.proof.peaks_after)

@@ -1,5 +1,6 @@
 """Whom a name means, and whose key wrote an entry: contacts, the identity in use, and what authors proved."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from veen.client.identity.card import IdentityCard
     from veen.client.identity.contacts import Contact, ContactBook, ContactStore
     from veen.client.read.reading import Entry
+    from veen.core.objects.speaking import AuthorKey
 
 
 def contact_store(session: "CliSession") -> "ContactStore":
@@ -48,12 +50,18 @@ class Authors:
 
         self._identity = session.keystore.identity
         self._book: ContactBook = contact_store(session).load()
-        self._names = AuthorNames(self._identity, self._book, self._proven_in_any, self._of_worker)
+        self._names = AuthorNames(
+            self._identity, self._book, self._proven, self._of_worker, is_one_stream=stream is not None
+        )
         self._workers: set[bytes] = set()  # client keys of workers of the identity, as they were last looked up
         self._strangers: set[bytes] = set()
 
-    def __call__(self, client_id: bytes) -> "Author":
-        return self._names(client_id)
+    def __call__(self, entry: "Entry") -> "Author":
+        return self._names(entry)
+
+    def owner_of(self, client_id: bytes) -> "Author":
+        """Return the owner of a client key, whether it is in use or not."""
+        return self._names.owner_of(client_id)
 
     def _of_worker(self, client_id: bytes) -> bool:
         """Whether it is a key of ours all the same: a worker process has its own, and so has a command beside it."""
@@ -65,29 +73,28 @@ class Authors:
                 self._strangers.add(client_id)
         return client_id in self._workers
 
-    def _proven_in_any(self, client_id: bytes) -> bytes | None:
-        return next((pk for stream in self._streams if (pk := self._proven(stream, client_id)) is not None), None)
-
-    def _proven(self, stream: str | bytes, client_id: bytes) -> bytes | None:
+    def _proven(self, client_id: bytes) -> "list[AuthorKey]":
         from veen.client.errors import UnknownStream
 
-        try:
-            return self._session.client().author(stream, client_id)
-        except UnknownStream:  # a label without keys
-            return None
+        proofs = []
+        for stream in self._streams:
+            with contextlib.suppress(UnknownStream):  # a label without keys
+                if (proof := self._session.client().author(stream, client_id)) is not None:
+                    proofs.append(proof)
+        return proofs
 
-    def test(self, name: str) -> Callable[[bytes], bool]:
-        """Whether a client key is that of a name, of `me`, or the very key that is given in hex."""
+    def test(self, name: str) -> "Callable[[Entry], bool]":
+        """Return a test of entries: by a name, by `me`, or by the very key that is given in hex."""
         try:
             key = bytes.fromhex(name)
         except ValueError:
             key = b""
         if len(key) == 32:
-            return lambda client_id: client_id == key
+            return lambda entry: entry.msg.client_id == key
         if name in (ME, self._identity.name):
-            return lambda client_id: self(client_id).kind == ME
+            return lambda entry: self(entry).kind == ME
         self._book.get(name)  # or say that there is none
-        return lambda client_id: self(client_id) == (name, "contact")
+        return lambda entry: self(entry) == (name, "contact")
 
 
 def pattern_of(text: str | None) -> "Pattern[str] | None":
@@ -110,13 +117,13 @@ def filtered(
 def _chosen(
     entries: "Iterator[Entry]",
     authors: Authors,
-    wanted: Callable[[bytes], bool] | None,
+    wanted: "Callable[[Entry], bool] | None",
     pattern: "Pattern[str] | None",
 ) -> "Iterator[tuple[Entry, dict[str, Any]]]":
     for entry in entries:
-        if wanted is not None and not wanted(entry.msg.client_id):
+        if wanted is not None and not wanted(entry):
             continue
         if pattern is not None and (entry.event is None or not pattern.search(entry.body.decode(errors="replace"))):
             continue
-        who = authors(entry.msg.client_id)
+        who = authors(entry)
         yield entry, {"author": who.name, "author_kind": who.kind}

@@ -196,7 +196,7 @@ def _proven(session: CliSession, stream: str | None, key: bytes) -> "Sequence[Me
         return []
     bindings = fold_streams(session, SpeaksFold(), [stream]).state.keys
     principals = [row.principal_pk for (_, client_id), row in bindings.items() if client_id == key]
-    name = KnownKeys(session).name(principals[0]) if principals else Authors(session, stream)(key).name
+    name = KnownKeys(session).name(principals[0]) if principals else Authors(session, stream).owner_of(key).name
     if name is None:
         return [Meaning(principal.hex(), "client key of this identity") for principal in principals]
     return [Meaning(name, "client key, proven in the stream")]

@@ -14,11 +14,13 @@ by any author (the law in tests/client/test_generation_laws.py):
                      the owner's once never is again
     author card      the first card or binding of a client key counts; a card only if that key sent it, and a binding
                      by another identity than that of an earlier card does not (D-179); none counts for a key that
-                     was the owner's once
+                     was the owner's once, or of a principal whose place was taken
+    end of a key     by the identity that proved the key, or one that took its place; entries behind it are not the
+                     identity's. One of all keys counts once, by its digest
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Final, Self
 
 from veen.client.errors import CardInvalid
@@ -45,8 +47,19 @@ from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.crypto import x25519
 from veen.core.errors import FormatError, SignatureError
 from veen.core.event import Event
+from veen.core.hashing import Ht
 from veen.core.objects.card import CARD_SCHEMA
-from veen.core.objects.speaking import SPEAKS_SCHEMA, SpeaksBinding
+from veen.core.objects.speaking import (
+    PRINCIPAL_NEXT_SCHEMA,
+    SPEAKS_END_SCHEMA,
+    SPEAKS_SCHEMA,
+    AuthorKey,
+    EndOfKey,
+    PrincipalNext,
+    SpeakingStatement,
+    SpeaksBinding,
+    SpeaksEnd,
+)
 from veen.core.wire import LEFT_OUT_EMPTY, Bytes32, Length, Map, Part, Size, Uint
 
 GRACE_SEC: Final = 600  # after a new generation, what is sealed to an older one still counts for so long
@@ -54,6 +67,7 @@ MAX_AUTHORS: Final = 65_536  # client keys of a stream that are told by name; ca
 _MAX_GENERATIONS: Final = 65_536
 _MAX_MEMBERS: Final = 65_536
 _MAX_USED: Final = 65_536
+_MAX_STEPS: Final = 64  # from a principal to those that took its place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +102,11 @@ class OpenInvite(Part, kind="open invitation"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuthorKey(Part, kind="author key"):
-    """A client key and the identity that proved to have it."""
+class Replaced(Part, kind="replaced principal"):
+    """A principal, and the one that took its place."""
 
-    client_id: Bytes32
-    id_sign_pk: Bytes32
+    old: Bytes32
+    new: Bytes32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +141,10 @@ class KeyState(Map, kind="key state"):
     wrapped_for: Annotated[tuple[Annotated[bytes, Size(8)], ...], Length(0, MAX_WRAPS), LEFT_OUT_EMPTY] = ()
     new_owner_pk: Bytes32 | None = None  # the owner's key, if it is no longer `owner_pk`, which the control key goes by
     gen_at_change: Uint | None = None  # the generation when that key last changed
+    ends: Annotated[
+        tuple[Bytes32, ...], Length(0, _MAX_USED), LEFT_OUT_EMPTY
+    ] = ()  # digests of ends of all keys, and of pairs that were ended before they were proven
+    replaced: Annotated[tuple[Replaced, ...], Length(0, MAX_AUTHORS), LEFT_OUT_EMPTY] = ()
 
     @property
     def owner(self) -> bytes:
@@ -192,6 +210,10 @@ class KeyState(Map, kind="key state"):
         """id_sign_pk of the identity that proved to have a client key."""
         return next((author.id_sign_pk for author in self.authors if author.client_id == client_id), None)
 
+    def keys_of(self, identities: Collection[bytes]) -> dict[bytes, AuthorKey]:
+        """Return the client keys that some identities proved, by client_id."""
+        return {row.client_id: row for row in self.authors if row.id_sign_pk in identities}
+
 
 def is_stale(generations: "list[Announced] | tuple[Announced, ...]", gen: int, ts: int) -> bool:
     """Return True if a generation newer than `gen` was announced more than the grace before `ts`."""
@@ -203,7 +225,8 @@ def is_stale(generations: "list[Announced] | tuple[Announced, ...]", gen: int, t
     return False
 
 
-KeyRecord = KeyGeneration | HandOver | Enrolment | KeyShred | OwnerChange | AuthorCard | SpeaksBinding
+KeyRecord = KeyGeneration | HandOver | Enrolment | KeyShred | OwnerChange | AuthorCard | SpeakingStatement
+_ABOUT_AUTHORS: Final = (AuthorCard, SpeaksBinding, SpeaksEnd, PrincipalNext)
 
 
 @dataclass(slots=True)
@@ -219,7 +242,7 @@ class KeyFold:
     members: dict[bytes, IdentityCard] = field(default_factory=dict)  # by id_sign_pk, the newest last
     invites: dict[bytes, OpenInvite] = field(default_factory=dict)  # by invite_pk
     shredded: dict[int, ShreddedGeneration] = field(default_factory=dict)
-    authors: dict[bytes, bytes] = field(default_factory=dict)  # id_sign_pk by client_id
+    authors: dict[bytes, AuthorKey] = field(default_factory=dict)  # by client_id
     cursors: dict[bytes, int] = field(default_factory=dict)  # stream_seq by label, the newest last
     number: int | None = None
     used: set[bytes] = field(
@@ -228,6 +251,8 @@ class KeyFold:
     wrapped_for: tuple[bytes, ...] = ()  # card ids of the newest generation's record
     new_owner_pk: bytes | None = None
     gen_at_change: int | None = None
+    ends: set[bytes] = field(default_factory=set)
+    replaced: dict[bytes, bytes] = field(default_factory=dict)  # by the old principal
     changes: int = 0
     steps: int = 0  # entries that were read
 
@@ -240,13 +265,15 @@ class KeyFold:
             members={card.id_sign_pk: card for card in state.members},
             invites={invite.invite_pk: invite for invite in state.invites},
             shredded={row.gen: row for row in state.shredded},
-            authors={author.client_id: author.id_sign_pk for author in state.authors},
+            authors={author.client_id: author for author in state.authors},
             cursors={cursor.label: cursor.stream_seq for cursor in state.cursors},
             number=state.number,
             used=set(state.used),
             wrapped_for=state.wrapped_for,
             new_owner_pk=state.new_owner_pk,
             gen_at_change=state.gen_at_change,
+            ends=set(state.ends),
+            replaced={row.old: row.new for row in state.replaced},
         )
 
     def state(self) -> KeyState:
@@ -258,13 +285,15 @@ class KeyFold:
             members=tuple(self.members.values()),
             invites=tuple(self.invites.values()),
             shredded=tuple(self.shredded.values()),
-            authors=tuple(AuthorKey(client_id=key, id_sign_pk=value) for key, value in self.authors.items()),
+            authors=tuple(self.authors.values()),
             cursors=tuple(LabelCursor(label=label, stream_seq=seq) for label, seq in self.cursors.items()),
             number=self.number,
             used=tuple(sorted(self.used)),
             wrapped_for=self.wrapped_for,
             new_owner_pk=self.new_owner_pk,
             gen_at_change=self.gen_at_change,
+            ends=tuple(sorted(self.ends)),
+            replaced=tuple(Replaced(old=old, new=new) for old, new in self.replaced.items()),
         )
 
     @property
@@ -288,9 +317,13 @@ class KeyFold:
     def apply(self, event: Event, record: KeyRecord) -> bool:
         """Take over a record that `record_of` returned for `event`; return True if it counts."""
         if isinstance(record, AuthorCard):
-            return self._add_author(event.client_id, record.card.id_sign_pk)
+            return self._add_author(AuthorKey(client_id=event.client_id, id_sign_pk=record.card.id_sign_pk))
         if isinstance(record, SpeaksBinding):
-            return self._add_author(record.client_id, record.principal_pk)
+            return self._bind(record)
+        if isinstance(record, SpeaksEnd):
+            return self._end(record, EndOfKey(ts=event.ts, epoch=event.epoch, stream_seq=event.stream_seq))
+        if isinstance(record, PrincipalNext):
+            return self._succeed(record)
         if isinstance(record, Enrolment):
             return self._enrol(record, event)
         if not self._use(record):
@@ -370,7 +403,7 @@ class KeyFold:
         del self.invites[record.invite_pk]
         self.changes += 1
         self._add_member(record.card)
-        self._add_author(event.client_id, record.card.id_sign_pk)
+        self._add_author(AuthorKey(client_id=event.client_id, id_sign_pk=record.card.id_sign_pk))
         return True
 
     def _add_member(self, card: IdentityCard) -> None:
@@ -384,12 +417,89 @@ class KeyFold:
             return False
         return id_sign_pk == self.owner_pk or id_sign_pk in self.used
 
-    def _add_author(self, client_id: bytes, id_sign_pk: bytes) -> bool:
-        if client_id in self.authors or len(self.authors) >= MAX_AUTHORS or self._was_owner(id_sign_pk):
+    def _may_prove(self, id_sign_pk: bytes) -> bool:
+        return id_sign_pk not in self.replaced and not self._was_owner(id_sign_pk)
+
+    def _add_author(self, author: AuthorKey) -> bool:
+        if (
+            author.client_id in self.authors
+            or len(self.authors) >= MAX_AUTHORS
+            or not self._may_prove(author.id_sign_pk)
+        ):
             return False
-        self.authors[client_id] = id_sign_pk
+        return self._set_author(author)
+
+    def _set_author(self, author: AuthorKey) -> bool:
+        self.authors[author.client_id] = author
         self.changes += 1
         return True
+
+    def _bind(self, record: SpeaksBinding) -> bool:
+        """The first binding of a key counts; after a card only one by the identity on it, or by its successor."""
+        author = AuthorKey(
+            client_id=record.client_id,
+            id_sign_pk=record.principal_pk,
+            not_before=record.not_before,
+            not_after=record.not_after,
+        )
+        earlier = self.authors.get(record.client_id)
+        if earlier is None:
+            if not self._add_author(author):
+                return False
+            if _pair(record.principal_pk, record.client_id) in self.ends:  # it is over wherever it is looked at
+                self.authors[record.client_id] = replace(author, ended=EndOfKey(ts=0, epoch=0, stream_seq=0))
+            return True
+        is_unbound = earlier.not_after is None and self._may_prove(record.principal_pk)
+        if not is_unbound or not self._is_or_follows(record.principal_pk, earlier.id_sign_pk):
+            return False
+        return self._set_author(replace(author, ended=earlier.ended))
+
+    def _end(self, record: SpeaksEnd, place: EndOfKey) -> bool:
+        if record.client_id is None:
+            if not self._note_end(record.signing_digest()):
+                return False
+            for author in self.authors.values():
+                if author.id_sign_pk == record.principal_pk and author.ended is None:
+                    self.authors[author.client_id] = replace(author, ended=place)
+            return True
+        author_or_none = self.authors.get(record.client_id)
+        if author_or_none is None:
+            return self._note_end(_pair(record.principal_pk, record.client_id))
+        is_over = author_or_none.ended is not None
+        if is_over or not self._is_or_follows(record.principal_pk, author_or_none.id_sign_pk):
+            return False
+        return self._set_author(replace(author_or_none, ended=place))
+
+    def _note_end(self, digest: bytes) -> bool:
+        if digest in self.ends or len(self.ends) >= _MAX_USED:
+            return False
+        self.ends.add(digest)
+        self.changes += 1
+        return True
+
+    def _succeed(self, record: PrincipalNext) -> bool:
+        """The first successor of a principal counts, unless the principal itself took the place of that one."""
+        if record.old in self.replaced or self._is_or_follows(record.old, record.new):
+            return False
+        if len(self.replaced) >= MAX_AUTHORS:
+            return False
+        self.replaced[record.old] = record.new
+        self.changes += 1
+        return True
+
+    def _is_or_follows(self, principal: bytes, other: bytes) -> bool:
+        """Return True if a principal is another one, or took its place, also by way of others."""
+        for _ in range(_MAX_STEPS):
+            if principal == other:
+                return True
+            if other not in self.replaced:
+                return False
+            other = self.replaced[other]
+        return False
+
+
+def _pair(principal: bytes, client_id: bytes) -> bytes:
+    return Ht("veen/speaks-pair", principal + client_id)
 
 
 def record_of(stream: KeyState | KeyFold, event: Event) -> KeyRecord | None:
@@ -412,6 +522,12 @@ def _record_of(stream: KeyState | KeyFold, event: Event) -> KeyRecord | None:
             return None
         binding.verify()
         return binding
+    if schema in (SPEAKS_END_SCHEMA, PRINCIPAL_NEXT_SCHEMA):
+        statement = (SpeaksEnd if schema == SPEAKS_END_SCHEMA else PrincipalNext).from_bytes(body)
+        if statement.stream_id != stream.stream_id:
+            return None
+        statement.verify()
+        return statement
     if schema == JOIN_SCHEMA:
         enrolment = Enrolment.from_bytes(body)
         enrolment.check_signed_by(enrolment.invite_pk)
@@ -447,7 +563,7 @@ def apply(state: KeyState, event: Event, record: KeyRecord) -> KeyState:
 
 def learn(ring: Keyring, state: KeyState | KeyFold, record: KeyRecord, identity: Identity) -> Keyring:
     """Return the keyring of a member after a record that counts in `state`: keys of a generation, or one is gone."""
-    if isinstance(record, AuthorCard | SpeaksBinding | Enrolment | OwnerChange):
+    if isinstance(record, (*_ABOUT_AUTHORS, Enrolment, OwnerChange)):
         return ring
     forgotten = _forgotten(state)
     if isinstance(record, KeyShred):

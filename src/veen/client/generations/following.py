@@ -202,6 +202,6 @@ class KeyFollower:
 
 
 def _note(hub_id: bytes, stream_id: bytes) -> str:
-    # "keys-" and "keys2-" are the names of earlier releases, in whose states a repeated record may have counted, or no
-    # change of owner and no binding: read the log again.
-    return f"keys3-{hub_id.hex()[:16]}-{stream_id.hex()}"
+    # "keys-", "keys2-" and "keys3-" are the names of earlier releases, in whose states a repeated record may have
+    # counted, or no change of owner, no binding and no end of one: read the log again.
+    return f"keys4-{hub_id.hex()[:16]}-{stream_id.hex()}"

@@ -20,6 +20,7 @@ from veen.client.send.writing import Sent
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import LimitError
 from veen.core.objects.card import CARD_SCHEMA
+from veen.core.objects.speaking import AuthorKey
 
 _TRIES: Final = 3  # of a record whose number another device of the owner took
 
@@ -187,15 +188,15 @@ async def _publish(client: Client, keys: StreamKeys, owner_pk: bytes, body: byte
     return await client.send(records.control_keys(keys.stream_id, owner_pk), body, schema=schema)
 
 
-async def owner_client_ids(client: Client, stream: Stream) -> frozenset[bytes]:
-    """Return the client keys that the owner of a stream announced in it, and our own if we are the owner (D-186)."""
+async def owner_keys(client: Client, stream: Stream) -> dict[bytes, AuthorKey | None]:
+    """Return the client keys that the owner of a stream proved in it, and our own if we are the owner (D-186)."""
     try:
         owner_pk = client.keyring.owner_of(stream)
     except UnknownStream:
-        return frozenset()
+        return {}
     if owner_pk is None:
-        return frozenset()
+        return {}
     state = await client.key_state(stream)
     owners = {owner_pk} if state is None else {owner_pk, state.owner}  # what the owner's earlier key announced stays
-    announced = {row.client_id for row in state.authors if row.id_sign_pk in owners} if state is not None else set()
-    return frozenset(announced | set(client.client_ids if client.id_sign_pk in owners else ()))
+    own = dict.fromkeys(client.client_ids) if client.id_sign_pk in owners else {}
+    return {**own, **({} if state is None else state.keys_of(owners))}

@@ -1,16 +1,24 @@
 """Whose key wrote an entry: the identity in use, contacts, and what authors proved in a stream."""
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from veen.client.identity.contacts import ContactBook
 from veen.client.identity.identity import Identity
+from veen.core.objects.speaking import AuthorKey
+
+if TYPE_CHECKING:
+    from veen.client.read.reading import Entry
 
 ME: Final = "me"
+FORMER: Final = "former"
 
 
 class Author(NamedTuple):
-    """Who wrote an entry: `kind` is me, contact, claimed (by two contacts) or unknown; a name only if one is meant."""
+    """Who wrote an entry: `kind` is me, contact, former, claimed (by two contacts) or unknown.
+
+    There is a name only if one is meant. A former key is one whose binding was ended, or is over, at the entry.
+    """
 
     name: str | None
     kind: str
@@ -23,18 +31,33 @@ class AuthorNames:
         self,
         identity: Identity,
         book: ContactBook,
-        proven: Callable[[bytes], bytes | None],
+        proven: Callable[[bytes], Sequence[AuthorKey]],
         of_worker: Callable[[bytes], bool] = lambda _: False,
+        *,
+        is_one_stream: bool = True,
     ) -> None:
-        """`proven` gives the id_sign_pk of the identity that proved to have a client key, if one did; `of_worker` says
-        whether a key is that of a worker of the identity, or of a command beside it."""
+        """`proven` returns what identities proved of a client key; `of_worker` returns True for a key of a worker of
+        the identity, or of a command beside it. `is_one_stream`: entries are of the stream where this was proven."""
         self._identity, self._book, self._proven, self._of_worker = identity, book, proven, of_worker
+        self._is_one_stream = is_one_stream
 
-    def __call__(self, client_id: bytes) -> Author:
+    def __call__(self, entry: "Entry") -> Author:
+        """Return the author of an entry, by what counts at its place."""
+        proofs = self._proven(entry.msg.client_id)
+        place = (entry.epoch, entry.seq) if self._is_one_stream else None
+        if not all(proof.covers(entry.ts, place) for proof in proofs):
+            return Author(None, FORMER)
+        return self._name(entry.msg.client_id, proofs)
+
+    def owner_of(self, client_id: bytes) -> Author:
+        """Return the owner of a client key, whether it is in use or not."""
+        return self._name(client_id, self._proven(client_id))
+
+    def _name(self, client_id: bytes, proofs: Sequence[AuthorKey]) -> Author:
         if self._identity.client_key_of(client_id) is not None or self._of_worker(client_id):
             return Author(self._identity.name, ME)
-        if (id_sign_pk := self._proven(client_id)) is not None:
-            contact = self._book.by_identity(id_sign_pk)
+        if proofs:
+            contact = self._book.by_identity(proofs[0].id_sign_pk)
             return Author(None, "unknown") if contact is None else Author(contact.name, "contact")
         claiming = self._book.claiming(client_id)
         if len(claiming) == 1:

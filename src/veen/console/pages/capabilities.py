@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from veen.client.errors import HubRefused
-from veen.client.generations.owning import owner_client_ids
+from veen.client.generations.owning import owner_keys
 from veen.client.send.captokens import describe
 from veen.client.send.grants import TokenGrant
 from veen.client.transport.calls import is_not_found
@@ -123,7 +123,7 @@ async def _grant(console: Console, auth_ref: bytes) -> TokenGrant | None:
 
 async def _revoked(console: Console) -> set[bytes]:
     fold = RealmFold()
-    emitters = {stream: await owner_client_ids(console.client, stream) for stream in fold.unowned_streams}
+    emitters = {stream: await owner_keys(console.client, stream) for stream in fold.unowned_streams}
     folded = await console.events.folded(fold.with_emitters(emitters), now=now())
     return {record.target for record in folded.state.revocations if folded.state.revoked(
         record.kind, record.target, folded.as_of)}  # fmt: skip

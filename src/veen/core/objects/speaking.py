@@ -18,7 +18,7 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FieldSizeError, FormatError, SignatureError
 from veen.core.hashing import Ht
 from veen.core.schema_id import schema_id
-from veen.core.wire import Bytes32, Bytes64, Form, Uint, Wire
+from veen.core.wire import Bytes32, Bytes64, Form, Part, Uint, Wire
 
 MAX_SPEAKS_SEC: Final = 87_000  # not_after - not_before: a day, the life of a key (KEX1+ §4.1), and ten minutes
 MAX_REASON_BYTES: Final = 400
@@ -172,6 +172,43 @@ class PrincipalNext(_Statement, kind="veen.principal.next.v1"):
 
 
 SpeakingStatement = SpeaksBinding | SpeaksEnd | PrincipalNext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndOfKey(Part, kind="end of an author key"):
+    """The place of the statement that ended what an identity proved of a client key."""
+
+    ts: Uint  # ts*
+    epoch: Uint
+    stream_seq: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorKey(Part, kind="author key"):
+    """A client key and the identity that proved to have it, in one stream: from when, until when, and its end."""
+
+    client_id: Bytes32
+    id_sign_pk: Bytes32
+    not_before: Uint | None = None  # of its binding; a card has no dates
+    not_after: Uint | None = None
+    ended: EndOfKey | None = None
+
+    def covers(self, ts: int, place: tuple[int, int] | None = None) -> bool:
+        """Return True if an entry at a place (epoch, stream_seq) counts as the identity's.
+
+        Without a place the entry is of another stream, or comes after all that was read.
+        """
+        if self.not_before is not None and ts < self.not_before:
+            return False
+        if self.not_after is not None and ts > self.not_after:
+            return False
+        end = self.ended
+        if end is None:
+            return True
+        if place is None:
+            return ts <= end.ts
+        epoch, stream_seq = place
+        return stream_seq <= end.stream_seq if epoch == end.epoch else (ts, epoch) < (end.ts, end.epoch)
 
 
 def describe_statement(schema: bytes, body: bytes) -> str:

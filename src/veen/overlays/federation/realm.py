@@ -159,7 +159,7 @@ class RealmFold(EmitterRule, Compact[RealmRecords, RealmState]):
 
     def add(self, into: RealmRecords, event: Typed[Any]) -> None:
         e, body = event
-        if not self.may_emit(e.stream_id, e.client_id):
+        if not self.is_emitted(e):
             raise Violation("REALM.EMITTER", "this client may not speak for the realm")
         on = self._streams.fed_admin if isinstance(body, AuthorityRecord) else self._streams.revocation
         if e.stream_id != on:

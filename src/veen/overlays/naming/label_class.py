@@ -132,7 +132,7 @@ class LabelClassFold(EmitterRule, Compact[dict[bytes, Classified], LabelClasses]
 
     def add(self, into: dict[bytes, Classified], event: Typed[LabelClass]) -> None:
         e, body = event
-        if not self.may_emit(e.stream_id, e.client_id):
+        if not self.is_emitted(e):
             raise Violation("LCLASS.EMITTER", "this client may not classify labels")
         if e.stream_id != self._stream_id:
             raise Violation("LCLASS.STREAM", "not on the stream of label classes of the realm")

@@ -137,7 +137,7 @@ class SchemaRegistryFold(EmitterRule, Compact[Claims, SchemaRegistry]):
 
     def add(self, into: Claims, event: Typed[MetaSchema]) -> None:
         e, body = event
-        if not self.may_emit(e.stream_id, e.client_id):
+        if not self.is_emitted(e):
             raise Violation("META.EMITTER", "this client may not register schemas")
         if e.stream_id != self._stream_id:
             raise Violation("META.STREAM", "not on the stream of schemas of the realm")

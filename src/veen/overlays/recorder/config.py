@@ -17,6 +17,7 @@ from veen.core import cbor
 from veen.core.event import Event
 from veen.core.hashing import Ht
 from veen.core.wire import VERSION, Bytes32, Choice, Length, Uint, Version
+from veen.overlays.federation.emitters import is_by_emitter
 from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.decode import Issue, decode
 from veen.overlays.framework.schema import Schema
@@ -201,7 +202,7 @@ class History:
 
 
 def history_of(events: Iterable[Event], admins: Collection[bytes] | None) -> History:
-    """Fold the stream of changes, in its order. `admins` are client_ids; None: every writer of the stream."""
+    """Fold the stream of changes, in its order. `admins` as emitters; None: every writer of the stream."""
     current, moments, issues = Configuration(), [], []
     for event in events:
         if event.hdr.schema != CONFIG.id:
@@ -209,7 +210,7 @@ def history_of(events: Iterable[Event], admins: Collection[bytes] | None) -> His
         typed = decode(event, CONFIG)
         if isinstance(typed, Issue):
             issues.append(typed)
-        elif admins is not None and event.client_id not in admins:
+        elif admins is not None and not is_by_emitter(admins, event):
             what = "only the recorder's admin changes its configuration"
             issues.append(Issue(event.label, event.stream_seq, "SDR.ADMIN", what))
         else:

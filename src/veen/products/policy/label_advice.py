@@ -16,11 +16,13 @@ from typing import Final
 
 from veen.client.client import Client
 from veen.client.errors import HubRefused, UnknownStream
+from veen.client.generations.owning import owner_keys
 from veen.client.identity.keyring import StreamKeys
 from veen.client.send.rules import LabelAdvice
 from veen.client.transport.calls import is_not_found
 from veen.core.event import Event
 from veen.core.labels import label_of, routing_key_of
+from veen.core.objects.speaking import AuthorKey
 from veen.overlays.federation.realm import DEFAULT_REALM, admin_streams
 from veen.overlays.naming.label_class import LABEL_CLASS, LabelClasses, LabelClassFold
 
@@ -60,16 +62,16 @@ async def read_classes(client: Client) -> LabelClasses:
     """Read the classes of the default realm at this hub, by records of the owner of their stream."""
     stream_id = admin_streams(DEFAULT_REALM).label_class
     events: list[Event] = []
-    emitters: frozenset[bytes] = frozenset()
+    emitters: dict[bytes, AuthorKey | None] = {}
     try:
         keys, owner_pk = client.keyring.for_stream(stream_id), client.keyring.owner_of(stream_id)
         if keys.can_read and owner_pk is not None:
             events = [entry.event async for entry in client.read(stream_id) if entry.event is not None]
-            emitters = await client.owner_client_ids(stream_id)
+            emitters = await owner_keys(client, stream_id)
     except UnknownStream:
         pass
     except HubRefused as exc:
         if not is_not_found(exc):
             raise
-    fold = LabelClassFold(emitters=emitters)
+    fold = LabelClassFold(emitters={stream_id: emitters})
     return fold.view(fold.summarize(event for event in events if event.hdr.schema == LABEL_CLASS.id))

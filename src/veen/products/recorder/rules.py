@@ -17,6 +17,7 @@ from typing import Final
 
 from veen.client.client import Client
 from veen.client.errors import HubRefused, LocalError, UnknownStream
+from veen.client.generations.owning import owner_keys
 from veen.client.generations.records import KEY_SCHEMAS
 from veen.client.identity.keyring import StreamKeys
 from veen.client.send.sealing import Draft
@@ -148,7 +149,7 @@ async def read_configuration(client: Client) -> Configuration | None:
         return None
     try:
         events = [entry.event async for entry in client.read(CHANGES_STREAM) if entry.event is not None]
-        admins = await client.owner_client_ids(CHANGES_STREAM)
+        admins = await owner_keys(client, CHANGES_STREAM)
     except HubRefused as exc:
         if is_not_found(exc):
             return None

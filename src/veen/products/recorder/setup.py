@@ -6,7 +6,7 @@ from typing import Final
 
 from veen.client.client import Client
 from veen.client.errors import HubRefused, UnknownStream
-from veen.client.generations.owning import announce_card, owner_client_ids
+from veen.client.generations.owning import announce_card, owner_keys
 from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import Keyring
 from veen.core.event import Event
@@ -122,8 +122,8 @@ async def _classes(authority: TokenAuthority, ring: Keyring, retention_sec: int)
         events = await events_of(authority.client, stream_id)
     except (UnknownStream, HubRefused):
         return []
-    own = frozenset(authority.client.client_ids) | await owner_client_ids(authority.client, stream_id)
-    fold = LabelClassFold(emitters=own)
+    proven = await owner_keys(authority.client, stream_id)
+    fold = LabelClassFold(emitters={stream_id: {**dict.fromkeys(authority.client.client_ids), **proven}})
     classes = fold.view(fold.summarize(event for event in events if event.hdr.schema == LABEL_CLASS.id))
     lines = []
     for keys in record_streams(ring):
