@@ -170,3 +170,30 @@ def test_a_token_is_used_without_being_kept_where_the_keystore_is_read_only(issu
     assert member.json("cap", "status")["tokens"] == []
     refuse(errno.ENOSPC)  # any other failure is one
     assert member.json("send", STREAM, "three", "--cap", tmp_path / "cap.cbor", code=Exit.LOCAL)
+
+
+@pytest.mark.req("KEX1-02")
+def test_an_issuer_gives_herself_a_token_that_outlives_her_client_keys(tmp_path, monkeypatch):
+    """One command, which the refusal names; whoever is no issuer is refused by the hub."""
+    monkeypatch.chdir(tmp_path)
+    home = Cli(tmp_path / "home")
+    issuer_pk = home.keygen("owner")["id_sign_pk"]
+    options = ("--set", "engine.workers=0", "--set", "log.level=error", "--port", "0")
+    with running(tmp_path / "data", *options, "--set", f"admission.trusted_issuers={issuer_pk}") as hub:
+        owner = Talk.__new__(Talk)
+        owner.root, owner.env, owner.hub = home.root, home.env, hub
+        owner.point_at(hub)
+        stream = owner.new_stream(STREAM)
+        refused = owner.json("send", stream, "one", code=Exit.LOCAL)
+        assert refused["code"] == "E.LOCAL.TOKEN"
+        assert f"veen authorize --stream {stream}" in refused["hint"]
+        granted = owner.json("authorize", "--stream", stream, "--ttl", "7d")
+        assert (granted["subject_pk"], granted["kept"]) == (issuer_pk, True)
+        assert owner.json("cap", "authorize", "--stream", stream, "--ttl", "7d")["auth_ref"] == granted["auth_ref"]
+        for text in ("one", "two"):
+            owner.run("send", stream, text)
+            owner.run("id", "rotate")
+        owner.run("authorize", code=Exit.USAGE)
+        other = Talk(tmp_path / "other", hub)
+        other.new_stream("other")
+        assert other.json("authorize", "--stream", "other", code=Exit.REFUSED)["code"] == "E.CAP"

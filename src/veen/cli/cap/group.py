@@ -9,7 +9,7 @@ import click
 
 from veen.cli.evidence.receipt import OUT
 from veen.cli.lazy import LazyGroup
-from veen.cli.shared.authority import authorized, read_token, token_store
+from veen.cli.shared.authority import authorized, read_token, takes_derived, token_store
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.files import OBJECT_FILE
@@ -183,19 +183,47 @@ def renew(output: Output, session: CliSession, file: Path, issuer: str | None, o
     output.next(f"veen authorize {out or 'TOKEN'}")
 
 
-def _authorize(output: Output, session: CliSession, file: Path) -> None:
+@click.command("authorize")
+@click.argument("file", type=OBJECT_FILE, required=False)
+@click.option("--stream", "streams", type=STREAM, multiple=True, help="Issue a token to yourself for it. Repeatable.")
+@click.option("--ttl", type=SPAN, default="30d", show_default=True, help="How long that token lasts.")
+@client_options
+def authorize(output: Output, session: CliSession, file: Path | None, streams: tuple[str, ...], ttl: int) -> None:
     """Show the token in FILE to the hub. Its ttl begins now, or began when the hub first saw it.
 
-    The token is kept with the identity that it is for, and `veen send` uses it where the hub asks for one.
+    The token is kept with the identity that it is for, and `veen send` uses it where the hub asks for one. Without
+    FILE, an issuer that the hub trusts gives one to her own identity.
+
+    \b
+    veen authorize cap.cbor
+    veen authorize --stream orders --ttl 30d
     """
-    grant, saved = authorized(session, read_token(file))
+    if (file is None) != bool(streams):
+        raise click.UsageError("give FILE, or --stream to issue a token to yourself")
+    if file is not None:
+        grant, saved = authorized(session, read_token(file))
+    else:
+        grant, saved = _authorize_self(session, streams, ttl)
     output.result({**_granted(grant), "kept": saved})
     if not saved:
-        output.note("it is for another client key than yours, so it is not kept here")
+        output.note("it is for another identity than yours, so it is not kept here")
 
 
-authorize = click.command("authorize")(click.argument("file", type=OBJECT_FILE)(client_options(_authorize)))
-cap_authorize = click.command("authorize")(click.argument("file", type=OBJECT_FILE)(client_options(_authorize)))
+def _authorize_self(session: CliSession, streams: tuple[str, ...], ttl: int) -> "tuple[TokenGrant, bool]":
+    """Issue a token to the identity in use, or to its client key at a hub that takes no derived tokens."""
+    from veen.client.send.captokens import issue as mint
+
+    identity, client = session.keystore.identity, session.client()
+    subject = identity.id_sign_pk if client.run(takes_derived) else client.client_id
+    token = mint(identity.id_sign, subject, streams, ttl=ttl)
+    while True:
+        grant, saved = authorized(session, token)
+        if time.time() <= grant.expires_at:
+            return grant, saved
+        token = token.renew(identity.id_sign)  # equal bytes are an equal token: the hub had this one before
+
+
+cap_authorize = authorize
 
 
 def _granted(grant: "TokenGrant") -> dict[str, Any]:

@@ -12,6 +12,7 @@ from veen.cli.shared.output import Exit, Fail
 
 if TYPE_CHECKING:
     from veen.cli.shared.command import CliSession
+    from veen.client.client import Client
     from veen.client.send.captokens import HeldToken, TokenStore
     from veen.client.send.grants import TokenGrant
     from veen.core.objects.captoken import CapToken
@@ -43,7 +44,7 @@ def authorized(session: "CliSession", token: "CapToken") -> "tuple[TokenGrant, b
     """
     client = session.client()
     grant = client.authorize(token)
-    if token.subject_pk != client.client_id:
+    if token.subject_pk not in (client.client_id, session.keystore.identity.id_sign_pk):
         return grant, False
     store = token_store(session)
     try:
@@ -73,12 +74,35 @@ def authority(session: "CliSession", stream: str, cap: Path | None, *, contact: 
     else:
         stream_id = session.keystore.secrets.keyring.for_stream(stream).stream_id
         if contact:
-            return client.run(lambda inner: inner.token(stream_id))
+            return _find_token(session, stream, stream_id)
         stored = token_store(session).usable(client.hub_id, client.client_id, stream_id, int(time.time()))
         token = stored.token
     if stored is not None:
         _remind(session, stored)
     return token
+
+
+def _find_token(session: "CliSession", stream: str, stream_id: bytes) -> "CapToken":
+    """Return a token that the hub knows. The owner of the stream is told how to issue one to herself."""
+    from veen.client.errors import TokenMissing
+
+    try:
+        return session.client().run(lambda inner: inner.token(stream_id))
+    except TokenMissing as exc:
+        secrets = session.keystore.secrets
+        if secrets.keyring.owner_of(stream) != secrets.identity.id_sign_pk:
+            raise
+        raise Fail(
+            "E.LOCAL.TOKEN",
+            str(exc),
+            f"the hub asks for a token also from you, who own {stream}",
+            f"veen authorize --stream {stream}, if the hub trusts you as an issuer; else ask an issuer for a token",
+        ) from exc
+
+
+async def takes_derived(client: "Client") -> bool:
+    """Return True if the hub takes tokens that a principal issues for its client keys."""
+    return client.session.takes_derived
 
 
 def _remind(session: "CliSession", stored: "HeldToken") -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from veen.cli.shared.authority import takes_derived
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.names import STREAM
@@ -181,13 +182,9 @@ def _token(session: CliSession, streams: tuple[str, ...], card: "IdentityCard | 
     identity = session.keystore.identity
     ids = [client.keyring.for_stream(stream).stream_id for stream in streams]
     # For the identity itself, where the hub lets it derive tokens for its client keys: those change every day.
-    subject = card.id_sign_pk if client.run(_takes_derived) else card.client_id
+    subject = card.id_sign_pk if client.run(takes_derived) else card.client_id
     ids += [inbox_id(card.id_sign_pk), inbox_id(identity.id_sign_pk), principal_stream(card.id_sign_pk)]
     return issue(identity.id_sign, subject, ids, ttl=ttl)
-
-
-async def _takes_derived(client: "Client") -> bool:
-    return client.session.takes_derived
 
 
 def _hand_over(
