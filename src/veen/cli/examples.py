@@ -55,7 +55,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "hub metrics": ("veen hub metrics", "veen hub metrics --json"),
     "hub rebuild-index": ("veen hub rebuild-index ./hub",),
     "hub retention apply": ("veen hub retention apply --data-dir ./hub --payloads 90d",),
-    "hub retention plan": ("veen hub retention plan --data-dir ./hub --payloads 90d",),
     "id gateway serve": (
         "veen id gateway serve id/external --issuer https://idp.example.com --provider corp --oidc-client veen"
         " --oidc-secret-file oidc.secret --custody-file custody.secret --url https://login.example.com --realm shop",

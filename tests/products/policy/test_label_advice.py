@@ -1,11 +1,14 @@
 """Senders follow the class of a label: padding, expiry, rate (LCLASS0, 001 spec-2 §6.2)."""
 
+import time
+
 import pytest
 from tests.cli.hubprocess import running
 from tests.cli.overlay_people import Person
 from tests.cli.talk import DEV
 from tests.client.hubs import OPEN, RING, client_at, hub_at, person, pin_of, run
 
+from veen.cli.shared.output import Exit
 from veen.client.send.rules import LabelAdvice
 from veen.client.send.writing import Sent
 from veen.client.transport.inprocess import InProcess
@@ -92,3 +95,33 @@ def test_the_class_that_the_owner_of_the_realm_set_decides_for_veen_send(tmp_pat
         assert (after % 256, after > before) == (0, True)
         alice.json("label-class", "set", "orders", "log")
         assert size_of(alice, "orders", "one") == before
+
+
+@pytest.mark.req("LCL-02", "LCL-03")
+def test_retention_goes_by_the_hints_of_classes_where_it_is_asked_to(tmp_path):
+    data = tmp_path / "hub"
+    with running(data, *DEV, "--set", "limits.max_checkpoint_interval=2") as hub:
+        alice = Person(tmp_path / "alice", hub, "alice")
+        for stream in ("long", "short", "none"):
+            alice.new_stream(stream)
+            for number in range(3):
+                alice.run("send", stream, f"message {number}")
+        alice.run("label-class", "set", "long", "log", "--retention", "30d", "--make-keys")
+        alice.run("label-class", "set", "short", "log", "--retention", "1s")
+        labels = {name: alice.json("stream", name)["entries"][0]["label"] for name in ("long", "short", "none")}
+        stranger = Person(tmp_path / "stranger", hub, "stranger")
+        hub.stop()
+    time.sleep(1.1)
+
+    def planned(*options, command="plan"):
+        steps = alice.json("hub", "retention", command, "--data-dir", data, *options)["erasures"]
+        return {name for name, label in labels.items() if label in {step["label"] for step in steps}}
+
+    assert planned("--payloads", "1s") == {"long", "short", "none"}
+    assert planned("--payloads", "1s", "--classes") == {"short", "none"}
+    assert planned("--payloads", "90d", "--classes") == {"short"}
+    refused = stranger.json(
+        *("hub", "retention", "plan", "--data-dir", data, "--payloads", "90d", "--classes"), code=Exit.LOCAL
+    )
+    assert refused["code"] == "E.LOCAL.STREAM"
+    assert planned("--payloads", "90d", "--classes", command="apply") == {"short"}

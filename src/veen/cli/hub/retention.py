@@ -2,17 +2,20 @@
 
 import time
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from veen.cli.app import LazyGroup
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing
-from veen.cli.shared.command import several
+from veen.cli.shared.command import CliSession, identity_options, several
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Output, output_options
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from veen.storage.maintenance.retention import Erasure, RetentionPolicy
 
 retention = LazyGroup(
@@ -25,10 +28,12 @@ _PERIODS: Final = several(
     click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory."),
     click.option("--payloads", required=True, help="Age after which payloads go, such as 90d."),
     click.option("--receipts", default="0", help="Age after which archived receipts go too; default: never."),
+    click.option("--classes", is_flag=True, help="Of a label whose class has a retention hint, go by the hint."),
+    identity_options,
 )
 
 
-def _policy(payloads: str, receipts: str) -> "RetentionPolicy":
+def _policy(payloads: str, receipts: str, hints: "Mapping[bytes, int]" = MappingProxyType({})) -> "RetentionPolicy":
     from veen.hub.process.settings import DURATION
     from veen.storage.maintenance.retention import Periods, RetentionPolicy
 
@@ -36,7 +41,23 @@ def _policy(payloads: str, receipts: str) -> "RetentionPolicy":
         seconds = [DURATION.read(text, True, Path()) for text in (payloads, receipts)]
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
-    return RetentionPolicy(Periods(payload_sec=seconds[0], receipt_sec=seconds[1]))
+    receipt_sec = seconds[1]
+    return RetentionPolicy(
+        Periods(payload_sec=seconds[0], receipt_sec=receipt_sec),
+        {
+            label: Periods(payload_sec=hint, receipt_sec=max(receipt_sec, hint) if receipt_sec else 0)
+            for label, hint in hints.items()
+        },
+    )
+
+
+def _hints(session: CliSession, data_dir: Path, *, classes: bool) -> "Mapping[bytes, int]":
+    """Return seconds by label, with --classes."""
+    if not classes:
+        return {}
+    from veen.products.policy.label_retention import read_periods
+
+    return read_periods(str(data_dir), session.keystore.secrets.keyring)
 
 
 def _rows(steps: "list[Erasure]") -> list[dict[str, Any]]:
@@ -64,14 +85,21 @@ def _tell(output: Output, done: str, rows: list[dict[str, Any]], attachments: in
 
 @retention.verb("plan", "What a policy would erase now; nothing is changed.")
 @_PERIODS
-@output_options
-def plan(output: Output, data_dir: Path, payloads: str, receipts: str) -> None:
-    """What a policy would erase now. Whole sealed chunks only; the hub may run."""
+def plan(output: Output, session: CliSession, data_dir: Path, payloads: str, receipts: str, classes: bool) -> None:
+    """What a policy would erase now. Whole sealed chunks only; the hub may run.
+
+    With --classes the retention hints of label classes count before --payloads. They lie on an encrypted stream, so the
+    identity needs its read key (`veen label-class set`).
+
+    \b
+    veen hub retention plan --data-dir ./hub --payloads 90d
+    veen hub retention plan --data-dir ./hub --payloads 90d --classes --identity operator
+    """
     from veen.storage.index import Index
     from veen.storage.maintenance.retention import plan as plan_of
 
     with failing_as("no plan can be made"):
-        policy = _policy(payloads, receipts)
+        policy = _policy(payloads, receipts, _hints(session, data_dir, classes=classes))
         index = Index(existing(data_dir), read_only=True)
         try:
             steps = plan_of(index, policy, int(time.time()))
@@ -81,10 +109,17 @@ def plan(output: Output, data_dir: Path, payloads: str, receipts: str) -> None:
 
 
 @retention.verb("apply", "Erase what a policy lets go. The hub must be stopped.")
-@_PERIODS
 @ACCEPT_CLOCK
-@output_options
-def apply(output: Output, data_dir: Path, payloads: str, receipts: str, accept_clock: bool) -> None:
+@_PERIODS
+def apply(
+    output: Output,
+    session: CliSession,
+    data_dir: Path,
+    payloads: str,
+    receipts: str,
+    classes: bool,
+    accept_clock: bool,
+) -> None:
     """Erase what a policy lets go. Each step is recorded in the control journal; receipts and proofs stay."""
     from veen.hub.process.at_rest import at_rest
     from veen.storage.attachments import erase_attachments
@@ -92,7 +127,7 @@ def apply(output: Output, data_dir: Path, payloads: str, receipts: str, accept_c
     from veen.storage.maintenance import retention as storage
 
     with failing_as("nothing more can be erased"):
-        policy = _policy(payloads, receipts)
+        policy = _policy(payloads, receipts, _hints(session, data_dir, classes=classes))
         fs = existing(data_dir)
         with at_rest(fs, int(time.time()), accept_clock=accept_clock) as hub:
             hub.store.retire()  # what a crash left in the journal is in the index then, and so in the plan
