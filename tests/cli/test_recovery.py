@@ -44,6 +44,9 @@ def test_a_lost_passphrase_is_replaced_with_the_recovery_key(cli, files):
     assert cli.json("id", "show", "--keys", "--passphrase-file", files / "next")["name"] == "alice"
     wrong = cli.json("id", "show", "--keys", "--passphrase-file", files / "lost", code=Exit.LOCAL)
     assert wrong["code"] == "E.LOCAL.PASSPHRASE"
+    recover = ("keystore", "recover", "--recovery-file", files / "lost", "--new-passphrase-file", files / "next")
+    other = cli.json(*recover, code=Exit.LOCAL)  # a passphrase is no recovery secret
+    assert (other["code"], "recovery secret" in other["cause"]) == ("E.LOCAL.RECOVERY_SECRET", True)
     cli.json("keystore", "recovery", "remove", slot["id"], "--passphrase-file", files / "next")
     assert cli.json("keystore", "recovery", "list")["recoveries"] == []
     assert cli.json("id", "show", "--keys", "--passphrase-file", files / "next")["name"] == "alice"
@@ -84,3 +87,18 @@ def test_at_a_terminal_the_key_and_the_new_passphrase_are_asked_for(cli, files):
     assert code == 0, screen
     assert slot["recovery_key"] not in screen
     assert cli.json("id", "show", "--keys", "--passphrase-file", files / "next")["name"] == "alice"
+
+
+def test_a_keystore_without_a_passphrase_is_not_opened_in_place_of_a_sealed_one(cli, files, tmp_path):
+    """Whoever can write the home, and does not know the passphrase, can only make a keystore that needs none."""
+    thief = Cli(tmp_path / "thief")
+    thief.keygen("alice")
+    (stolen,) = cli.root.rglob("keystore.enc")
+    (own,) = thief.root.rglob("keystore.enc")
+    shown = ("id", "show", "alice", "--keys", "--passphrase-file", files / "lost")
+    assert cli.json(*shown)["name"] == "alice"
+    for name in ("keystore.enc", "identity_card"):
+        (stolen.parent / name).write_bytes((own.parent / name).read_bytes())
+    refused = cli.json(*shown, code=Exit.LOCAL)
+    assert refused["code"] == "E.LOCAL.KEYSTORE"
+    assert "replaced" in refused["cause"]

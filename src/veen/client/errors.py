@@ -116,6 +116,10 @@ class WrongPassphrase(LocalError, code="E.LOCAL.PASSPHRASE"):
         super(ClientError, self).__init__()
 
 
+class WrongRecoverySecret(WrongPassphrase, code="E.LOCAL.RECOVERY_SECRET"):
+    """The recovery secret opens none of the keystore's recovery slots."""
+
+
 class KeystoreDamaged(LocalError, code="E.LOCAL.KEYSTORE"):
     """The bytes of a keystore are not those that were written, or name parameters beyond the limits."""
 

@@ -113,7 +113,7 @@ def _row(
 @keys.verb("rotate", "Announce new keys to all readers.")
 @click.argument("stream", type=STREAM)
 @click.option("--without", "names", multiple=True, metavar="NAME", help="A reader who is not given them. Repeatable.")
-@click.option("--reason", default="", help="Why, for the other members.")
+@click.option("--reason", default="", help="Reason, stored in the log. The other members read it.")
 @click.option("--no-history", is_flag=True, help="Later invitations hand over no generation before this one.")
 @client_options
 def rotate(
@@ -172,7 +172,7 @@ def note_ended(output: Output, done: "Rotated") -> None:
 @keys.verb("shred", "Have all readers forget the keys of an earlier generation.")
 @click.argument("stream", type=STREAM)
 @click.option("--generation", type=click.IntRange(min=0), required=True, help="Which one; `veen keys list` shows them.")
-@click.option("--reason", default="", help="Why, for the other members.")
+@click.option("--reason", default="", help="Reason, stored in the log. The other members read it.")
 @click.option("--weak", is_flag=True, help="Also if the log has a field that leads back to this generation.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options

@@ -115,7 +115,7 @@ async def _announced_keys(client: "Client", id_sign_pk: bytes) -> set[bytes]:
 @revoke.verb("reader", "Give somebody no later keys of a stream.")
 @click.argument("name")
 @click.argument("stream", type=STREAM)
-@click.option("--reason", default="", help="Why, for the other members.")
+@click.option("--reason", default="", help="Reason, stored in the log. The other members read it.")
 @client_options
 def reader(output: Output, session: CliSession, name: str, stream: str, reason: str) -> None:
     """Announce a new generation of the keys of STREAM to all its readers but NAME. Only the owner can.

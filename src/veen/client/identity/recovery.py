@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Self
 
 from nacl.bindings import crypto_pwhash_SALTBYTES
 
-from veen.client.errors import KeystoreDamaged, KeyTextInvalid, WrongPassphrase
+from veen.client.errors import KeystoreDamaged, KeyTextInvalid, WrongRecoverySecret
 from veen.client.identity import bech32
 from veen.client.identity.identity import Random
 from veen.client.identity.passphrases import Kdf
@@ -108,7 +108,7 @@ def recovery_key_of(text: str) -> bytes | None:
 
 
 def open_slots(slots: Iterable[RecoverySlot], text: str, bound_to: bytes) -> bytes:
-    """Return the root key by the first slot that `text` opens. Raise WrongPassphrase if it opens none.
+    """Return the root key by the first slot that `text` opens. Raise WrongRecoverySecret if it opens none.
 
     A recovery key is never tried as a passphrase.
     """
@@ -116,4 +116,4 @@ def open_slots(slots: Iterable[RecoverySlot], text: str, bound_to: bytes) -> byt
     for slot in slots:
         if slot.kind == kind and (root := slot.open(text, bound_to)) is not None:
             return root
-    raise WrongPassphrase
+    raise WrongRecoverySecret

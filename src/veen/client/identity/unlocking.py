@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from veen.client import agent, desktop_keyring
-from veen.client.errors import IdentityExists, IdentityInUse, SettingsError, WrongPassphrase
+from veen.client.errors import IdentityExists, IdentityInUse, KeystoreDamaged, SettingsError, WrongPassphrase
 from veen.client.home import Home, PrivateFs, read_secret
 from veen.client.identity.keystore import Keystore, SealedKeystore, create_identity, open_identity
 from veen.client.identity.passphrases import Kdf
@@ -31,10 +31,16 @@ def open_without_asking(
     """The keystore of an identity, or None if somebody has to say its passphrase.
 
     KeyringUnusable, or ExtraMissing, if the desktop keyring is to open it (`veen keystore remember`) and cannot.
+    KeystoreDamaged, if there is a passphrase and the keystore needs none: whoever put it there did not know the
+    passphrase.
     """
     home.require(name)
     sealed = SealedKeystore.read(home.identity_fs(name))
     if sealed.is_plain:
+        if passphrase_file is not None:
+            raise KeystoreDamaged(
+                f"it is not sealed, but {passphrase_file} has a passphrase for it, so somebody may have replaced it"
+            )
         return open_identity(home, name, None)
     if passphrase_file is not None:
         return open_identity(home, name, read_passphrase(passphrase_file))
