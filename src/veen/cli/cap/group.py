@@ -193,10 +193,6 @@ def authorize(output: Output, session: CliSession, file: Path | None, streams: t
 
     The token is kept with the identity that it is for, and `veen send` uses it where the hub asks for one. Without
     FILE, an issuer that the hub trusts gives one to her own identity.
-
-    \b
-    veen authorize cap.cbor
-    veen authorize --stream orders --ttl 30d
     """
     if (file is None) != bool(streams):
         raise click.UsageError("give FILE, or --stream to issue a token to yourself")

@@ -89,7 +89,7 @@ def plan(output: Output, session: CliSession, data_dir: Path, payloads: str, rec
     """What a policy would erase now. Whole sealed chunks only; the hub may run.
 
     With --classes the retention hints of label classes count before --payloads. They lie on an encrypted stream, so the
-    identity needs its read key (`veen label-class set`).
+    identity needs its read key.
 
     \b
     veen hub retention plan --data-dir ./hub --payloads 90d
