@@ -6,6 +6,7 @@ import pytest
 from tests.cli.homes import Cli
 from tests.cli.overlay_people import world
 
+import veen
 from veen.cli.shared.output import Exit
 from veen.client.identity.card import IdentityCard
 from veen.core.crypto.ed25519 import SigningKey
@@ -165,5 +166,8 @@ def test_a_key_shows_no_name_behind_the_end_of_its_binding(people, tmp_path):
     by_bob = [row["body"] for row in alice.json("stream", STREAM, "--author", "bob")["entries"]]
     assert "before" in by_bob
     assert "after" not in by_bob
+    with veen.connect(home=alice.root) as connection:  # the Python API says the same
+        read = {entry.body: entry.author for entry in connection.stream(STREAM).read() if entry.is_open}
+    assert (read[b"before"], read[b"after"]) == ("bob", old)
     (meaning,) = alice.json("contacts", "who", old, "--stream", STREAM)["meanings"]
     assert meaning == {"name": "bob", "kind": "client key, proven in the stream"}

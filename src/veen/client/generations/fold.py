@@ -251,6 +251,7 @@ class KeyFold:
     wrapped_for: tuple[bytes, ...] = ()  # card ids of the newest generation's record
     new_owner_pk: bytes | None = None
     gen_at_change: int | None = None
+    live: dict[bytes, set[bytes]] = field(default_factory=dict)  # client keys without an end, by id_sign_pk
     ends: set[bytes] = field(default_factory=set)
     replaced: dict[bytes, bytes] = field(default_factory=dict)  # by the old principal
     changes: int = 0
@@ -258,7 +259,12 @@ class KeyFold:
 
     @classmethod
     def of(cls, state: KeyState) -> Self:
+        live: dict[bytes, set[bytes]] = {}
+        for author in state.authors:
+            if author.ended is None:
+                live.setdefault(author.id_sign_pk, set()).add(author.client_id)
         return cls(
+            live=live,
             stream_id=state.stream_id,
             owner_pk=state.owner_pk,
             generations=list(state.generations),
@@ -430,6 +436,10 @@ class KeyFold:
         return self._set_author(author)
 
     def _set_author(self, author: AuthorKey) -> bool:
+        if (earlier := self.authors.get(author.client_id)) is not None:
+            self.live.get(earlier.id_sign_pk, set()).discard(author.client_id)
+        if author.ended is None:
+            self.live.setdefault(author.id_sign_pk, set()).add(author.client_id)
         self.authors[author.client_id] = author
         self.changes += 1
         return True
@@ -444,11 +454,9 @@ class KeyFold:
         )
         earlier = self.authors.get(record.client_id)
         if earlier is None:
-            if not self._add_author(author):
-                return False
             if _pair(record.principal_pk, record.client_id) in self.ends:  # it is over wherever it is looked at
-                self.authors[record.client_id] = replace(author, ended=EndOfKey(ts=0, epoch=0, stream_seq=0))
-            return True
+                author = replace(author, ended=EndOfKey(ts=0, epoch=0, stream_seq=0))
+            return self._add_author(author)
         is_unbound = earlier.not_after is None and self._may_prove(record.principal_pk)
         if not is_unbound or not self._is_or_follows(record.principal_pk, earlier.id_sign_pk):
             return False
@@ -458,9 +466,8 @@ class KeyFold:
         if record.client_id is None:
             if not self._note_end(record.signing_digest()):
                 return False
-            for author in self.authors.values():
-                if author.id_sign_pk == record.principal_pk and author.ended is None:
-                    self.authors[author.client_id] = replace(author, ended=place)
+            for client_id in sorted(self.live.get(record.principal_pk, ())):
+                self._set_author(replace(self.authors[client_id], ended=place))
             return True
         author_or_none = self.authors.get(record.client_id)
         if author_or_none is None:
