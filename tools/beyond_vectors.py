@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from make_vectors import KEYS, SEEDS, World, _checkpoint_a, _reissued, _two_receipts, control_records, object_token
 from make_vectors import READER_SK as STREAM_SK
-from veen.client.generations.fold import Announced, AuthorKey, KeyState, LabelCursor, OpenInvite, ShreddedGeneration
+from veen.client.generations.fold import Announced, KeyState, LabelCursor, OpenInvite, Replaced, ShreddedGeneration
 from veen.client.generations.records import (
     AuthorCard,
     Enrolment,
@@ -66,7 +66,7 @@ from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.policies import Authority, Revocation, SizeBound, realm_id_of
 from veen.core.objects.prekey import Prekey
 from veen.core.objects.profile import PRESETS
-from veen.core.objects.speaking import PrincipalNext, SpeaksBinding, SpeaksEnd
+from veen.core.objects.speaking import AuthorKey, EndOfKey, PrincipalNext, SpeaksBinding, SpeaksEnd
 from veen.core.objects.tooling import (
     AnchoredCheckpoint,
     AnchorRequest,
@@ -597,6 +597,9 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
     )
     invitation = replace(unsigned, sig=owner.sign(unsigned.signing_digest()))
     limited = replace(unsigned, rights="read")
+    end = EndOfKey(ts=NOW + 30, epoch=0, stream_seq=9)
+    ended = replace(author, not_before=NOW, not_after=NOW + 60, ended=end)
+    following = Replaced(old=owner.public, new=KEYS["stranger"].public)
     return [
         ("key_generation", generation),
         ("key_generation_without_history", KeyGeneration.issue(owner, new, [alice], random=draws)),
@@ -630,6 +633,10 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
         ("open_invitation", opened),
         ("shredded_generation", shredded),
         ("author_key", author),
+        ("author_key_that_ended", ended),
+        ("end_of_an_author_key", end),
+        ("replaced_principal", following),
+        ("key_state_with_ends", replace(state, authors=(ended,), ends=(H(b"an end"),), replaced=(following,))),
         ("label_cursor", cursor),
         ("key_state", state),
         *_speaking(),
