@@ -1,13 +1,12 @@
 """Writes tests/vectors/veen-v0.0.1.json, the conformance vectors of the protocol (spec-1 §20 and TS0.1; D-118), and
-veen-beyond-v0.0.1.json beside it, the vectors of what no seed document defines (D-168; tools/beyond_vectors.py), and
-histories/*.json, complete histories of every overlay, profile and product (decision 500; tools/history_vectors.py).
+veen-beyond-v0.0.1.json beside it, the vectors of what no seed document defines (D-168; tools/beyond_vectors.py).
 
     python tools/make_vectors.py           write the files
     python tools/make_vectors.py --check   exit 1 if a file on disk is not what this program writes
 
 Every input is fixed: keys come from one-byte seeds, times are given, and the HPKE ephemeral of message n is derived
 from 0x04×24 || u64be(n). The protocol draws no other randomness, so the file is a function of this program and the
-core. docs/vectors.md explains each member; tools/veen_verify.py checks the file without any of our code.
+core. docs/vectors.md explains each member; tools/veen_verify_vectors.py checks the file without any of our code.
 
 Receipts, roots and proofs are computed. Which messages a hub refuses, and why, is written down here by hand from the
 admission table: the file is meant to judge implementations, so none of them may write it.
@@ -18,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -89,9 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="compare with the file instead of writing it")
     args = parser.parse_args(argv)
     faults = 0
-    for path, text in [(OUTPUT, render()), (BEYOND, render_beyond()), *render_histories()]:
+    for path, text in ((OUTPUT, render()), (BEYOND, render_beyond())):
         if not args.check:
-            path.parent.mkdir(exist_ok=True)
             path.write_text(text, "utf-8")
         elif not path.exists() or path.read_text("utf-8") != text:
             sys.stderr.write(f"{path.name} is not what tools/make_vectors.py writes\n")
@@ -109,15 +107,6 @@ def render_beyond() -> str:
     import beyond_vectors  # which uses the worlds of this module
 
     return json.dumps(_hexed(beyond_vectors.build(scenario_a().world)), indent=1, ensure_ascii=False) + "\n"
-
-
-def render_histories() -> Iterator[tuple[Path, str]]:
-    """Yield the files of histories with their text."""
-    import history_vectors  # which uses the keys of this module
-    from history_subjects import SUBJECTS
-
-    for subject in SUBJECTS:
-        yield history_vectors.path_of(subject), history_vectors.render(subject)
 
 
 def build() -> dict[str, Any]:

@@ -8,9 +8,8 @@ faults. The verdict is one line for each file, OK or FAILED with the reason; the
 1 if not, 2 for a file that cannot be read.
 """
 
-import json
 import sys
-from hmac import digest as mac
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from nacl.signing import SigningKey
 
 import veen_verify as base
 from veen_verify import Failed, from_cbor, h, ht, require, signed_by, u64, x
+from veen_verify_vectors import check_files, derive_secret, same, shared_secret
 
 RULES = ("FORMAT", "SEQ", "LABEL", "CT_HASH", "LEAF", "ACK_AHEAD", "CLIENT_SEQ", "ACK_BACK", "ROOT", "AUTHOR_SIG",
          "HUB_SIG")  # fmt: skip
@@ -67,8 +67,7 @@ def read_entry(pair: list[str]) -> tuple[list[Any], list[Any]] | None:
 def open_msg(msg: list[Any], reader_sk: bytes) -> None:
     """Header and body must open, and the header must have its form (spec §4.2, §4.5)."""
     enc, pk_r = msg[8][:32], sodium.crypto_scalarmult_base(reader_sk)
-    prk = mac(b"", base.KEM + b"eae_prk" + sodium.crypto_scalarmult(reader_sk, enc), "sha256")
-    base.check_content(msg, [base.expand(prk, base.KEM + b"shared_secret" + enc + pk_r)])
+    base.check_content(msg, [shared_secret(sodium.crypto_scalarmult(reader_sk, enc), enc, pk_r)])
 
 
 def check_history(row: Any, hub_pk: bytes, salt: bytes, reader_sk: bytes, clients: set[bytes]) -> None:
@@ -108,12 +107,12 @@ def check_history(row: Any, hub_pk: bytes, salt: bytes, reader_sk: bytes, client
 
 
 def check_file(v: Any) -> str:
-    base.same(v, format="veen-histories", format_version=1, spec="v0.0.1")
+    same(v, format="veen-histories", format_version=1, spec="v0.0.1")
     for key in v["keys"].values():
-        base.same(key, public=SigningKey(x(key["seed"])).verify_key.encode())
+        same(key, public=SigningKey(x(key["seed"])).verify_key.encode())
     reader = v["reader"]
-    base.same(reader, secret=base.derive_secret(x(reader["ikm"])))
-    base.same(reader, public=sodium.crypto_scalarmult_base(x(reader["secret"])))
+    same(reader, secret=derive_secret(x(reader["ikm"])))
+    same(reader, public=sodium.crypto_scalarmult_base(x(reader["secret"])))
     hub_pk = x(v["hub_pk"])
     salt = ht("veen/routing_key", ht("veen/hub-id", hub_pk))
     clients = {x(key["public"]) for key in v["keys"].values()}
@@ -126,22 +125,9 @@ def check_file(v: Any) -> str:
     return f"{len(v['histories'])} histories of {v['subject']}, {faulty} with faults"
 
 
-def main(paths: list[str]) -> int:
-    if not paths:
-        print("usage: veen_verify_histories.py FILE…", file=sys.stderr)
-        return 2
-    status = 0
-    for path in paths:
-        try:
-            print(f"OK: {check_file(json.loads(Path(path).read_bytes()))}")
-        except OSError as exc:
-            print(f"cannot read: {exc}", file=sys.stderr)
-            return 2
-        except (Failed, ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:  # wrong content
-            print(f"FAILED: {path}: {exc.args[0] if isinstance(exc, Failed) else f'not what it should be: {exc!r}'}")
-            status = 1
-    return status
+def main(argv: Sequence[str] | None = None) -> int:
+    return check_files(check_file, sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
