@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import history_vectors
+import veen_verify
 import veen_verify_histories
 from history_subjects import SUBJECTS
 from tests.overlays.by_the_letter import Wallets, last_writers, state0
@@ -32,7 +33,7 @@ VECTORS = {name: json.loads(path.read_text("utf-8")) for name, path in FILES.ite
 BY_NAME = {subject.name: subject for subject in SUBJECTS}
 PROGRAM = Path(veen_verify_histories.__file__)
 SAMPLE = ("kv", "operation.agreement", "airgap")  # of which each run makes the files again
-WRONG = (veen_verify_histories.Failed, ValueError, LookupError, TypeError, AttributeError)
+WRONG = (veen_verify.Failed, ValueError, LookupError, TypeError, AttributeError)
 
 
 def unhex(text):
@@ -46,7 +47,7 @@ def read(vectors, history):
     places = {unhex(label): (unhex(stream_id), epoch) for label, stream_id, epoch in history["labels"]}
     checks = {label: RunCheck(label, Mmr()) for label in places}
     latest = dict.fromkeys(places, 0)
-    events = []
+    events: list[Event] = []
     for number, (raw_msg, raw_receipt) in enumerate(history["log"], start=1):
         try:
             msg, receipt = Msg.from_bytes(unhex(raw_msg)), Receipt.from_bytes(unhex(raw_receipt))

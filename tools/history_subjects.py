@@ -157,6 +157,7 @@ class Reading:
     tag: str
     state: bytes
     faults: list[tuple[bytes, int, str]]  # label, stream_seq, code
+    view: Any  # the state as the fold shows it
 
     @property
     def state_hash(self) -> bytes:
@@ -179,7 +180,8 @@ def _by_fold(make: Callable[..., AnyFold], letter: Callable[..., AnyFold] | None
             named["mirrors"] = Mirrors.by(bridges)
         fold = letter(**named) if policy == "letter" and letter is not None else make(**named)
         summary = fold.summarize(events)
-        return Reading(f"veen/state-{fold.name}", state_bytes(fold.view(summary)), _places(fold.issues(summary)))
+        view = fold.view(summary)
+        return Reading(f"veen/state-{fold.name}", state_bytes(view), _places(fold.issues(summary)), view)
 
     return read
 
@@ -517,14 +519,16 @@ def _damaged_text(draft: Draft, **changes: Any) -> Draft:
 
 
 def write_recovery(scene: Scene) -> Draft:
-    target, new = scene.pick((CAROL, IDS[1]), (CAROL, IDS[2]), (PRINCIPALS[1].public, IDS[1]), (IDS[1], CAROL))
-    kind = 0 if scene.place == 0 else scene.rng.randrange(5)
-    if kind == 0:
+    usual = CAROL, IDS[1]
+    target, new = scene.pick(usual, usual, usual, (CAROL, IDS[2]), (IDS[1], CAROL))
+    kinds = ("request", "approve", "approve", "execute")
+    kind = kinds[scene.place] if scene.place < len(kinds) else scene.pick(*kinds)
+    if kind == "request":
         return recovery.request(target, new)
-    if kind < 3:
+    if kind == "approve":
         return recovery.approve(target, new, scene.pick(ALICE, BOB, CAROL), scene.pick("approve", "approve", "reject"))
-    approvals = [event.msg_id for event in scene.events if event.hdr.schema == recovery.APPROVAL.id][-2:]
-    return recovery.execute(target, new, approvals or [scene.reference()])
+    approvals = [event.msg_id for event in scene.events if event.hdr.schema == recovery.APPROVAL.id]
+    return recovery.execute(target, new, approvals[-scene.pick(1, 2) :] or [scene.reference()])
 
 
 def write_audit(scene: Scene) -> Step:
@@ -731,7 +735,7 @@ def read_recorder(settings: Any, events: Sequence[Event], policy: str) -> Readin
             continue
         issues += [typed] if isinstance(typed, Issue) else []
     state = cbor.encode(cbor.sort_keys(history.now.to_tree()))
-    return Reading("sdr/profile", state, _places(sorted(issues)))
+    return Reading("sdr/profile", state, _places(sorted(issues)), history.now)
 
 
 def write_airgap(scene: Scene) -> Step:
@@ -782,7 +786,7 @@ def read_airgap(settings: Any, events: Sequence[Event], policy: str) -> Reading:
             receipt = crossed.body.receipt
             is_withheld = isinstance(crossed.body, airgap.WithheldEvent)
             rows.append([receipt.label, receipt.stream_seq, receipt.leaf_hash, is_withheld])
-    return Reading("veen/state-airgap.crossed", cbor.encode(rows), _places(sorted(issues)))
+    return Reading("veen/state-airgap.crossed", cbor.encode(rows), _places(sorted(issues)), rows)
 
 
 # --- all of them ------------------------------------------------------------------------------------------------

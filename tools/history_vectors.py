@@ -1,6 +1,9 @@
-"""Builds tests/vectors/histories/*.json: complete histories of every overlay, operation profile and product.
+"""Writes tests/vectors/histories/*.json: complete histories of every overlay, operation profile and product.
 
-Run by tools/make_vectors.py. All draws come from the name of a history, so the files are a function of this program and
+    python tools/history_vectors.py           write the files
+    python tools/history_vectors.py --check   exit 1 if a file on disk is not what this program writes
+
+All draws come from the name of a history, so the files are a function of this program and
 the code. docs/vectors.md says what each member means; tools/veen_verify_histories.py checks what needs no keys.
 
 Logs and states are computed. Which rules of the log a wire fault breaks is written here by hand. Content faults are
@@ -9,12 +12,13 @@ those that the folds report; in a history without faults they report none.
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import count
-from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -30,7 +34,9 @@ from veen.core.objects.profile import Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import Binding, seal
 from veen.core.tree.mmr import Mmr
+from veen.core.wire import Wire
 from veen.overlays.framework.body import Draft
+from veen.overlays.framework.state import Free
 
 DIRECTORY: Final = OUTPUT.parent / "histories"
 HUB: Final = KEYS["hub"]
@@ -38,6 +44,22 @@ ROUTING_KEY: Final = routing_key_of(hub_id_of(HUB.public))
 START: Final = 1_700_000_040  # a multiple of 60
 MAX_DRAWS: Final = 60  # messages that are tried for one entry
 BEST: Final = 3  # rank of a message after which no other is tried
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Write the histories among the conformance vectors.")
+    parser.add_argument("--check", action="store_true", help="compare with the files instead of writing them")
+    args = parser.parse_args(argv)
+    DIRECTORY.mkdir(exist_ok=True)
+    status = 0
+    for subject in SUBJECTS:
+        path, text = DIRECTORY / f"{subject.name}.json", render(subject)
+        if not args.check:
+            path.write_text(text, "utf-8")
+        elif not path.exists() or path.read_text("utf-8") != text:
+            sys.stderr.write(f"{path.name} is not what tools/history_vectors.py writes\n")
+            status = 1
+    return status
 
 
 # --- a log ----------------------------------------------------------------------------------------------------
@@ -148,7 +170,7 @@ def make_log(subject: Subject, name: str, settings: Any, fault_codes: set[str] |
         hub_ts = scene.now + rng.choice((-1, 0, 1, 1, 2, 7, 30))
         scene.place = place
         is_last = place == entries - 1
-        kept: Entry | None = None
+        choice: Entry | None = None
         best = 0
         for _ in range(MAX_DRAWS):
             entry = log.draw(draw_step(subject, scene, may_break=place in refused), hub_ts)
@@ -158,12 +180,12 @@ def make_log(subject: Subject, name: str, settings: Any, fault_codes: set[str] |
             else:
                 rank = rank_of_good(subject, scene, events, parts_ways=parts_ways and is_last)
             if rank > best:
-                kept, best = entry, rank
+                choice, best = entry, rank
             if best == BEST:
                 break
-        if kept is not None:
-            log.add(kept)
-            scene.events.append(kept.event)
+        if choice is not None:
+            log.add(choice)
+            scene.events.append(choice.event)
             scene.now = max(scene.now, hub_ts)
     if fault_codes is not None:
         fault_codes.update(codes_of(subject, settings, scene.events))
@@ -371,12 +393,54 @@ _FAULTS: Final[dict[str, Callable[[Log, int], Broken]]] = {
 _FOLLOWERS: Final = {"swapped_receipts": 1, "left_out": 1}  # entries of the label that must follow
 
 
+# --- the form of states ---
+
+
+def shape_of(value: Any) -> Any:
+    """Return the form of a state: names of fields, and kinds of values. docs/vectors.md has the notation."""
+    if value is None:
+        return None
+    if isinstance(value, Free | bytes | Wire):
+        return "cbor" if isinstance(value, Free) else "wire" if isinstance(value, Wire) else "bytes"
+    if isinstance(value, bool | int | str):
+        return {bool: "bool", int: "int", str: "text"}[type(value)]
+    if is_dataclass(value):
+        return {f.name: shape_of(getattr(value, f.name)) for f in fields(value) if not f.metadata}
+    if isinstance(value, Mapping):
+        keys, values = (merge_shapes(map(shape_of, some)) for some in (value.keys(), value.values()))
+        return {"each": keys, "to": values}
+    if hasattr(value, "_fields"):
+        return [{name: shape_of(part)} for name, part in zip(value._fields, value, strict=True)]
+    if isinstance(value, tuple | list) and len({type(part) for part in value}) > 1:
+        return [shape_of(part) for part in value]
+    return ["each", merge_shapes(map(shape_of, value))]
+
+
+def merge_shapes(shapes: Iterable[Any]) -> Any:
+    """Return what several values of one place have in common; None if there are none."""
+    merged: Any = None
+    for shape in shapes:
+        if merged is None or shape is None:
+            merged = shape if merged is None else merged
+        elif isinstance(merged, dict) and isinstance(shape, dict):
+            names = [*merged, *(name for name in shape if name not in merged)]
+            merged = {name: merge_shapes([merged.get(name), shape.get(name)]) for name in names}
+        elif isinstance(merged, list) and isinstance(shape, list) and len(merged) == len(shape):
+            merged = [merge_shapes(pair) for pair in zip(merged, shape, strict=True)]
+        elif merged != shape:
+            merged = f"{merged} or {shape}" if isinstance(merged, str) and shape not in merged else merged
+    return merged
+
+
 # --- the files ------------------------------------------------------------------------------------------------------
 
 
-def histories(subject: Subject, kinds: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the histories of a subject: half of them good, a quarter with refused events, a quarter with `kinds`."""
-    rows, codes = [], set[str]()
+def histories(subject: Subject, kinds: Sequence[str]) -> tuple[list[dict[str, Any]], Any]:
+    """Return the histories of a subject and the form of their states.
+
+    Half of them are good, a quarter has refused events, a quarter has faults of these kinds.
+    """
+    rows, codes, logs = [], set[str](), list[tuple[Any, Log]]()
     numbers = count(1)
 
     def named(what: str) -> tuple[str, Any]:
@@ -385,10 +449,12 @@ def histories(subject: Subject, kinds: Sequence[str]) -> list[dict[str, Any]]:
 
     for _ in range(2 * subject.quarter):
         name, settings = named("good")
-        rows.append(history(subject, make_log(subject, name, settings), settings))
+        logs.append((settings, make_log(subject, name, settings)))
+        rows.append(history(subject, logs[-1][1], settings))
     for _ in range(subject.quarter):
         name, settings = named("refused")
-        rows.append(history(subject, make_log(subject, name, settings, codes), settings))
+        logs.append((settings, make_log(subject, name, settings, codes)))
+        rows.append(history(subject, logs[-1][1], settings))
     left = list(kinds)
     for _ in range(subject.quarter):
         name, settings = named("broken")
@@ -398,13 +464,15 @@ def histories(subject: Subject, kinds: Sequence[str]) -> list[dict[str, Any]]:
         left.remove(kind)
         log.name = name.replace("broken", kind)
         rows.append(history(subject, log, settings, broken))
-    return rows
+    views = [subject.read(settings, [e.event for e in log.entries], "default").view for settings, log in logs]
+    return rows, merge_shapes(map(shape_of, views))
 
 
 def build(subject: Subject, first: int) -> dict[str, Any]:
     """Return the file of a subject. `first` turns the list of wire faults: all subjects together have each."""
     kinds = list(_FAULTS)
     turned = kinds[first % len(kinds) :] + kinds[: first % len(kinds)]
+    rows, state_shape = histories(subject, turned)
     return {
         "format": "veen-histories",
         "format_version": 1,
@@ -413,12 +481,9 @@ def build(subject: Subject, first: int) -> dict[str, Any]:
         "hub_pk": HUB.public,
         "reader": {"ikm": READER_IKM, "secret": READER_SK, "public": READER_PK},
         "keys": {name: {"seed": key.seed, "public": key.public} for name, key in KEYS.items()},
-        "histories": histories(subject, turned),
+        "state_shape": state_shape,
+        "histories": rows,
     }
-
-
-def path_of(subject: Subject) -> Path:
-    return DIRECTORY / f"{subject.name}.json"
 
 
 def render(subject: Subject) -> str:
@@ -429,3 +494,7 @@ def render(subject: Subject) -> str:
     dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     members = "".join(f"{dumps(name)}:{dumps(value)},\n" for name, value in whole.items())
     return "{" + members + '"histories":[\n' + ",\n".join(map(dumps, rows)) + "\n]}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
