@@ -170,6 +170,18 @@ def test_states_of_the_letter_are_those_of_a_reading_of_the_text_alone():
         assert contexts == {key: value for key, value in last_writers(messages(good)).items() if key[0] == "ctx"}
 
 
+@pytest.mark.parametrize("name", ["wallet", "id"])
+def test_each_row_in_which_the_letter_and_the_default_part_has_a_history(name):
+    """docs/compliance.md, "Where the defaults part from the text"."""
+    scripts = BY_NAME[name].scripts
+    histories = VECTORS[name]["histories"][-len(scripts) :]
+    for script, history in zip(scripts, histories, strict=True):
+        assert history["name"].endswith(script.__name__.removeprefix("script_"))
+        default, letter = (history["expect"][policy] for policy in ("default", "letter"))
+        assert default["state"] != letter["state"], history["name"]
+        assert letter["faults"] == []
+
+
 # The independent program
 
 

@@ -6,7 +6,7 @@ every event of a good history counts, and one or two of a faulty one do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -113,6 +113,7 @@ class Scene:
 
 
 Write = Callable[[Scene], Step]
+Script = Callable[[Scene], Iterator[tuple[Step, int]]]  # messages, and the seconds that pass before each
 
 
 def draw_step(subject: Subject, scene: Scene, *, may_break: bool) -> Step:
@@ -207,6 +208,7 @@ class Subject:
     quarter: int = 3  # a quarter of the histories
     shortest: int = 3  # entries of a history
     longest: int = 6
+    scripts: tuple[Script, ...] = ()  # histories that are written, under the first settings
 
 
 # --- key-value, records, queues, CRDTs, RPC ---------------------------------------------------------------------
@@ -376,6 +378,92 @@ def write_wallet(scene: Scene) -> Step:
     key = KEYS["mallory"] if scene.chance(15) else key
     stream = MAIN if scene.settings.get("owners") else wallet_stream(body_of(draft).wallet_id)
     return Step(draft, key, IDS[0] if scene.chance(20) else stream)
+
+
+# Each row of docs/compliance.md, "Where the defaults part from the text", as a history.
+
+_WALLET_ID: Final = {name: wallet_id_of(REALM, *account) for name, account in WALLETS.items()}
+
+
+def _sent(draft: Draft, name: str = "alice") -> Step:
+    return Step(draft, KEYS[name], wallet_stream(body_of(draft).wallet_id))
+
+
+def _opened(scene: Scene, *names: str) -> Iterator[tuple[Step, int]]:
+    """Open wallets and pay 100 into that of alice."""
+    for name in names:
+        ctx_id, currency = WALLETS[name]
+        draft = drafts.open_wallet(realm_id=REALM, ctx_id=ctx_id, currency=currency, created_at=scene.now)
+        yield _sent(draft, name), 1
+    yield _sent(drafts.deposit(_WALLET_ID["alice"], 100, ts=scene.now)), 1
+
+
+def _transfer(scene: Scene, to: str, amount: int = 10) -> Step:
+    return _sent(drafts.transfer(_WALLET_ID["alice"], _WALLET_ID[to], amount, ts=scene.now, transfer_id=IDS[0]))
+
+
+def script_another_day(scene: Scene) -> Iterator[tuple[Step, int]]:
+    yield from _opened(scene, "alice")
+    yield _sent(drafts.limit(_WALLET_ID["alice"], 10, ts=scene.now)), 1
+    yield _sent(drafts.withdraw(_WALLET_ID["alice"], 8, ts=scene.now)), 1
+    yield _sent(drafts.withdraw(_WALLET_ID["alice"], 7, ts=scene.now - 90_000)), 1
+    yield _sent(drafts.withdraw(_WALLET_ID["alice"], 6, ts=scene.now)), 1
+
+
+def script_frozen_source(scene: Scene) -> Iterator[tuple[Step, int]]:
+    yield from _opened(scene, "alice", "bob")
+    yield _sent(drafts.freeze(_WALLET_ID["alice"], ts=scene.now)), 1
+    yield _transfer(scene, "bob"), 1
+
+
+def script_another_currency(scene: Scene) -> Iterator[tuple[Step, int]]:
+    yield from _opened(scene, "alice", "carol")
+    yield _transfer(scene, "carol"), 1
+
+
+def script_used_transfer_id(scene: Scene) -> Iterator[tuple[Step, int]]:
+    yield from _opened(scene, "alice", "bob", "carol")
+    yield _transfer(scene, "bob"), 1
+    yield _transfer(scene, "bob", 20), 1
+    yield _transfer(scene, "carol", 20), 1
+
+
+def script_to_oneself(scene: Scene) -> Iterator[tuple[Step, int]]:
+    yield from _opened(scene, "alice")
+    yield _transfer(scene, "alice"), 1
+
+
+def script_repeated_ref(scene: Scene) -> Iterator[tuple[Step, int]]:
+    yield from _opened(scene, "alice")
+    for _ in range(2):
+        yield _sent(drafts.deposit(_WALLET_ID["alice"], 5, ts=scene.now, ref=b"r1")), 1
+
+
+def script_stolen_identity(scene: Scene) -> Iterator[tuple[Step, int]]:
+    """An event of a stranger that comes first and names a payment as its parent."""
+    yield from _opened(scene, "alice", "bob")
+    yield _sent(drafts.deposit(_WALLET_ID["bob"], 7, ts=scene.now)), 5
+    forged = drafts.deposit(_WALLET_ID["alice"], 0, ts=scene.now)
+    yield _sent(replace(forged, parent_id=scene.events[-1].msg_id), "mallory"), -2
+
+
+def script_dated_ahead(scene: Scene) -> Iterator[tuple[Step, int]]:
+    for name, ahead in (("ahead", 10**9), ("now", 0)):
+        sent = id_drafts.ctx_profile(ACCOUNTS[0], REALM, updated_at=scene.now + ahead, display_name=name)
+        yield Step(sent.draft, KEYS["alice"], sent.stream_id), 1
+        sent = id_drafts.handle(REALM, "@a", target_type="ctx", target_id=ACCOUNTS[not ahead], ts=scene.now + ahead)
+        yield Step(sent.draft, KEYS["alice"], sent.stream_id), 1
+
+
+WALLET_SCRIPTS: Final = (
+    script_another_day,
+    script_frozen_source,
+    script_another_currency,
+    script_used_transfer_id,
+    script_to_oneself,
+    script_repeated_ref,
+    script_stolen_identity,
+)
 
 
 def _wallet_policy(institution: Any = (), currencies: Any = None, owners: Any = None) -> WalletPolicy:
@@ -803,7 +891,15 @@ SUBJECTS: Final = (
     Subject("crdt.orset", write_orset, _by_fold(crdt.OrSetFold)),
     Subject("crdt.gcnt", write_counter, _by_fold(crdt.CounterFold)),
     Subject("rpc", write_rpc, _by_fold(rpc.RpcFold)),
-    Subject("id", write_id, _by_fold(IdFold, LetterIdFold), _BRIDGED, has_letter=True, quarter=6),
+    Subject(
+        "id",
+        write_id,
+        _by_fold(IdFold, LetterIdFold),
+        _BRIDGED,
+        has_letter=True,
+        quarter=6,
+        scripts=(script_dated_ahead,),
+    ),
     Subject(
         "wallet",
         write_wallet,
@@ -813,11 +909,12 @@ SUBJECTS: Final = (
         quarter=8,
         shortest=5,
         longest=8,
+        scripts=WALLET_SCRIPTS,
     ),
     Subject("speaks", write_speaks, _by_fold(speaks.SpeaksFold), quarter=4),
     Subject("realm", write_realm, _by_fold(realm.RealmFold), _EMITTERS, quarter=4),
-    Subject("label.class", write_class, _by_fold(label_class.LabelClassFold), _EMITTERS, quarter=4),
-    Subject("schema.registry", write_schema, _by_fold(schema_registry.SchemaRegistryFold), _EMITTERS, quarter=4),
+    Subject("label.class", write_class, _by_fold(label_class.LabelClassFold), _EMITTERS),
+    Subject("schema.registry", write_schema, _by_fold(schema_registry.SchemaRegistryFold), _EMITTERS),
     Subject("anchor", write_anchor, _by_fold(anchoring.AnchorFold)),
     Subject("state.checkpoint", write_state, _by_fold(state_checkpoint.StateCheckpointFold)),
     Subject("discovery", write_discovery, _by_fold(fold_discovery), ({}, {"publishers": [SERVICE.hex()]})),

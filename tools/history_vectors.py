@@ -22,7 +22,7 @@ from itertools import count
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from history_subjects import KEYS, SUBJECTS, Scene, Step, Subject, draw_step
+from history_subjects import KEYS, SUBJECTS, Scene, Script, Step, Subject, draw_step
 from make_vectors import OUTPUT, READER_IKM, READER_PK, READER_SK, _hexed
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.event import Event
@@ -189,6 +189,17 @@ def make_log(subject: Subject, name: str, settings: Any, fault_codes: set[str] |
             scene.now = max(scene.now, hub_ts)
     if fault_codes is not None:
         fault_codes.update(codes_of(subject, settings, scene.events))
+    return log
+
+
+def play(script: Script, name: str, settings: Any) -> Log:
+    """Return the log that a script writes."""
+    log = Log(name, Profile(epoch_sec=0, pad_block=0))
+    scene = Scene(Random(name), settings, START)  # noqa: S311 - scripts draw nothing
+    for step, seconds in script(scene):
+        log.add(log.draw(step, scene.now + seconds))
+        scene.events.append(log.entries[-1].event)
+        scene.now += max(0, seconds)
     return log
 
 
@@ -438,7 +449,7 @@ def merge_shapes(shapes: Iterable[Any]) -> Any:
 def histories(subject: Subject, kinds: Sequence[str]) -> tuple[list[dict[str, Any]], Any]:
     """Return the histories of a subject and the form of their states.
 
-    Half of them are good, a quarter has refused events, a quarter has faults of these kinds.
+    Half of them are good, a quarter has refused events, a quarter has faults of these kinds. Scripts come in addition.
     """
     rows, codes, logs = [], set[str](), list[tuple[Any, Log]]()
     numbers = count(1)
@@ -464,6 +475,11 @@ def histories(subject: Subject, kinds: Sequence[str]) -> tuple[list[dict[str, An
         left.remove(kind)
         log.name = name.replace("broken", kind)
         rows.append(history(subject, log, settings, broken))
+    for script in subject.scripts:
+        settings = subject.settings[0]
+        name = f"{subject.name}/{next(numbers):02} {script.__name__.removeprefix('script_')}"
+        logs.append((settings, play(script, name, settings)))
+        rows.append(history(subject, logs[-1][1], settings))
     views = [subject.read(settings, [e.event for e in log.entries], "default").view for settings, log in logs]
     return rows, merge_shapes(map(shape_of, views))
 
