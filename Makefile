@@ -222,6 +222,7 @@ conformance: $(STAMP) $(VENV)/.stamp-spark ## write docs/conformance.md from the
 
 generated: $(STAMP) $(VENV)/.stamp-spark ## write everything that is made from the code: reference, specification, API, pictures, tables
 	@$(BIN)/python tools/make_vectors.py
+	@$(BIN)/python tools/history_vectors.py
 	@$(BIN)/python tools/make_spec.py
 	@$(BIN)/python tools/make_metrics.py
 	@$(BIN)/python tools/make_pictures.py

@@ -6,7 +6,7 @@ veen-beyond-v0.0.1.json beside it, the vectors of what no seed document defines 
 
 Every input is fixed: keys come from one-byte seeds, times are given, and the HPKE ephemeral of message n is derived
 from 0x04×24 || u64be(n). The protocol draws no other randomness, so the file is a function of this program and the
-core. docs/vectors.md explains each member; tools/veen_verify.py checks the file without any of our code.
+core. docs/vectors.md explains each member; tools/veen_verify_vectors.py checks the file without any of our code.
 
 Receipts, roots and proofs are computed. Which messages a hub refuses, and why, is written down here by hand from the
 admission table: the file is meant to judge implementations, so none of them may write it.

@@ -9,7 +9,7 @@ read.
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hmac import digest as mac
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from nacl.bindings import crypto_pwhash_alg, crypto_pwhash_ALG_ARGON2ID13
 from nacl.signing import SigningKey
 
 import veen_verify as base
-from veen_verify import Failed, h, ht, outcome, require, root_of, signed_by, u64, x
+from veen_verify import Failed, h, ht, require, root_of, signed_by, u64, x
+from veen_verify_vectors import check_files, outcome, same
 
 LETTERS = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 COID = h(b"the ciphertext of an attachment")
@@ -145,7 +146,7 @@ def check_object(row: Any, fields: Any) -> None:
         else:
             covered = cbor2.dumps({key: value for key, value in tree.items() if value != sig})
         require(covered == data and sig in (tree if isinstance(tree, list) else tree.values()), f"{row['name']}: data")
-        base.same(signed, digest=ht(signed["tag"], data))
+        same(signed, digest=ht(signed["tag"], data))
         require(signed_by(x(signed["public"]), x(signed["digest"]), sig), f"{row['name']}: signature")
 
 
@@ -191,7 +192,7 @@ def check_control(control: Any, hub_pk: bytes) -> None:
     before: bytes | None = None
     for row in control["chain"]:
         check_record(x(row["cbor"]), before, hub_pk)
-        base.same(row, record_hash=h(x(row["cbor"])), signing_digest=base.digest_of(decoded(x(row["cbor"]))))
+        same(row, record_hash=h(x(row["cbor"])), signing_digest=base.digest_of(decoded(x(row["cbor"]))))
         before = x(row["cbor"])
     first = x(control["chain"][0]["cbor"])
     for row in control["refused_after_the_first"]:
@@ -214,14 +215,14 @@ def check_pow(row: Any) -> None:
         list(cookie) == ["challenge", "nonce", "difficulty"] and row["header"] == row["cbor"], f"{row['name']}: shape"
     )
     value = ht("veen/pow", cookie["challenge"], u64(cookie["nonce"]))
-    base.same(row, value=value)
+    same(row, value=value)
 
     def paid() -> None:
         refuse(cookie["challenge"] == h(x(row["request"])), "challenge")
         refuse(cookie["difficulty"] >= row["difficulty"], "difficulty")
         refuse(int.from_bytes(value, "big") >> (256 - cookie["difficulty"]) == 0, "nonce")
 
-    base.same(row, verdict=outcome(paid).replace("accepted", "good"))
+    same(row, verdict=outcome(paid).replace("accepted", "good"))
 
 
 # --- keystore, portable set, files of a hub --------------------------------------------------------------------
@@ -244,7 +245,7 @@ def check_keystore(row: Any) -> None:
     seal_key = derived(root, b"veen/keystore-key", 32)
     require(derived(root, b"veen/keystore-check", 16) == tree[6], "key_check")
     require(ht("veen/keystore-sum", header, tree[8]) == tree[9], "checksum of a keystore")
-    base.same(row, root=root, seal_key=seal_key, header=header, secrets=xdecrypt(tree[8], header, tree[7], seal_key))
+    same(row, root=root, seal_key=seal_key, header=header, secrets=xdecrypt(tree[8], header, tree[7], seal_key))
 
 
 def check_set(files: dict[str, bytes]) -> None:
@@ -302,7 +303,7 @@ def check_fork(row: Any, keys: Any) -> None:
     digest = ht("veen/fork-origin", data)
     require(signed_by(x(keys[row["signer"]]["public"]), digest, x(row["fork-origin.sig"])), "fork-origin.sig")
     heads = [{name: head[name] for name in ("label", "upto_seq", "mmr_root")} for head in value["labels"]]
-    base.same(row, digest=digest, origin_hub_id=value["origin_hub_id"], labels=heads)
+    same(row, digest=digest, origin_hub_id=value["origin_hub_id"], labels=heads)
 
 
 def check_identity(row: Any, keys: Any) -> None:
@@ -311,14 +312,14 @@ def check_identity(row: Any, keys: Any) -> None:
     first = min(value["hub_keys"], key=lambda key: (key["valid_from"], key["hub_pk"]))
     require(ht("veen/hub-id", x(first["hub_pk"])).hex() == value["hub_id"], "hub_id")
     require(all(h(x(key["hub_pk"])).hex()[:16] == key["key_id"] for key in value["hub_keys"]), "key_id")
-    base.same(row, digest=ht("veen/hub-identity", data))
+    same(row, digest=ht("veen/hub-identity", data))
     require(
         signed_by(x(keys[row["signer"]]["public"]), x(row["digest"]), x(row["hub-identity.sig"])), "hub-identity.sig"
     )
     root_pk = keys[row["ephemeral"]["root"]]["public"]
     signed = signed_by(x(root_pk), x(row["digest"]), x(row["ephemeral"]["hub-identity.sig"]))
     require(signed, "hub-identity.sig by a root")
-    base.same(row["ephemeral"], **{"hub-root.pk": f"{root_pk}\n".encode(), "pin": f"root:ed25519:{root_pk}"})
+    same(row["ephemeral"], **{"hub-root.pk": f"{root_pk}\n".encode(), "pin": f"root:ed25519:{root_pk}"})
 
 
 def check_birth(data: bytes, hub_pk: bytes, now: int) -> None:
@@ -341,7 +342,7 @@ def check_birth(data: bytes, hub_pk: bytes, now: int) -> None:
 
 def check_births(v: Any, hub_pk: bytes) -> None:
     digest = ht("veen/birth", hub_pk + u64(v["not_after"]))
-    base.same(v, hub_pk=hub_pk, digest=digest)
+    same(v, hub_pk=hub_pk, digest=digest)
     require(signed_by(hub_pk, digest, x(v["sig"])), "birth: sig")
     for row in v["good"]:
         check_birth(x(row["birth.json"]), hub_pk, row["now"])
@@ -354,9 +355,9 @@ def check_births(v: Any, hub_pk: bytes) -> None:
 
 
 def check_vectors(v: Any) -> str:
-    base.same(v, format="veen-beyond-vectors", format_version=1, spec="v0.0.1")
+    same(v, format="veen-beyond-vectors", format_version=1, spec="v0.0.1")
     for key in v["keys"].values():
-        base.same(key, public=SigningKey(x(key["seed"])).verify_key.encode())
+        same(key, public=SigningKey(x(key["seed"])).verify_key.encode())
     for row in v["words"]["good"]:
         for word in (row["word"], row["capitals"], f" {row['word']}\n"):
             require(check_word(row["prefix"], word).hex() == row["cbor"], f"word {row['name']}")
@@ -370,7 +371,7 @@ def check_vectors(v: Any) -> str:
     for row in v["evidence"]:
         statements = sorted(x(statement) for statement in row["statements"])
         packed = {1: 1, 2: [x(key) for key in row["hub_pks"]], 3: decoded(statements[0]), 4: decoded(statements[1])}
-        base.same(row, cbor=cbor2.dumps(packed))
+        same(row, cbor=cbor2.dumps(packed))
         base.check_equivocation(base.from_cbor("equivocation", x(row["cbor"])))
     for row in v["evidence_files"]["good"]:
         verdict = base.check_evidence(x(row["file"]), x(v["evidence_files"]["hub_pk"]), None)
@@ -384,7 +385,7 @@ def check_vectors(v: Any) -> str:
         check_keystore(row)
     files = {path: x(data) for path, data in v["portable_set"]["files"].items()}
     check_set(files)
-    base.same(v["portable_set"], entries=check_inside(files))
+    same(v["portable_set"], entries=check_inside(files))
     for row in v["portable_set"]["refused"]:
         changed = {path: None if data is None else x(data) for path, data in row["change"].items()}
         broken = {path: data for path, data in {**files, **changed}.items() if data is not None}
@@ -398,20 +399,7 @@ def check_vectors(v: Any) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if argv is None else list(argv)
-    if len(arguments) != 1:
-        print("usage: veen_verify_beyond.py FILE", file=sys.stderr)
-        return 2
-    work: Callable[[Any], str] = check_vectors
-    try:
-        print(f"OK: {work(json.loads(Path(arguments[0]).read_bytes()))}")
-    except OSError as exc:
-        print(f"cannot read: {exc}", file=sys.stderr)
-        return 2
-    except (Failed, ValueError, LookupError, TypeError, AttributeError) as exc:
-        print(f"FAILED: {exc.args[0] if isinstance(exc, Failed) else f'not what it should be: {exc!r}'}")
-        return 1
-    return 0
+    return check_files(check_vectors, sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":
