@@ -33,13 +33,14 @@ def read_identity(fs: Fs, options: AuditOptions, findings: list[LogFinding]) -> 
     if not identities.exists(fs):
         if from_elsewhere is None:
             what = "the file is missing: nobody vouches for this log (give the identity, if you have it from elsewhere)"
-            findings.append(LogFinding(layout.IDENTITY, 0, "identity", what))
+            findings.append(LogFinding(layout.IDENTITY, 0, "missing", what))
         return from_elsewhere
     try:
         own = identities.read_identity(fs, options.root_pk, key_map=False)
     except (VeenError, OSError) as exc:
         where = (exc.path, exc.offset, exc.what) if isinstance(exc, CorruptError) else (layout.IDENTITY, 0, str(exc))
-        findings.append(LogFinding(where[0], where[1], "identity", where[2]))
+        code = "identity" if fs.exists(where[0]) else "missing"
+        findings.append(LogFinding(where[0], where[1], code, where[2]))
         return from_elsewhere
     try:
         identities.read_identity(fs, options.root_pk)
@@ -59,7 +60,8 @@ def check_directory(
     if not context.chunks_only:
         if not fs.exists(layout.CONTROL) and labels and not control.records:
             yield LogFinding(layout.CONTROL, 0, "missing", "the control journal is missing")
-        elif control.whole:
+        else:
+            stored.lacks_control = not control.whole
             check_rotations(context.identity, control.fold, stored)
         if not control.segments and (labels or control.records):
             what = "the write-ahead journal is missing: the last entries may be lost"
@@ -69,7 +71,7 @@ def check_directory(
                 yield LogFinding(
                     layout.CONTROL,
                     0,
-                    "control",
+                    "control" if control.whole else "unverified",
                     f"no record opens label {label.hex()}",
                     "error" if control.whole else "warning",
                     label=label,
@@ -146,6 +148,9 @@ def check_ends(
         size, fault = _size_of(fs, layout.locations(label))
         if fault is not None:
             yield fault
+        elif not size and not context.chunks_only and any(ref.is_sealed for ref in pinned.chunks):
+            # Without it nothing says how far the growing chunk went.
+            yield LogFinding(layout.locations(label), 0, "rebuildable", "the file is missing", label=label)
         claims.append((size // LOCATION_BYTES, layout.locations(label)))
         claims.append((anchored.get(label, 0), layout.CONTROL))
         claims.append((listed.get(label, 0), layout.OUTER_LEAVES))
