@@ -148,8 +148,8 @@ def check_ends(
         size, fault = _size_of(fs, layout.locations(label))
         if fault is not None:
             yield fault
-        elif not size and not context.chunks_only and any(ref.is_sealed for ref in pinned.chunks):
-            # Without it nothing says how far the growing chunk went.
+        elif not size and label in control.fold.labels and label not in control.journaled and pinned.chunks:
+            # Neither it nor the journal says how far the growing chunk went.
             yield LogFinding(layout.locations(label), 0, "rebuildable", "the file is missing", label=label)
         claims.append((size // LOCATION_BYTES, layout.locations(label)))
         claims.append((anchored.get(label, 0), layout.CONTROL))
