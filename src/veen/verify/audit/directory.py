@@ -141,6 +141,8 @@ def check_ends(
         anchored[label] = max(upto, anchored.get(label, 0))
     beyond: dict[bytes, tuple[int, str]] = {}
     indexes: dict[bytes, _Index] = {}
+    # Of a label that the journal does not have, nothing but its locations says how far the growing chunk went.
+    located = frozenset[bytes]() if context.chunks_only else control.fold.labels.keys() - control.journaled.keys()
     all_labels = {*labels, *control.fold.labels, *listed}
     for label in sorted(all_labels if wanted is None else all_labels & wanted):
         pinned = labels.get(label) or LabelPin(label=label, epoch=0, stream_id=None, chunks=())
@@ -148,8 +150,7 @@ def check_ends(
         size, fault = _size_of(fs, layout.locations(label))
         if fault is not None:
             yield fault
-        elif not size and label in control.fold.labels and label not in control.journaled and pinned.chunks:
-            # Neither it nor the journal says how far the growing chunk went.
+        elif not size and pinned.chunks and label in located:
             yield LogFinding(layout.locations(label), 0, "rebuildable", "the file is missing", label=label)
         claims.append((size // LOCATION_BYTES, layout.locations(label)))
         claims.append((anchored.get(label, 0), layout.CONTROL))

@@ -12,7 +12,18 @@ import pyarrow as pa
 
 from veen.storage.findings import CONTROL_RULES, LogFinding, Severity
 
-__all__ = ["CODES", "SCHEMA", "LogFinding", "collapsed", "from_table", "judged_without_control", "ordered", "placed", "reason_of", "to_table"]
+__all__ = [
+    "CODES",
+    "SCHEMA",
+    "LogFinding",
+    "collapsed",
+    "from_table",
+    "judged_without_control",
+    "ordered",
+    "placed",
+    "reason_of",
+    "to_table",
+]
 
 CODES: Final = {
     "frame": "no whole frame is where one must be",

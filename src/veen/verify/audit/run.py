@@ -248,7 +248,9 @@ class _Audit:
         if not last:
             return 0
         if all(ref.end_seq != last for ref in pinned.chunks):
-            self._history(pinned.label, last, f"has seen a chunk that ends with entry {last}; there is none now", code="cut")
+            self._history(
+                pinned.label, last, f"has seen a chunk that ends with entry {last}; there is none now", code="cut"
+            )
             return 0
         signed = vouched_peaks(self._fs, identity, pinned.label, last)
         if signed is not None and signed != self._since.peaks(pinned.label)[last]:
