@@ -68,7 +68,7 @@ class LogFinding:
 
     @property
     def is_evidence(self) -> bool:
-        """True if bytes of the log are bad, which absent bytes, derived files and a policy that asks for more are not."""
+        """True if bytes of the log are bad, which absent bytes, derived files and unmet policies are not."""
         return self.severity == "error" and self.because is Because.EVIDENCE
 
     def __str__(self) -> str:
