@@ -1,7 +1,7 @@
 """The law of growth: twice the data costs at most about twice the work. What is counted are operations, never seconds.
 
-Each row of `ROWS` is a reader: its name, what it reads at a size, and the work. What is counted are calls of functions. A
-reader that looks at all items for each item has a factor of four.
+Each row of `ROWS` is a reader: its name, what it reads at a size, and the work. Calls of functions are counted. A reader that
+looks at all items for each item has a factor of four.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ def calls_of(work):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_reader_of_twice_as_much_does_about_twice_the_work(row, tmp_path):
-    counts = []
+    counts: list[int] = []
     for size in (60, 60, 120):  # the first time, imports and caches are counted as well
         path = tmp_path / str(len(counts))
         path.mkdir()
@@ -122,7 +122,7 @@ def test_a_reader_of_twice_as_much_does_about_twice_the_work(row, tmp_path):
 
 def test_the_law_finds_work_that_looks_at_all_items_for_each_item():
     items = range(60), range(120)
-    small, large = (calls_of(lambda part=part: [abs(one) for one in part for _ in part]) for part in items)
+    small, large = (calls_of(lambda part=part: [abs(item) for item in part for _ in part]) for part in items)
     assert large > FACTOR * small
 
 

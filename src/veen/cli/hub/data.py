@@ -43,9 +43,9 @@ def verify_data(
     the context in use; without one the report begins with "keys not pinned".
 
     Exit code 1 means that evidence is bad; the output names where. Exit code 6 means that the verdict is incomplete:
-    the directory has no entries, files that are derived from the log (index, node store) are damaged, or the pin of the
-    context in use is that of another hub. docs/verdicts.md explains what a verdict covers. With --structure no
-    signature is verified, and the verdict says so: "good (structure only)".
+    files are absent, the directory has no entries, files that are derived from the log (index, node store) are damaged,
+    or the pin of the context in use is that of another hub. docs/verdicts.md explains what a verdict covers. With
+    --structure no signature is verified, and the verdict says so: "good (structure only)".
     """
     check_data(output, data_dir, pinned_by(session, pin, no_pin), structure=structure, jobs=jobs)
 
@@ -90,6 +90,10 @@ def check_data(
         Because.EVIDENCE: "keep the directory as evidence and restore from a replica or a clone",
         Because.DERIVED: f"veen hub rebuild-index {data_dir}",
     }
+    if findings:
+        hints[Because.COVERAGE] = (
+            "copy the whole directory with `veen hub clone`, or bring what is absent; verify again"
+        )
     first = verdict.first
     end_by(
         verdict,

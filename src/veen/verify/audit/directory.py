@@ -60,8 +60,7 @@ def check_directory(
     if not context.chunks_only:
         if not fs.exists(layout.CONTROL) and labels and not control.records:
             yield LogFinding(layout.CONTROL, 0, "missing", "the control journal is missing")
-        else:
-            stored.lacks_control = not control.whole
+        elif control.whole:
             check_rotations(context.identity, control.fold, stored)
         if not control.segments and (labels or control.records):
             what = "the write-ahead journal is missing: the last entries may be lost"
