@@ -1,7 +1,7 @@
 """The law of growth: twice the data costs at most about twice the work. What is counted are operations, never seconds.
 
-Each row of `ROWS` is a reader: its name, what it reads at a size, and the work. Calls of functions are counted. A reader that
-looks at all items for each item has a factor of four.
+Each row of `ROWS` is a reader: its name, what it reads at a size, and the work. Calls of functions are counted. A
+reader that looks at all items for each item has a factor of four.
 """
 
 import asyncio
@@ -21,7 +21,10 @@ from veen.core.objects.control import LabelOpen
 from veen.fs.local import OsFs
 from veen.overlays.framework import decode, fold
 from veen.products.policy.agent import PolicyAgent
+from veen.products.recorder.integrity import SequenceNumbers
 from veen.storage.pinned import pin
+from veen.tables.manifest import DataFile
+from veen.tables.reading import _by_hour
 from veen.testing.links import FakeHub
 from veen.verify.audit.equivocation import compare
 from veen.verify.directory import verify_data
@@ -80,7 +83,39 @@ def hub_of_labels(labels, path):
     return path
 
 
+class Time(int):
+    """A time whose comparisons are calls that count."""
+
+    def __le__(self, other):
+        return int(self) <= int(other)
+
+    def __ge__(self, other):
+        return int(self) >= int(other)
+
+    __hash__ = int.__hash__
+
+
+def files_by_day(days, _path):
+    """A file of a table for each day; the reader goes through hours."""
+    return [
+        DataFile(f"silver/{day}", 1, 1, "", "", Time(day * 86_400), Time(day * 86_400 + 86_399)) for day in range(days)
+    ]
+
+
+def numbers_with_gaps(count, _path):
+    """The numbers of one writer, of which every second one is missing."""
+    return range(2, 2 * count, 2)
+
+
+def follow_numbers(numbers):
+    sequence = SequenceNumbers(0)
+    for number in numbers:
+        sequence.add(number)
+
+
 ROWS = [
+    Row("tables, hours and files (L2-5)", files_by_day, lambda files: list(_by_hour(files))),
+    Row("recorder, numbers with gaps (P2-19)", numbers_with_gaps, follow_numbers),
     Row("verify-data, files", hub_directory, lambda path: verify_data(OsFs(path), level="structure")),
     Row("audit, files", hub_directory, lambda path: run(path, level="structure")),
     Row("audit diff, files", hub_directory, lambda path: compare(str(path), str(path))),

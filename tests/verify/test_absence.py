@@ -11,7 +11,7 @@ from tests.storage.builders import LABELS
 from tests.verify.damages import HONEST
 
 from veen.cli.hub.data import verdict_of
-from veen.core.verdict import Outcome
+from veen.core.verdict import Outcome, Verdict
 from veen.storage import layout
 from veen.testing.memfs import MemFs
 from veen.verify.directory import verify_data
@@ -57,7 +57,8 @@ def check_text(verdict):
 
 @pytest.mark.parametrize("name", ["at rest", "in use"])
 def test_less_of_a_directory_never_looks_better(name, tmp_path):
-    base, by_gone = HONEST[name](), {}
+    base = HONEST[name]()
+    by_gone: dict[frozenset[str], tuple[Verdict, ...]] = {}
     for count in range(len(GROUPS) + 1):
         for gone in combinations(GROUPS, count):
             files = without(base, [part for group in gone for part in GROUPS[group]])
