@@ -19,9 +19,7 @@ from veen.core.verdict import Because, Outcome
 from veen.log.keys import write_keys
 from veen.tables.errors import TableDamaged
 from veen.tables.log import TableLog
-from veen.tables.manifest import DataFile
 from veen.tables.publishing import publish
-from veen.tables.reading import _by_hour
 
 
 @pytest.fixture(scope="module")
@@ -169,40 +167,3 @@ def test_every_engine_refuses_a_file_that_is_not_what_was_written(to, spark):
         tables.read(spark, to, "silver").collect()
     with pytest.raises(Exception, match="is not what was written"):
         tables.refresh(to, "kv", spark=spark)
-
-
-# --- growth (L2-5) ---------------------------------------------------------------------------------------------------
-
-
-class Counted(int):
-    """A time that counts how often it is compared."""
-
-    compared = 0
-
-    def __le__(self, other):
-        Counted.compared += 1
-        return int(self) <= int(other)
-
-    def __ge__(self, other):
-        Counted.compared += 1
-        return int(self) >= int(other)
-
-    __lt__ = int.__lt__
-    __hash__ = int.__hash__
-
-
-def test_twice_the_days_cost_no_more_than_twice_the_looks_at_files():
-    """Hours x files."""
-
-    def cost(days):
-        Counted.compared = 0
-        files = [
-            DataFile(f"silver/{day}", 1, 1, "", "", Counted(day * 86_400), Counted(day * 86_400 + 86_399))
-            for day in range(days)
-        ]
-        hours = list(_by_hour(files))
-        assert len(hours) == 24 * days
-        assert all(len(inside) == 1 for _, _, inside in hours)
-        return Counted.compared
-
-    assert cost(80) < 2.5 * cost(40)

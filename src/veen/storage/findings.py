@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from types import MappingProxyType
+from typing import Final, Literal
 
+from veen.core.verdict import Because
 from veen.fs.local import TEMPORARY
 
 Level = Literal["full", "structure"]
@@ -25,10 +27,26 @@ Code = Literal[
     "rebuildable",  # not the truth, and wrong: `veen hub rebuild-index` makes it again
     "anchor",  # the local chain of anchors, which is no part of the log
     "retention",  # an erased chunk is not as the record of its erasure says
+    "unverified",  # could not be judged, because of what is missing elsewhere
     "time",  # hub_ts runs backwards
     "unknown",  # a file that no hub writes
     "leftover",  # of a step that was cut off; harmless
 ]
+
+
+# What is absent proves nothing against the hub: only bytes that are there can be bad evidence.
+_BECAUSE: Final = MappingProxyType(
+    {
+        "missing": Because.COVERAGE,
+        "cut": Because.COVERAGE,
+        "gap": Because.COVERAGE,
+        "unverified": Because.COVERAGE,
+        "rebuildable": Because.DERIVED,
+        "policy": Because.POLICY,
+    }
+)
+# Rules that need records of the control journal.
+CONTROL_RULES: Final = frozenset(("capability", "limits", "retention"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +62,14 @@ class LogFinding:
     stream_seq: int | None = None
 
     @property
+    def because(self) -> Because:
+        """The kind of reason that this is for a verdict."""
+        return _BECAUSE.get(self.code, Because.EVIDENCE)
+
+    @property
     def is_evidence(self) -> bool:
-        """True if the log itself is bad, and not only a derived file, or a policy that asks for more."""
-        return self.severity == "error" and self.code not in ("rebuildable", "policy")
+        """True if bytes of the log are bad, which absent bytes, derived files and unmet policies are not."""
+        return self.severity == "error" and self.because is Because.EVIDENCE
 
     def __str__(self) -> str:
         entry = "" if self.stream_seq is None else f"entry {self.stream_seq}: "
@@ -55,10 +78,12 @@ class LogFinding:
 
 @dataclass(frozen=True, slots=True)
 class LabelSummary:
-    """How far a label could be followed."""
+    """How far a label could be followed, how far that was without a hole, and how far it went by its own files."""
 
     size: int
     root: bytes | None  # None for an empty label
+    read: int  # every entry up to here was read
+    head: int  # the greatest position that a file of the directory speaks of
     complete: bool = True
 
 
@@ -72,8 +97,12 @@ class Findings:
     _late: list[LogFinding] = field(default_factory=list)
     # Called before a finding is added or asked for: workers may still verify entries whose findings come first.
     settle_before: Callable[[], None] = field(default=lambda: None)
+    # Whether records of the control journal are missing, so that rules that need them cannot be judged.
+    lacks_control: bool = False
 
     def error(self, path: str, offset: int, code: Code, message: str) -> None:
+        if self.lacks_control and code in CONTROL_RULES:
+            code, message = "unverified", f"{message}; records of the control journal are missing"
         self._add(LogFinding(path, offset, code, message, "error"))
 
     def warning(self, path: str, offset: int, code: Code, message: str) -> None:
@@ -113,4 +142,4 @@ class Findings:
     def truth_is_whole(self) -> bool:
         """Whether nothing but rebuildable files is wrong, so that those can be judged."""
         self.settle_before()
-        return not any(finding.is_evidence for finding in self.all)
+        return not any(finding.severity == "error" and finding.code != "rebuildable" for finding in self.all)

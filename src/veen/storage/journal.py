@@ -213,6 +213,16 @@ class Placed:
     record: Record
 
 
+def newest_run(numbers: list[int]) -> list[int]:
+    """Return the consecutive segments up to the newest; those before a gap were retired and came back by a crash."""
+    run = numbers[-1:]
+    for number in reversed(numbers[:-1]):
+        if number != run[0] - 1:
+            break
+        run.insert(0, number)
+    return run
+
+
 def open_segments(fs: Fs, numbers: Iterable[int]) -> list[Segment]:
     opened: list[Segment] = []
     try:

@@ -374,7 +374,7 @@ class _Journal:
         self._segments: list[write_ahead.Segment] = []
         for _ in range(_LOOKS):
             try:
-                self._segments = write_ahead.open_segments(fs, write_ahead.segments(fs))
+                self._segments = write_ahead.open_segments(fs, write_ahead.newest_run(write_ahead.segments(fs)))
             except FileNotFoundError:
                 continue  # let go while we looked
             except (VeenError, OSError) as exc:

@@ -58,8 +58,11 @@ class ControlCheck:
             self._findings.error(exc.path, exc.offset, "control", exc.what)
             end = exc.offset
         soft = max(controls, default=0) > self.fold.seq
+        self._note_missing(journal, end, strict, first)
         if strict is not None and end < strict:
             self._findings.error(layout.CONTROL, end, "cut", f"{strict - end} bytes are missing at its end")
+        elif self._findings.lacks_control and not self._fs.exists(layout.CONTROL):
+            self._findings.error(layout.CONTROL, 0, "missing", "the control journal is missing")
         elif file_size(self._fs, layout.CONTROL) > end and not soft and not self._findings.has(layout.CONTROL):
             self._findings.late_error(layout.CONTROL, end, "control", "bytes behind the last record")
         self.retired, self.retired_ts, self.retired_limits = self.fold.last, self.fold.hub_ts, self.fold.limits
@@ -67,11 +70,25 @@ class ControlCheck:
         for seq in sorted(controls):
             if seq > self.fold.seq:
                 placed, record = controls[seq]
+                if seq > self.fold.seq + 1:
+                    what = f"control records {self.fold.seq + 1} to {seq - 1} are missing before it"
+                    self._findings.error(placed.path, placed.offset, "gap", what)
+                    self.fold.last = None  # the chain begins anew
                 self._record(record, placed.path, placed.offset)
+
+    def _note_missing(self, journal: JournalCheck, end: int, strict: int | None, first: int | None) -> None:
+        """Note whether records are missing: at the end of the file, between file and journal, or with the journal."""
+        is_short = strict is not None and end < strict
+        is_apart = first is not None and first > self.fold.seq + 1
+        is_gone = not self._fs.exists(layout.CONTROL) and first != 1 and bool(self._fs.list(layout.LOG) or journal.rows)
+        self._findings.lacks_control = is_short or is_apart or is_gone or journal.is_missing
 
     def _record(self, record: ControlRecord, path: str, offset: int) -> None:
         try:
-            self.fold.add(record)
+            if self.fold.last is None and record.seq > 1 and self._findings.lacks_control:
+                self.fold.apply(record)
+            else:
+                self.fold.add(record)
             self._findings.count("control_records")
             if self._level == "full" and self._identity is not None:
                 self._identity.verify_rotation(record)

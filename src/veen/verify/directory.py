@@ -15,7 +15,7 @@ synced by the last retirement, the journal to all whole groups. Nothing is writt
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.trusted_root import TrustedKeys
@@ -24,10 +24,12 @@ from veen.fs.local import Fs
 from veen.storage import layout
 from veen.storage.control_state import Spending, fence_fault
 from veen.storage.copies.unfinished import check_finished
-from veen.storage.findings import Findings, LabelSummary, Level, LogFinding
+from veen.storage.findings import Code, Findings, LabelSummary, Level, LogFinding
 from veen.storage.frame import Frame
 from veen.storage.journal import Placed
+from veen.storage.label_files import LOCATION_BYTES
 from veen.storage.scan import LabelFold, inventory, item_of
+from veen.verify.compare import file_size
 from veen.verify.control import ControlCheck, opened_label_fault
 from veen.verify.files import check_anchor_file, check_limits_file, check_names
 from veen.verify.identity import check_binding, check_identity, check_pin, check_rotations, read_binding
@@ -98,6 +100,8 @@ class _Check:
         self.journal = JournalCheck(fs, self.findings)
         self.spending = Spending()
         self.folds: dict[bytes, LabelFold] = {}  # of the labels that the journal continues
+        self.files: dict[bytes, list[layout.LogFile]] = {}
+        self.read: dict[bytes, int] = {}  # the position before the first hole of a label
         # As of the last retirement, which is what the index must show.
         self.retired_ts = 0
         self.clients = 0
@@ -121,7 +125,7 @@ class _Check:
         rules = DirectoryRules(
             fs, self.level, identity, control.fold, findings, spending=self.spending, index=journal.index
         )
-        rules.jobs = self.jobs
+        rules.jobs, rules.journal_missing = self.jobs, journal.is_missing
         if self.level == "full":
             rules.pool = self.pool = SignaturePool(self.jobs, rules.verify)
             findings.settle_before = self.pool.settle
@@ -141,18 +145,27 @@ class _Check:
         check_anchor_file(fs, findings, (body for bodies in control.fold.anchors.values() for body in bodies))
         check_binding(rules)
         # Files that are ahead of the journal: a hub wrote on meanwhile, or the journal was cut.
-        findings.settle(written_on=journal.written_on())
+        written_on = journal.written_on()
+        anchored: dict[bytes, int] = {}
+        for label, upto_seq in control.fold.anchors:
+            anchored[label] = max(upto_seq, anchored.get(label, 0))
+        findings.settle(written_on=written_on)
+        for label, summary in self.summaries.items():
+            head = max(summary.size, summary.head, 0 if written_on else self._stated(label), anchored.get(label, 0))
+            self.summaries[label] = replace(summary, head=head)
 
     def _labels(self, rules: DirectoryRules, control: ControlCheck) -> None:
         files, rows = inventory(self.fs), self.journal.rows
-        for label in sorted({*files, *rows, *control.fold.labels}):
+        self.files = files
+        for label in sorted({*files, *rows, *control.fold.labels, *self.journal.sizes}):
             self.progress(f"{layout.LOG}: label {label.hex()}")
             journaled = self.journal.journaled.get(label)
             row = rows.get(label)
             opened = control.fold.labels.get(label)
             if opened is None:
                 what = f"no record opens label {label.hex()}"
-                self.findings.late_error(layout.CONTROL, control.file_bytes, "control", what)
+                code: Code = "unverified" if self.findings.lacks_control else "control"
+                self.findings.late_error(layout.CONTROL, control.file_bytes, code, what)
                 if row is None and journaled is None:
                     continue
             elif (fault := opened_label_fault(label, opened, rules.identity)) is not None:
@@ -165,9 +178,20 @@ class _Check:
                 self.clients += check.index.clients
             if fold is not None and journaled is not None:
                 self.folds[label] = fold
-            size = check.fold.size
-            root = check.fold.mmr.root() if size else None
-            self.summaries[label] = LabelSummary(size, root, complete=fold is not None)
+            if check.read < check.fold.size:
+                self.read[label] = check.read
+            stated = max(self.journal.sizes.get(label, 0), int(opened is not None and row is None))
+            self._summarize(label, check.fold, stated, complete=fold is not None)
+
+    def _summarize(self, label: bytes, fold: LabelFold, stated: int, *, complete: bool = True) -> None:
+        size = fold.size
+        read = self.read.get(label, size)
+        self.summaries[label] = LabelSummary(size, fold.mmr.root() if size else None, read, stated, complete)
+
+    def _stated(self, label: bytes) -> int:
+        """The greatest position that names of files and the locations speak of."""
+        ends = [max(file.start_seq - 1, file.end_seq) for file in self.files.get(label, ())]
+        return max([*ends, file_size(self.fs, layout.locations(label)) // LOCATION_BYTES])
 
     def _strict(self, label: bytes, journaled: Journaled | None, control: ControlCheck) -> int | None:
         """How much of a label that has no cursor was retired; None: all that its files show, so all must be good."""
@@ -183,8 +207,9 @@ class _Check:
         if fold is None:
             if record.label not in self.summaries:
                 what = f"no record opens label {record.label.hex()}"
-                self.findings.error(placed.path, placed.offset, "journal", what)
-                self.summaries[record.label] = LabelSummary(0, None)
+                code: Code = "unverified" if self.findings.lacks_control else "journal"
+                self.findings.error(placed.path, placed.offset, code, what)
+                self.summaries[record.label] = LabelSummary(0, None, 0, record.stream_seq)
             return
         if record.stream_seq <= fold.size:
             return
@@ -195,7 +220,7 @@ class _Check:
         except CorruptError as exc:
             self.findings.error(exc.path, exc.offset, "entry", exc.what)
             del self.folds[record.label]  # nothing after it can be judged
-            self.summaries[record.label] = LabelSummary(fold.size, fold.mmr.root(), complete=False)
+            self._summarize(record.label, fold, self.summaries[record.label].head, complete=False)
             return
         rules.signatures(item)
-        self.summaries[record.label] = LabelSummary(fold.size, fold.mmr.root())
+        self._summarize(record.label, fold, self.summaries[record.label].head)

@@ -23,7 +23,7 @@ def check_identity(fs: Fs, findings: Findings, given: HubIdentity | None, root_p
     try:
         own = identities.read_identity(fs, root_pk, key_map=False)
     except CorruptError as exc:
-        findings.error(exc.path, exc.offset, "identity", exc.what)
+        findings.error(exc.path, exc.offset, "identity" if fs.exists(exc.path) else "missing", exc.what)
         _private_keys(fs, findings, None)
         return given
     try:
@@ -113,7 +113,10 @@ def check_rotations(identity: HubIdentity | None, control: ControlFold, findings
     if identity is None:
         return
     listed, said = identity.rotations(), identity.in_force(control.rotations)
-    if said[: len(listed)] != listed[: len(said)] or len(listed) > len(said):
+    if said == listed[: len(said)] and len(listed) > len(said) and findings.lacks_control:
+        what = "it lists keys, and the records of the control journal that announce them are missing"
+        findings.error(layout.IDENTITY, 0, "unverified", what)
+    elif said[: len(listed)] != listed[: len(said)] or len(listed) > len(said):
         findings.error(layout.IDENTITY, 0, "identity", "its keys are not those that the control journal tells")
     elif len(said) > len(listed):
         findings.warning(layout.IDENTITY, 0, "leftover", "a key rotation was cut off")

@@ -31,6 +31,8 @@ class JournalCheck:
         self._segments: list[wal.Segment] = []
         self.journaled: dict[bytes, Journaled] = {}
         self.controls: dict[int, tuple[Placed, ControlRecord]] = {}
+        self.sizes: dict[bytes, int] = {}  # of each label, as far as index and journal say
+        self.is_missing = False  # the journal, or the segment of it from which a hub would go on
 
     def close(self) -> None:
         wal.close_segments(self._segments)
@@ -41,7 +43,7 @@ class JournalCheck:
         while True:
             numbers = wal.segments(self._fs)
             # A first segment that a crash cut off while it began holds nothing.
-            run = [] if wal.is_empty(self._fs) else _newest_run(numbers)
+            run = [] if wal.is_empty(self._fs) else wal.newest_run(numbers)
             try:
                 self._segments = wal.open_segments(self._fs, run)
             except FileNotFoundError:
@@ -71,6 +73,7 @@ class JournalCheck:
             if meta["segment"] is not None:
                 index.check_meta()
             rows = {row.label: row for row in index.labels()}
+            self.sizes |= {label: max(row.size, self.sizes.get(label, 0)) for label, row in rows.items()}
         except CorruptError as exc:
             self._findings.error(layout.INDEX, 0, "rebuildable", exc.what)
             index.close()
@@ -92,6 +95,7 @@ class JournalCheck:
         newest = self._segments[-1].number if self._segments else None
         if oldest is None or newest is None:
             if segment is not None or self._fs.list(layout.LOG):
+                self.is_missing = True
                 path = layout.journal_segment(segment or 1)
                 self._findings.error(path, 0, "missing", "the journal is missing: its last entries may be lost")
         elif segment is None:
@@ -99,6 +103,7 @@ class JournalCheck:
                 self._findings.error(layout.INDEX, 0, "rebuildable", "the index is missing")
             self._drop_index()
         elif segment > newest:
+            self.is_missing = True
             path = layout.journal_segment(segment)
             self._findings.error(path, 0, "missing", "the segment is missing: its entries may be lost")
         elif segment < oldest:
@@ -129,6 +134,7 @@ class JournalCheck:
             self._findings.error(placed.path, placed.offset, "journal", what)
             return
         journaled.hashes += record.entry_hash
+        self.sizes[record.label] = max(record.stream_seq, self.sizes.get(record.label, 0))
 
     def entries(self) -> Iterator[tuple[Placed, Frame]]:
         """All entries again, in order, as far as the chain is whole."""
@@ -146,13 +152,3 @@ class JournalCheck:
             newest is None or file_size(self._fs, newest.path) == newest.size
         )
         return not same
-
-
-def _newest_run(numbers: list[int]) -> list[int]:
-    """The consecutive segments up to the newest; those before a gap were retired and came back by a crash."""
-    run = numbers[-1:]
-    for number in reversed(numbers[:-1]):
-        if number != run[0] - 1:
-            break
-        run.insert(0, number)
-    return run

@@ -55,6 +55,7 @@ class LabelCheck:
         # Whether the journal goes on behind the retirement, so that files may be ahead of it.
         self._soft = strict is not None and self._journaled.last > strict
         self._lost = False
+        self._hole: int | None = None  # the first entry that was skipped
         self._went_ahead = False
 
     def run(self) -> LabelFold | None:
@@ -74,6 +75,11 @@ class LabelCheck:
             self._check_strays(extra)
             self.index.finish()
         return None if self._lost else self.fold
+
+    @property
+    def read(self) -> int:
+        """The position up to which every entry was read."""
+        return self.fold.size if self._hole is None else self._hole - 1
 
     def _until_strict(self, runs: list[LabelRun]) -> Iterator[LabelRun]:
         """The runs in order, as long as each joins the one before it and anything of it is retired."""
@@ -229,6 +235,7 @@ class LabelCheck:
     def _skip(self, run: LabelRun) -> None:
         """Go on behind a run that cannot be read, from its peaks, if a checkpoint vouches for them."""
         end = run.end_seq
+        self._hole = self._hole or self.fold.size + 1
         self.rules.bound.pop(self.label, None)
         self.index.forget()
         self._seals.forget()
@@ -250,10 +257,15 @@ class LabelCheck:
         try:
             extra = next(items, None)
         except CorruptError as exc:
-            self.findings.late_error(exc.path, exc.offset, "entry", exc.what)
+            self.findings.late_error(exc.path, exc.offset, self._unaccounted, exc.what)
             return
         if extra is not None:
-            self.findings.late_error(extra.path, extra.at, "entry", _UNACCOUNTED)
+            self.findings.late_error(extra.path, extra.at, self._unaccounted, _UNACCOUNTED)
+
+    @property
+    def _unaccounted(self) -> Code:
+        """The code for entries behind the retirement: the journal that had them may be the file that is missing."""
+        return "unverified" if self.rules.journal_missing else "entry"
 
     def _ends(self) -> bool:
         """Whether the label ends where it should."""
@@ -273,7 +285,7 @@ class LabelCheck:
                 what = f"entry {size + 1} and following are missing before it"
                 self.findings.late_error(file.path, 0, "gap", what)
             elif strict is not None and file_size(self.rules.fs, file.path):
-                self.findings.late_error(file.path, 0, "entry", _UNACCOUNTED)
+                self.findings.late_error(file.path, 0, self._unaccounted, _UNACCOUNTED)
         self._seals.no_entry_follows()
         return True
 

@@ -69,6 +69,7 @@ class DirectoryRules(LogScope):
     index: Index | None
     pool: SignaturePool | None = None  # verifies many signatures together; None where none are verified
     jobs: int = 1  # threads of the native module, where it is there
+    journal_missing: bool = False
     retired_control: int = 0  # seq of the last control record that the index knows
     writers: dict[bytes, int] = field(default_factory=dict)  # retired: when each client was first accepted (D-102)
     _anchored: set[tuple[bytes, int]] = field(default_factory=set)  # anchors that were compared

@@ -87,6 +87,31 @@ def test_every_entry_is_attested_once_and_a_second_run_adds_nothing(tmp_path):
     run(scenario())
 
 
+def test_attesting_holds_one_statement_of_a_label_however_many_there_are(tmp_path, monkeypatch):
+    """REVIEW L1-6. What is counted are the statements that are held when all were read."""
+    most = []
+    add = mirroring._add_statement
+
+    def counted(place, record):
+        add(place, record)
+        most.append(len(place.stated))
+
+    monkeypatch.setattr(mirroring, "_add_statement", counted)
+
+    async def scenario():
+        async with hub_at(tmp_path / "a") as a, hub_at(tmp_path / "b") as b:
+            await write(a, tmp_path / "alice", 12)
+            async with client_of(a, tmp_path / "ma", ring=BLIND) as source, client_of(b, tmp_path / "mb") as target:
+                name = without_keys(source, "orders")
+                await attest_stream(source, target, name, "mirrors", now=now)
+                again = await attest_stream(source, target, name, "mirrors", now=now)
+                assert (again.sent, again.existed) == (0, 12)
+
+    run(scenario())
+    assert len(most) == 12
+    assert max(most) <= 2  # the one before goes when the next one is read
+
+
 @pytest.mark.req("ANC-05")
 def test_a_copy_has_the_same_schema_and_body_and_names_its_origin(tmp_path):
     async def scenario():

@@ -43,9 +43,9 @@ def verify_data(
     the context in use; without one the report begins with "keys not pinned".
 
     Exit code 1 means that evidence is bad; the output names where. Exit code 6 means that the verdict is incomplete:
-    the directory has no entries, files that are derived from the log (index, node store) are damaged, or the pin of the
-    context in use is that of another hub. docs/verdicts.md explains what a verdict covers. With --structure no
-    signature is verified, and the verdict says so: "good (structure only)".
+    files are absent, the directory has no entries, files that are derived from the log (index, node store) are damaged,
+    or the pin of the context in use is that of another hub. docs/verdicts.md explains what a verdict covers. With
+    --structure no signature is verified, and the verdict says so: "good (structure only)".
     """
     check_data(output, data_dir, pinned_by(session, pin, no_pin), structure=structure, jobs=jobs)
 
@@ -62,7 +62,7 @@ def check_data(
             existing(data_dir), level=level, pin=pinned.keys, progress=progress, jobs=jobs or os.cpu_count() or 1
         )
     findings = [finding for report in reports for finding in report.findings]
-    verdict = _verdict_of(reports, pinned, _claimed_identity(data_dir))
+    verdict = verdict_of(reports, pinned, _claimed_identity(data_dir))
     data = {
         **pinned.to_json(),
         **verdict_json(verdict),
@@ -90,6 +90,10 @@ def check_data(
         Because.EVIDENCE: "keep the directory as evidence and restore from a replica or a clone",
         Because.DERIVED: f"veen hub rebuild-index {data_dir}",
     }
+    if findings:
+        hints[Because.COVERAGE] = (
+            "copy the whole directory with `veen hub clone`, or bring what is absent; verify again"
+        )
     first = verdict.first
     end_by(
         verdict,
@@ -99,7 +103,9 @@ def check_data(
     )
 
 
-def _verdict_of(reports: "Sequence[Report]", pinned: PinnedKeys, identity: "HubIdentity | None") -> Verdict:
+def verdict_of(
+    reports: "Sequence[Report]", pinned: PinnedKeys | None, identity: "HubIdentity | None" = None
+) -> Verdict:
     """Return the verdict over a directory and, in a fork, its origin. Their own files state their heads.
 
     `identity` is the one that the directory claims.
@@ -107,10 +113,10 @@ def _verdict_of(reports: "Sequence[Report]", pinned: PinnedKeys, identity: "HubI
     compared = [
         Coverage(
             log=f"origin {label.hex()}" if number else label.hex(),
-            read=summary.size,
-            head=summary.size,
+            read=summary.read,
+            head=summary.read if number else summary.head,  # a fork signs how far its origin goes
             stated_by=StatedBy.OWN_FILES,
-            identity=None if number else pinned.identity,
+            identity=None if number or pinned is None else pinned.identity,
             signatures=Signatures.ALL if report.level == "full" else Signatures.NONE,
         )
         for number, report in enumerate(reports)
@@ -121,11 +127,10 @@ def _verdict_of(reports: "Sequence[Report]", pinned: PinnedKeys, identity: "HubI
     reasons = []
     for finding in errors:
         text = f"{finding.path}, byte {finding.offset}: {finding.message}"
-        if finding.code == "pin":
+        if finding.code == "pin" and pinned is not None:
             reasons.append(pinned.reason(text, identity))
         else:
-            because = Because.DERIVED if finding.code == "rebuildable" else Because.EVIDENCE
-            reasons.append(Reason(because, text))
+            reasons.append(Reason(finding.because, text))
     return Verdict.of(compared, reasons)
 
 
@@ -298,7 +303,7 @@ def clone(
         with failing_as(f"{target}: the copy does not verify"):
             reports = verify_all(copy, pin=pinned.keys)
         data.update(pinned.to_json())
-        verdict = _verdict_of(reports, pinned, _claimed_identity(target))
+        verdict = verdict_of(reports, pinned, _claimed_identity(target))
         if verdict.value is Outcome.BAD:
             end_by(verdict, f"{target}: the copy does not verify", hint=f"veen hub verify-data {source}")
         data |= {"verified": verdict.is_good, "verdict": verdict.to_json()}

@@ -106,6 +106,7 @@ class Rotation:
     async def _rotate_in_turn(self, overlap_seconds: int, request_id: bytes | None) -> ControlRecord:
         async with self._lock:
             if request_id is not None:
+                await self._sequencer.settled()  # a store that is opened anew is not read
                 outcome = ControlIndex(self._sequencer.store).outcome(request_id, KeyRotate.KIND)
                 if outcome is not None:
                     return outcome

@@ -200,12 +200,14 @@ class OuterLog:
                 leaves.append(OuterLeaf.of_checkpoint(seal(head)).to_bytes())
             if count % _PAGE == 0:
                 await asyncio.sleep(0)
+        await self._sequencer.settled()
         control = self._sequencer.store.last_control
         if control is not None and await in_thread(self.files.last_control) != control:
             leaves.append(OuterLeaf(CONTROL_LEAF, control.to_bytes()).to_bytes())
         return leaves
 
     async def _heads(self, changed: set[bytes] | None) -> list[LabelHead]:
+        await self._sequencer.settled()  # a store that is opened anew is not read
         store = self._sequencer.store
         if changed is not None:
             files = (store.files(label) for label in sorted(changed))
@@ -219,6 +221,8 @@ class OuterLog:
                 return heads
             epoch, after = page[-1].epoch, page[-1].label
             await asyncio.sleep(0)
+            await self._sequencer.settled()
+            store = self._sequencer.store
 
     # --- witnesses -------------------------------------------------------------------------------------------
 

@@ -176,7 +176,7 @@ class ReplicaHub(Hub):
         request = checkpoint_range(self.api.context, call)
         order = LabelOrder(self.api.context)
         if request.label is not None:
-            files = self.sequencer.store.files(request.label)
+            files = self.api.context.store.files(request.label)
             in_range = files is not None and request.epoch_min <= files.epoch <= request.epoch_max
             heads = [files.head()] if files is not None and in_range else []
         else:

@@ -407,10 +407,12 @@ class Sequencer:
         while True:
             store, heads = self.store, list[tuple[bytes, int, bytes]]()
             page = store.heads(0, None, _HEADS_AT_ONCE)
-            while page and self.store is store:
+            while page:
                 heads += [(head.label, head.size, head.root()) for head in page if head.size]
                 await asyncio.sleep(0)
-                page = store.heads(page[-1].epoch, page[-1].label, _HEADS_AT_ONCE) if self.store is store else []
+                if self._reopening or self.store is not store:
+                    break
+                page = store.heads(page[-1].epoch, page[-1].label, _HEADS_AT_ONCE)
             await self.settled()
             if self.store is store:  # otherwise it was opened anew meanwhile: a full disk
                 return HubFence(upto=store.entry_count, root=root_of_heads(heads))

@@ -340,10 +340,11 @@ class NatsListener:
             first = self._tailed.pop(label)
             if not self._tailed:
                 self._news.clear()
-            files, link = context.store.files(label), self._link
-            if files is None or link is None:
-                continue  # best effort: readers fill the gap by `stream`
+            await context.services.sequencer.settled()  # a store that is opened anew is not read
             try:
+                files, link = context.store.files(label), self._link
+                if files is None or link is None:
+                    continue  # best effort: readers fill the gap by `stream`
                 while first <= (last := files.size):
                     async with open_page(context, files, first, last, _TAIL_PAGE) as page:
                         for frame in page.frames:

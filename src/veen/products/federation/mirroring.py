@@ -80,7 +80,8 @@ class _Place:
 
     upto: int = 0
     receipt: Receipt | None = None  # of entry `upto`, if that was stated with it
-    stated: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # seq -> leaf, root
+    stated: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # seq -> leaf, root; see `_attested`
+    count: int = 0  # of statements that went further than those before
 
 
 class _Outbox:
@@ -182,13 +183,13 @@ async def attest_stream(
 ) -> MirrorReport:
     """State every entry of the source stream in the target stream, each once; no key of the source stream is needed."""
     await target.recover(target_stream)
-    places = await _attested(target, target_stream, hub_identifier(source.hub_id))
+    places = await _attested(target, target_stream, hub_identifier(source.hub_id), newest_only=True)
     report = MirrorReport()
     outbox = _Outbox(target, target_stream, capability, report, on_progress)
     identity_pks = tuple(key.hub_pk for key in source.pin.keys)
     for epoch, label in await _labels(source, source_stream):
         place = places.get(label, _Place())
-        report.existed += len(place.stated)
+        report.existed += place.count
         gap: list[int] = []
         # From the last stated entry on: it must be the same still.
         async for item in _entries(source, source_stream, epoch, max(place.upto, 1), opened=False):
@@ -262,9 +263,12 @@ def equivocation_of(one: Statement | None, other: Statement, hub_pks: Sequence[b
 
 
 async def _attested(
-    target: Client, stream: str | bytes, source: str, writers: Collection[bytes] = ()
+    target: Client, stream: str | bytes, source: str, writers: Collection[bytes] = (), *, newest_only: bool = False
 ) -> dict[bytes, _Place]:
-    """What this mirror, or the given writers, have stated of a source, by label; other keys are not believed."""
+    """Return what this mirror, or the given writers, have stated of a source, by label; other keys are not believed.
+
+    With `newest_only` a place keeps its newest statement alone, so that memory does not grow with the stream.
+    """
     places: dict[bytes, _Place] = {}
     believed = writers or target.client_ids
     async for entry in _stream_entries(target, stream):
@@ -275,7 +279,10 @@ async def _attested(
             if schema == MIRROR.id:
                 record = FederationMirror.from_bytes(entry.body)
                 if record.source_hub_identifier == source:
-                    _add_statement(places.setdefault(record.source_label, _Place()), record)
+                    place = places.setdefault(record.source_label, _Place())
+                    _add_statement(place, record)
+                    if newest_only:
+                        place.stated = {seq: hashes for seq, hashes in place.stated.items() if seq == place.upto}
             elif schema == GAP_SCHEMA:
                 gap = MirrorGap.from_bytes(entry.body)
                 place = places.setdefault(gap.source_label, _Place())
@@ -296,6 +303,7 @@ async def _stream_entries(client: Client, stream: str | bytes) -> AsyncIterator[
 
 def _add_statement(place: _Place, record: FederationMirror) -> None:
     seq = record.source_stream_seq
+    place.count += seq > place.upto
     place.stated[seq] = (record.source_leaf_hash, record.source_receipt_root)
     if seq <= place.upto:
         return

@@ -38,11 +38,15 @@ class Control:
 
     def add(self, record: ControlRecord, path: str, offset: int, identity: HubIdentity | None) -> None:
         """A record counts if the hub signed it, also where the chain before it is broken."""
-        try:
-            record.check_follows(self.last)
-        except VerifyError as exc:
+        if path != layout.CONTROL and record.seq > (behind := self.last.seq if self.last else 0) + 1:
             self.whole = False
-            self.error(offset, "control", str(exc), path)
+            self.error(offset, "gap", f"control records {behind + 1} to {record.seq - 1} are missing before it", path)
+        else:
+            try:
+                record.check_follows(self.last)
+            except VerifyError as exc:
+                self.whole = False
+                self.error(offset, "control", str(exc), path)
         self.last = record
         self.records += 1
         try:
@@ -63,6 +67,8 @@ def read_control(fs: Fs, identity: HubIdentity | None, *, verify: bool) -> Contr
         if journal.segments(fs) == control.segments:
             break
         control = _read(fs, identity if verify else None)
+    if not control.records or not control.segments:  # the newest records are in the journal alone
+        control.whole = False
     for label, opened in control.fold.labels.items():
         if (fault := opened_label_fault(label, opened, identity)) is not None:
             control.error(0, "control", fault)
@@ -99,7 +105,7 @@ def _journaled(fs: Fs, control: Control) -> list[journal.Placed]:
     try:
         if not numbers or journal.is_empty(fs):
             return records
-        opened = journal.open_segments(fs, numbers)
+        opened = journal.open_segments(fs, journal.newest_run(numbers))
     except FileNotFoundError:
         return records  # let go by a running hub: the caller looks again
     except (StorageError, OSError) as exc:

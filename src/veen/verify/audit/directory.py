@@ -33,13 +33,14 @@ def read_identity(fs: Fs, options: AuditOptions, findings: list[LogFinding]) -> 
     if not identities.exists(fs):
         if from_elsewhere is None:
             what = "the file is missing: nobody vouches for this log (give the identity, if you have it from elsewhere)"
-            findings.append(LogFinding(layout.IDENTITY, 0, "identity", what))
+            findings.append(LogFinding(layout.IDENTITY, 0, "missing", what))
         return from_elsewhere
     try:
         own = identities.read_identity(fs, options.root_pk, key_map=False)
     except (VeenError, OSError) as exc:
         where = (exc.path, exc.offset, exc.what) if isinstance(exc, CorruptError) else (layout.IDENTITY, 0, str(exc))
-        findings.append(LogFinding(where[0], where[1], "identity", where[2]))
+        code = "identity" if fs.exists(where[0]) else "missing"
+        findings.append(LogFinding(where[0], where[1], code, where[2]))
         return from_elsewhere
     try:
         identities.read_identity(fs, options.root_pk)
@@ -69,7 +70,7 @@ def check_directory(
                 yield LogFinding(
                     layout.CONTROL,
                     0,
-                    "control",
+                    "control" if control.whole else "unverified",
                     f"no record opens label {label.hex()}",
                     "error" if control.whole else "warning",
                     label=label,
@@ -139,6 +140,8 @@ def check_ends(
         anchored[label] = max(upto, anchored.get(label, 0))
     beyond: dict[bytes, tuple[int, str]] = {}
     indexes: dict[bytes, _Index] = {}
+    # Of a label that the journal does not have, nothing but its locations says how far the growing chunk went.
+    located = frozenset[bytes]() if context.chunks_only else control.fold.labels.keys() - control.journaled.keys()
     all_labels = {*labels, *control.fold.labels, *listed}
     for label in sorted(all_labels if wanted is None else all_labels & wanted):
         pinned = labels.get(label) or LabelPin(label=label, epoch=0, stream_id=None, chunks=())
@@ -146,6 +149,8 @@ def check_ends(
         size, fault = _size_of(fs, layout.locations(label))
         if fault is not None:
             yield fault
+        elif not size and pinned.chunks and label in located:
+            yield LogFinding(layout.locations(label), 0, "rebuildable", "the file is missing", label=label)
         claims.append((size // LOCATION_BYTES, layout.locations(label)))
         claims.append((anchored.get(label, 0), layout.CONTROL))
         claims.append((listed.get(label, 0), layout.OUTER_LEAVES))

@@ -70,7 +70,7 @@ class DirectoryComparison:
             Reason(Because.EVIDENCE, f"the hub signed two entries {proof.stream_seq} of label {proof.label.hex()}")
             for proof in self.proven
         ]
-        reasons += [Reason(Because.EVIDENCE, str(finding)) for finding in self.findings if finding.is_evidence]
+        reasons += [Reason(finding.because, str(finding)) for finding in self.findings if finding.severity == "error"]
         return Verdict.of(self.compared, (*self.reservations, *reasons))
 
     @property

@@ -10,9 +10,20 @@ from typing import Final
 
 import pyarrow as pa
 
-from veen.storage.findings import LogFinding, Severity
+from veen.storage.findings import CONTROL_RULES, LogFinding, Severity
 
-__all__ = ["CODES", "SCHEMA", "LogFinding", "collapsed", "from_table", "ordered", "placed", "reason_of", "to_table"]
+__all__ = [
+    "CODES",
+    "SCHEMA",
+    "LogFinding",
+    "collapsed",
+    "from_table",
+    "judged_without_control",
+    "ordered",
+    "placed",
+    "reason_of",
+    "to_table",
+]
 
 CODES: Final = {
     "frame": "no whole frame is where one must be",
@@ -52,6 +63,7 @@ CODES: Final = {
     "leftover": "of a step that was cut off; harmless",
 }
 
+_CONTROL_RULES: Final = CONTROL_RULES | {"size", "epoch"}  # an audit also judges these by the limits of their time
 _VALUES: Final = re.compile(r"[0-9a-f]{8,}|[0-9]+")  # by which the messages of one fault differ
 
 SCHEMA: Final = pa.schema(
@@ -112,6 +124,14 @@ def placed(finding: LogFinding, label: bytes | None = None, stream_seq: int | No
     """A finding of a rule that both verifiers share, as one of an audit: with its position and the code of an audit."""
     code = "frame" if finding.code == "entry" else finding.code
     return replace(finding, label=label, stream_seq=stream_seq, code=code)
+
+
+def judged_without_control(finding: LogFinding) -> LogFinding:
+    """Return the finding of a log whose control journal is not whole: rules that need its records are not judged."""
+    if finding.severity == "warning" or finding.code not in _CONTROL_RULES:
+        return finding
+    message = f"{finding.message}; records of the control journal are missing"
+    return replace(finding, code="unverified", message=message, severity="warning")
 
 
 def reason_of(exc: Exception) -> str:

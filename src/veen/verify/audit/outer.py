@@ -165,7 +165,7 @@ def _leaves(files: OuterFiles, head: LogCheckpoint) -> list[OuterLeaf]:
     """Those that the note counts, if they lead to its root."""
     for path, data in ((layout.OUTER_OFFSETS, files.offsets), (layout.OUTER_LEAVES, files.leaves)):
         if data is None:
-            raise _Fault(path, "the list that the witnesses cosigned is not here")
+            raise _Fault(path, "the list that the witnesses cosigned is not here", code="missing")
     if len(files.offsets or b"") < head.size * _OFFSET_BYTES:
         raise _Fault(layout.OUTER_OFFSETS, f"fewer leaves than the {head.size} that the witnesses cosigned")
     cursor, leaves = TreeCursor(), []
@@ -215,7 +215,7 @@ def _beyond(
     for label, upto_seq in sorted(beyond.items()):
         if now.get(label, 0) < upto_seq:
             what = f"the witnesses cosigned a list that counts entry {upto_seq}; the log here ends with {sizes[label]}"
-            raise _Fault(layout.OUTER_LEAVES, what, label=label, seq=upto_seq)
+            raise _Fault(layout.OUTER_LEAVES, what, label=label, seq=upto_seq, code="cut")
 
 
 def _is_listed(fs: Fs, pinned: LabelPin, audited: tuple[int, bytes | None], checkpoint: Checkpoint) -> bool:

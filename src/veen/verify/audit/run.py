@@ -25,7 +25,7 @@ import pyarrow as pa
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.trusted_root import TrustedKeys
 from veen.core.tlog.policy import WitnessPolicy
-from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
+from veen.core.verdict import Coverage, Reason, StatedBy, Verdict
 from veen.fs.errors import StorageError
 from veen.fs.local import Fs
 from veen.fs.places import open_fs
@@ -40,7 +40,7 @@ from veen.verify.audit.context import SIGNATURES, AuditContext, AuditOptions, Le
 from veen.verify.audit.control import Control, read_control
 from veen.verify.audit.directory import check_directory, check_ends, read_identity, settle_active, unopened
 from veen.verify.audit.engine import AuditEngine, PythonEngine
-from veen.verify.audit.findings import LogFinding, ordered
+from veen.verify.audit.findings import LogFinding, judged_without_control, ordered
 from veen.verify.audit.joining import JoinedLabel, LabelJoin
 from veen.verify.audit.outer import OuterFiles, WitnessVerdict, check_outer
 from veen.verify.audit.peaks import Frontier
@@ -243,11 +243,14 @@ class _Audit:
             return 0
         last, head = self._since.resume_at(pinned.label), self._since.head(pinned.label)
         if head > pinned.size:
-            self._history(pinned.label, pinned.size, f"has seen entry {head}; the log now ends with {pinned.size}")
+            what = f"has seen entry {head}; the log now ends with {pinned.size}"
+            self._history(pinned.label, pinned.size, what, code="cut")
         if not last:
             return 0
         if all(ref.end_seq != last for ref in pinned.chunks):
-            self._history(pinned.label, last, f"has seen a chunk that ends with entry {last}; there is none now")
+            self._history(
+                pinned.label, last, f"has seen a chunk that ends with entry {last}; there is none now", code="cut"
+            )
             return 0
         signed = vouched_peaks(self._fs, identity, pinned.label, last)
         if signed is not None and signed != self._since.peaks(pinned.label)[last]:
@@ -255,16 +258,16 @@ class _Audit:
             return 0
         return last
 
-    def _history(self, label: bytes, seq: int, what: str) -> None:
+    def _history(self, label: bytes, seq: int, what: str, *, code: str = "history") -> None:
         message = f"an earlier audit {what}"
-        self._findings.append(LogFinding(layout.LOG, 0, "history", message, label=label, stream_seq=seq))
+        self._findings.append(LogFinding(layout.LOG, 0, code, message, label=label, stream_seq=seq))
 
     def _check_gone(self, labels: Mapping[bytes, LabelPin]) -> None:
         """Labels that an earlier audit has seen."""
         wanted = self._options.labels
         for label in sorted(self._since.commitments if self._since else ()):
             if label not in labels and (wanted is None or label in wanted):
-                self._history(label, 1, "has seen this label; it is gone")
+                self._history(label, 1, "has seen this label; it is gone", code="cut")
 
     # --- both passes -------------------------------------------------------------------------------------
 
@@ -353,6 +356,8 @@ class _Audit:
                 )
             )
         findings = [*self._findings, *(finding for result in joined.values() for finding in result.findings)]
+        if not control.whole:
+            findings = [judged_without_control(finding) for finding in findings]
         return AuditResult(
             uri=self._uri,
             hub_id=context.identity.hub_id if context.identity else None,
@@ -397,11 +402,10 @@ def _settled(frontier: Frontier, task: ChunkTask, check: ClaimedCheck) -> tuple[
 def _reason(code: str, findings: Sequence[LogFinding]) -> Reason:
     """The reason for which findings of one code make a verdict bad or incomplete."""
     first = findings[0]
-    because = {"rebuildable": Because.DERIVED, "policy": Because.POLICY, "unverified": Because.COVERAGE}.get(code)
     entry = "" if first.stream_seq is None else f"entry {first.stream_seq}: "
     more = f"; {len(findings) - 1} more of this kind" if len(findings) > 1 else ""
     text = f"{first.path}, byte {first.offset}: {entry}{first.message} [{code}]{more}"
-    return Reason(because or Because.EVIDENCE, text)
+    return Reason(first.because, text)
 
 
 def _by_client(cursor: tables.Cursor) -> bytes:
