@@ -5,12 +5,13 @@ made once and not once in each process; tests with the mark `xdist_group` run in
 longest begins first, so that no process is left alone with it at the end.
 """
 
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadGroupScheduling
 
-__all__ = ["LONGEST_FIRST", "FileScheduling", "begins_before"]
+__all__ = ["LONGEST_FIRST", "FileScheduling", "begins_before", "depth"]
 
 # By the CPU time of a run (`-p tests.costs`), the longest first. The others take less than ten seconds each.
 LONGEST_FIRST: Final = (
@@ -57,6 +58,16 @@ def begins_before(item: pytest.Item) -> int:
     group = item.get_closest_marker("xdist_group")
     scope = group.args[0] if group is not None else item.nodeid.partition("::")[0]
     return _PLACES.get(scope, len(_PLACES))
+
+
+def depth(argument: str) -> int:
+    """The key of the order in which what the command line names is collected.
+
+    For each file that it names, pytest 9.1 collects the folder of the file once more, and the folders below get new
+    nodes; their conftest.py keeps to the old ones. So `tests/cli/test_a.py tests/test_b.py tests/cli/test_c.py` would
+    leave the last of them without its fixtures.
+    """
+    return len(Path(argument.partition("::")[0]).absolute().parts)
 
 
 class FileScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
