@@ -18,6 +18,8 @@ PYTEST := $(BIN)/python -m pytest
 RUN := $(PYTEST) -q --dist loadgroup --no-loadscope-reorder --benchmark-disable -p tests.workers
 # With fixed seeds, and a second look at what fails (tests/reruns.py).
 FIXED := PYTHONHASHSEED=$(or $(SEED),1) $(RUN) -p tests.reruns --randomly-seed=$(or $(SEED),1)
+# Where the tests write. Programs of Debian packages write to the disk, as they do for users.
+IN_MEMORY = TMPDIR=$$(tools/find_scratch.sh)
 # The client for S3 has threads of its own that end when they like: its tests share their process with no others.
 S3_TESTS = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.s3' tests)
 # What the tests marked `system` run, each with the Debian package that brings it.
@@ -121,18 +123,18 @@ check: $(STAMP) $(VENV)/.stamp-spark ## the quick check while editing: style, co
 	@$(MAKE) --jobs=2 --output-sync=target style check-tests
 
 check-tests: $(STAMP) $(VENV)/.stamp-spark
-	@$(FIXED) -n $(JOBS) --hypothesis-profile=quick -m "not slow and not system and not long" \
+	@$(IN_MEMORY) $(FIXED) -n $(JOBS) --hypothesis-profile=quick -m "not slow and not system and not long" \
 		tests/core tests/overlays tests/storage tests/test_architecture.py tests/test_words.py
 
 # Tests that share a Spark session carry a group, and a group runs in one process.
 test: $(STAMP) native java $(VENV)/.stamp-spark $(VENV)/.stamp-classes ## the fast tests, with fixed seeds (TESTS=tests/hub)
-	@$(call beside_s3,$(FIXED),)
+	@$(call beside_s3,$(IN_MEMORY) $(FIXED),)
 
 # What it finds becomes a fixed example of its test. Nothing that fails is run again: each failure is a finding.
 explore: $(STAMP) native java $(VENV)/.stamp-spark $(VENV)/.stamp-classes ## the fast tests with new seeds and more examples (SEED=7 repeats)
 	@seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); export PYTHONHASHSEED=$$seed; \
 		echo "seed $$seed; to repeat it: make explore SEED=$$seed"; \
-		{ $(call beside_s3,$(RUN),--hypothesis-profile=explore --hypothesis-seed=$$seed --randomly-seed=$$seed); }; status=$$?; \
+		{ $(call beside_s3,$(IN_MEMORY) $(RUN),--hypothesis-profile=explore --hypothesis-seed=$$seed --randomly-seed=$$seed); }; status=$$?; \
 		echo "seed $$seed; to repeat it: make explore SEED=$$seed"; exit $$status
 
 # Runs all but the tests of S3, which run beside them and are shown at the end. $(1) is the command, $(2) its options.
@@ -149,7 +151,7 @@ PYTHON_TESTS := tests/core/test_ed25519.py \
 	$(addprefix tests/storage/test_,$(addsuffix .py,fsck fsckpool store))
 test-python: $(STAMP) ## hub and storage without the native module
 	@if [ -f $(VENV)/.stamp-native ]; then \
-		VEEN_NATIVE=0 $(FIXED) -n $(JOBS) -m "not slow and not system" $(PYTHON_TESTS); \
+		$(IN_MEMORY) VEEN_NATIVE=0 $(FIXED) -n $(JOBS) -m "not slow and not system" $(PYTHON_TESTS); \
 		else echo "the native module is not built: make test has tested Python already"; fi
 
 # Exit status 5 of pytest is "no tests ran": not a failure, but worth a line.

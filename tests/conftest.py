@@ -41,6 +41,7 @@ os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtL
 def pytest_collection(session: pytest.Session) -> None:
     """Collecting seventeen thousand tests makes no garbage, and looking for some took a third of the time."""
     gc.disable()
+    session.config.args.sort(key=scheduling.depth)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

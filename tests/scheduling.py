@@ -5,48 +5,47 @@ made once and not once in each process; tests with the mark `xdist_group` run in
 longest begins first, so that no process is left alone with it at the end.
 """
 
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadGroupScheduling
 
-__all__ = ["LONGEST_FIRST", "FileScheduling", "begins_before"]
+__all__ = ["LONGEST_FIRST", "FileScheduling", "begins_before", "depth"]
 
-# By the CPU time of a run (`-p tests.costs`), the longest first. The others take less than ten seconds each.
+# By the CPU time of a run (`-p tests.costs`), the longest first. The others take less than five seconds each.
 LONGEST_FIRST: Final = (
     "spark",
     "jvm",
     "tests/pipeline/test_tables.py",
-    "tests/verify/test_same_verdict.py",
-    "tests/cli/test_docs_site.py",
-    "tests/storage/test_crash.py",
-    "tests/fuzz/test_fuzz_targets.py",
-    "tests/cli/test_hostile_hub.py",
-    "tests/pipeline/test_audit.py",
-    "tests/storage/test_bitflips.py",
-    "tests/hub/test_sequencer.py",
-    "tests/selftest/test_selftest.py",
-    "tests/products/airgap/test_walk.py",
-    "tests/pipeline/test_determinism.py",
-    "tests/pipeline/test_query_cuts.py",
+    "tests/cli/test_printed_examples.py",
+    "tests/products/idgateway/test_gateway.py",
     "tests/cli/test_hub.py",
     "tests/selftest/test_probes.py",
+    "tests/client/test_theft.py",
     "tests/pipeline/test_query_tables.py",
-    "tests/core/test_proof.py",
-    "tests/overlays/test_wallet_laws.py",
-    "tests/overlays/test_laws.py",
-    "tests/cli/test_query_service.py",
-    "tests/pipeline/test_folds.py",
+    "architecture",
     "tests/pipeline/test_query_engine.py",
+    "tests/cli/test_hostile_hub.py",
     "tests/products/recorder/test_agent.py",
-    "tests/storage/test_policies.py",
-    "tests/overlays/test_runner.py",
-    "tests/test_standalone_verifier.py",
-    "tests/storage/test_retention.py",
-    "tests/verify/test_one_check.py",
+    "tests/products/airgap/test_crossing.py",
+    "tests/cli/test_docs_site.py",
+    "tests/cli/test_connect.py",
+    "tests/kube/test_commands.py",
+    "tests/cli/test_docs.py",
     "tests/pipeline/test_tables_lake.py",
-    "tests/overlays/test_operations_laws.py",
-    "tests/hub/hostile/test_hostile.py",
+    "tests/products/recorder/test_kills.py",
+    "tests/products/airgap/test_crashes.py",
+    "tests/hub/test_openapi.py",
+    "tests/fuzz/test_fuzz_targets.py",
+    "tests/hub/test_sequencer.py",
+    "tests/pipeline/test_query_cuts.py",
+    "tests/products/airgap/test_walk.py",
+    "tests/cli/test_bridge_copy.py",
+    "tests/products/queryservice/test_http.py",
+    "tests/products/airgap/test_reconciling.py",
+    "tests/test_standalone_verifier.py",
+    "tests/overlays/test_speaking.py",
 )
 MIN_TESTS: Final = 3  # how many tests a process has before it, as in xdist's own scheduling
 _PLACES: Final = {scope: place for place, scope in enumerate(LONGEST_FIRST)}
@@ -57,6 +56,16 @@ def begins_before(item: pytest.Item) -> int:
     group = item.get_closest_marker("xdist_group")
     scope = group.args[0] if group is not None else item.nodeid.partition("::")[0]
     return _PLACES.get(scope, len(_PLACES))
+
+
+def depth(argument: str) -> int:
+    """The key of the order in which what the command line names is collected.
+
+    For each file that it names, pytest 9.1 collects the folder of the file once more, and the folders below get new
+    nodes; their conftest.py keeps to the old ones. So `tests/cli/test_a.py tests/test_b.py tests/cli/test_c.py` would
+    leave the last of them without its fixtures.
+    """
+    return len(Path(argument.partition("::")[0]).absolute().parts)
 
 
 class FileScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types

@@ -72,3 +72,17 @@ def test_tests_that_use_s3_run_in_a_process_of_their_own():
         if path != Path(__file__) and uses.search(text := path.read_text("utf-8")):
             assert "pytest.mark.s3" in text, path
             assert str(path.relative_to(ROOT)) in alone, path
+
+
+def test_tests_write_where_the_user_says_and_to_the_disk_where_memory_takes_no_files(tmp_path):
+    script = ROOT / "tools" / "find_scratch.sh"
+    env = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
+
+    def place_by(place, **more):
+        return subprocess.run(
+            [script, place], env=env | more, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    assert place_by("/dev/shm", TMPDIR=str(tmp_path)) == str(tmp_path)  # noqa: S108 - it is not written to
+    assert place_by(tmp_path / "absent") == place_by("/proc") == "/tmp"  # noqa: S108
+    assert list(tmp_path.iterdir()) == []

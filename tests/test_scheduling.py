@@ -74,3 +74,14 @@ def test_a_process_that_crashes_late_fails_its_test_and_the_others_are_run(tmp_p
     assert run.returncode == 1, run.stdout + run.stderr
     assert re.search(r"^1 failed, 40 passed", run.stdout, re.MULTILINE), run.stdout  # it is run again, and passes
     assert "crashed while running 'test_35.py::test_that_crashes_once'" in run.stdout, run.stdout
+
+
+def test_the_order_of_named_files_takes_no_fixture_away():
+    files = ["journeys/test_tasks.py", "test_words.py", "journeys/test_together.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--setup-plan"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    run = subprocess.run(
+        [*command, *(f"tests/{file}" for file in files)], cwd=ROOT, env=env, capture_output=True, text=True, timeout=200
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "SETUP    F people" in run.stdout

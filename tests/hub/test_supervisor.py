@@ -15,6 +15,7 @@ from veen.hub.process import housekeeping
 from veen.hub.process.logs import EventLog
 from veen.hub.process.supervisor import Supervisor
 from veen.storage.index import Index
+from veen.storage.maintenance.scrub import Scrubber
 
 
 class Log(EventLog):
@@ -135,6 +136,7 @@ def test_housekeeping_that_meets_a_defect_goes_on(tmp_path, quick, monkeypatch):
 
 def test_a_scrubber_whose_index_cannot_be_read_is_started_again_where_it_was(tmp_path, quick, monkeypatch):
     flags = {"limits__max_checkpoint_interval": "2", "scrub__bytes_per_second": "1MiB"}
+    monkeypatch.setattr(Scrubber.__init__, "__kwdefaults__", {"idle_sec": 0.01})  # the first round begins at once
 
     async def scenario():
         async with running(tmp_path, **flags) as hub:
@@ -148,7 +150,6 @@ def test_a_scrubber_whose_index_cannot_be_read_is_started_again_where_it_was(tmp
                     raise OSError(errno.EIO, "Input/output error")
                 return chunk_after(index, *place)
 
-            monkeypatch.setattr(hub.scrubber, "_idle", 0.01)
             monkeypatch.setattr(Index, "chunk_after", fail)
             await eventually(lambda: hub.background.states["scrubber"].restarts >= 2)
             rounds = hub.observer.scrub_rounds

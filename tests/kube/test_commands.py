@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cli.hubprocess import report
+from tests.examples import slow
 from tests.kube.papercluster import PaperCluster
 from veen.cli.app import cli
 from veen.cli.shared.output import Exit
@@ -155,14 +156,15 @@ class Sequences:
 
 
 @pytest.mark.req("K8S-18")
-def test_no_two_commands_with_a_lost_volume_between_begin_two_logs_under_one_key(tmp_path, use):
+@pytest.mark.parametrize("is_lost", [True, slow(False)])
+def test_no_two_commands_with_a_lost_volume_between_begin_two_logs_under_one_key(tmp_path, use, is_lost):
     (tmp_path / "start").mkdir()
     new = made(tmp_path / "start", use)
     run = Sequences(tmp_path, use)
     applied = run.after(new, "apply")
     assert sorted(applied.cluster.histories.values()) == [1, 1]
     ends = 0
-    for start, first, is_lost in itertools.product((new, applied), COMMANDS, (True, False)):
+    for start, first in itertools.product((new, applied), COMMANDS):
         middle = run.after(start, first, is_lost=is_lost)
         if not run.is_new(middle):
             continue
@@ -170,9 +172,9 @@ def test_no_two_commands_with_a_lost_volume_between_begin_two_logs_under_one_key
             end = run.after(middle, second, is_lost=is_lost)
             if run.is_new(end):
                 end = run.after(end, "apply")
-            assert set(end.cluster.histories.values()) <= {1}, (start is new, first, second, is_lost)
+            assert set(end.cluster.histories.values()) <= {1}, (start is new, first, second)
             ends += len(end.cluster.histories) > 0
-    assert ends > 100  # most sequences did begin a log
+    assert ends > 80  # most sequences did begin a log
 
 
 @pytest.mark.req("K8S-18")

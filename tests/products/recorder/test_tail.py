@@ -3,11 +3,14 @@
 import gzip
 import os
 import random
+import tempfile
+from pathlib import Path
 
 import pytest
 from tests.client.hubs import run
 from tests.examples import spread
 from tests.products.recorder.sources import Taken
+from tests.products.recorder.test_tail_model import DISK
 
 from veen.products.recorder.adapters.tail import TailSource
 
@@ -18,10 +21,12 @@ def read(taken, path, **options):
 
 
 @pytest.fixture
-def log(tmp_path):
-    path = tmp_path / "app.log"
-    path.write_bytes(b"")
-    return path
+def log():
+    """A file on the disk: a file system in memory does not give the inode of a deleted file to the next one."""
+    with tempfile.TemporaryDirectory(dir=DISK) as directory:
+        path = Path(directory) / "app.log"
+        path.write_bytes(b"")
+        yield path
 
 
 def append(path, *lines):

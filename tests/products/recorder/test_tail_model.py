@@ -20,6 +20,16 @@ from hypothesis import strategies as st
 
 from veen.products.recorder.adapters.logfiles import LinesMissing, LinesRead, LogDirectory, LogFiles, Place
 
+DISK = "/var/tmp"  # noqa: S108 - not TMPDIR, which may be in memory
+
+
+@pytest.fixture
+def tmp_path():
+    """A directory on the disk: a file system in memory does not give the inode of a deleted file to the next one."""
+    with tempfile.TemporaryDirectory(dir=DISK) as directory:
+        yield Path(directory)
+
+
 RENAMING = ("append", "append many", "rename")
 KEEPING = (*RENAMING, "compress", "second writer", "rename and go on", "reopen")
 LOSING = (*RENAMING, "compress", "copytruncate", "truncate", "delete oldest", "delete all", "replace")
@@ -227,7 +237,7 @@ def rounds(names):
 
 def play(schedule, *, begins_with_line, **options):
     """The writer and the agent after the schedule, and after a last start that reads whatever is left."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=DISK) as folder:
         writer = Writer(Path(folder), begins_with_line=begins_with_line)
         agent = Agent(writer.path, **options)
         writer.is_listed = agent.has_looked_at
@@ -440,7 +450,7 @@ def test_a_table_of_an_earlier_release_is_continued(tmp_path):
 
 
 def test_the_first_look_takes_rotated_files_if_asked_to():
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=DISK) as folder:
         writer = Writer(Path(folder), begins_with_line=True)
         for name in ("rename", "append", "rename", "compress"):
             for _ in writer.steps(name):
