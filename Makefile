@@ -71,7 +71,7 @@ $(VENV)/.stamp-classes: $(VENV)/.stamp-spark
 	@tools/ensure_java.sh >&2
 	@echo "making the class-data archive for the JVMs of the tests"
 	@rm -rf $(VENV)/spark-classes
-	@VEEN_SPARK_ARCHIVE=$(CURDIR)/$(VENV)/spark-classes $(BIN)/python -c "from veen.spark.startup import prepare; prepare()" \
+	@VEEN_SPARK_ARCHIVE=$(CURDIR)/$(VENV)/spark-classes $(BIN)/python -c "from veen.lake.spark.startup import prepare; prepare()" \
 		|| echo "there is none: the tests go on without"
 	@touch $@
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import report
 from tests.client.builders import HubLog, seeded
-from tests.products.airgap.signer import AUTHOR, BRIDGE, EXPORTER, KEYS, PROFILE, SCHEMA, START, STREAM
+from tests.products.bridge.signer import AUTHOR, BRIDGE, EXPORTER, KEYS, PROFILE, SCHEMA, START, STREAM
 
 from veen.core.crypto import ed25519
 from veen.core.labels import stream_id_of
@@ -27,10 +27,10 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.msg import Msg
 from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.sealing.ciphertext import Binding, opening_of, seal
-from veen.products.airgap.bundle import BundleEvent, BundleWriter, ExportCheckpoint, Header, bridge_id_of
-from veen.products.airgap.trust import TrustList
-from veen.products.airgap.verifier import verify_apart
-from veen.products.airgap.verify import BundleVerdict
+from veen.products.bridge.bundle import BundleEvent, BundleWriter, ExportCheckpoint, Header, bridge_id_of
+from veen.products.bridge.trust import TrustList
+from veen.products.bridge.verifier import verify_apart
+from veen.products.bridge.verify import BundleVerdict
 
 
 def write_bundle(path: Path, events: int, body_bytes: int, *, openings: bool) -> HubLog:

@@ -29,7 +29,7 @@ from veen.core.limits import Limits
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord, LabelOpen
 from veen.core.tree.proof import prove_inclusion
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.storage.label_files import LabelFiles
 from veen.storage.store import Group, Store
 

@@ -29,10 +29,10 @@ from benchmarks import baseline, report
 from veen.core.hashing import H
 from veen.core.limits import Limits
 from veen.core.objects.control import ControlRecord, LabelOpen
-from veen.fs.local import File, OsFs
 from veen.hub.process.config import load
 from veen.hub.process.runtime import Hub
 from veen.hub.process.startup import Sealing
+from veen.io.local import File, OsFs
 from veen.storage import layout
 from veen.storage.keys import identity
 from veen.storage.store import Group, Store

@@ -22,15 +22,15 @@ from typing import Any
 
 from benchmarks.sparklog import EVENTS, built
 
-from veen.fs.local import OsFs
-from veen.log.columns import ENTRIES
-from veen.log.options import Options
-from veen.log.slices import divide
-from veen.query import api
-from veen.query.descriptor import QueryDescriptor, normalise
-from veen.query.engine import present
-from veen.query.planning import plan_query
-from veen.query.times import timestamp
+from veen.io.local import OsFs
+from veen.lake.log.columns import ENTRIES
+from veen.lake.log.options import Options
+from veen.lake.log.slices import divide
+from veen.lake.query import api
+from veen.lake.query.descriptor import QueryDescriptor, normalise
+from veen.lake.query.engine import present
+from veen.lake.query.planning import plan_query
+from veen.lake.query.times import timestamp
 from veen.storage import layout
 from veen.storage.pinned import pin
 from veen.storage.scan import chunk_frames, inventory
@@ -98,7 +98,7 @@ def planned(path: str, middle: int) -> dict[str, Any]:
     result["of them"] = sum(1 for _ in few.slices)
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from veen.spark.source import EntryStream
+    from veen.lake.spark.source import EntryStream
 
     stream = EntryStream(Options.of({"path": path}), ENTRIES)
     with timed("stream, first look"):
@@ -130,7 +130,7 @@ def main() -> None:
     for name, value in result.items():
         sys.stdout.write(f"{name}: {value}\n")
     sys.stdout.flush()
-    from veen.spark.session import spark_session
+    from veen.lake.spark.session import spark_session
 
     spark = spark_session("veen many chunks", master="local[2]", register=False)
     settings: dict[str, Any] = {"result_id": "r-bench", "keys": keys, "now": lambda: 0}

@@ -19,9 +19,9 @@ from typing import Any
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.receipt import Receipt
-from veen.fs.local import File
-from veen.log import prefix as prefixes
-from veen.log.slices import divide
+from veen.io.local import File
+from veen.lake.log import prefix as prefixes
+from veen.lake.log.slices import divide
 from veen.storage import frame, layout, pinned
 
 LABELS = 8

@@ -19,11 +19,11 @@ from typing import Any
 
 from benchmarks.sparklog import EVENTS, built
 
-from veen import tables
-from veen.query import api
-from veen.query.descriptor import normalise
-from veen.query.engine import QueryOutcome
-from veen.spark.session import spark_session
+from veen.lake import tables
+from veen.lake.query import api
+from veen.lake.query.descriptor import normalise
+from veen.lake.query.engine import QueryOutcome
+from veen.lake.spark.session import spark_session
 
 ALL: dict[str, Any] = {"scope": [EVENTS], "evidence": {"mode": "none"}}
 FEW = [{"field": "payload.ms", "op": "<", "value": 300}, {"field": "origin", "op": "^=", "value": "gw-"}]

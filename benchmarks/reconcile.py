@@ -17,15 +17,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import report
-from tests.products.airgap import test_reconciling
-from tests.products.airgap.zones import SOURCE, phase, send_numbers
+from tests.products.bridge import test_reconciling
+from tests.products.bridge.zones import SOURCE, phase, send_numbers
 
-from veen.log.keys import write_keys
-from veen.products.airgap.on_spark import arrived_on_spark
-from veen.products.airgap.reconciling import Offline, arrived_in, reconcile
-from veen.products.airgap.sources import identities_of
-from veen.products.airgap.verifier import verify_here
-from veen.spark.session import spark_session
+from veen.lake.log.keys import write_keys
+from veen.lake.spark.session import spark_session
+from veen.products.bridge.on_spark import arrived_on_spark
+from veen.products.bridge.reconciling import Offline, arrived_in, reconcile
+from veen.products.bridge.sources import identities_of
+from veen.products.bridge.verifier import verify_here
 
 _BATCH = 10_000
 

@@ -26,7 +26,7 @@ from typing import Final, cast
 
 from benchmarks import hub, load, report
 
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.storage import layout
 from veen.storage.findings import Level
 from veen.verify.directory import Report, verify_data

@@ -28,8 +28,8 @@ from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import Binding, seal
-from veen.fs.local import OsFs
-from veen.log.keys import KeyFile, write_keys
+from veen.io.local import OsFs
+from veen.lake.log.keys import KeyFile, write_keys
 from veen.overlays import kv
 from veen.overlays.framework.body import Draft
 from veen.overlays.recorder import events as sdr

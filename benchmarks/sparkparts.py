@@ -37,32 +37,32 @@ from nacl.bindings import crypto_sign_open
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H, u64be
 from veen.core.labels import stream_id_of
-from veen.folds import run as run_fold
-from veen.folds import typed_frame
-from veen.folds.coverage import FoldCoverage
-from veen.folds.on_spark import NATIVE
-from veen.folds.planning import PlanName
-from veen.fs.places import open_fs
-from veen.log.columns import ENTRIES, LEAN, arrow_schema, chosen, ddl
-from veen.log.entries import Level, ReadSpec, batches
-from veen.log.events import EventJob, make_prefix
-from veen.log.keys import KeyFile
-from veen.log.options import Options
-from veen.log.slices import Selection, Slice, divide, pack
-from veen.log.sources import DirectorySource
+from veen.io.places import open_fs
+from veen.lake.folds import run as run_fold
+from veen.lake.folds import typed_frame
+from veen.lake.folds.coverage import FoldCoverage
+from veen.lake.folds.on_spark import NATIVE
+from veen.lake.folds.planning import PlanName
+from veen.lake.log.columns import ENTRIES, LEAN, arrow_schema, chosen, ddl
+from veen.lake.log.entries import Level, ReadSpec, batches
+from veen.lake.log.events import EventJob, make_prefix
+from veen.lake.log.keys import KeyFile
+from veen.lake.log.options import Options
+from veen.lake.log.slices import Selection, Slice, divide, pack
+from veen.lake.log.sources import DirectorySource
+from veen.lake.query import api
+from veen.lake.query.descriptor import QueryDescriptor, normalise
+from veen.lake.query.engine import execute
+from veen.lake.query.on_spark import SparkSource
+from veen.lake.query.planning import plan_query
+from veen.lake.query.tasks import QueryJob, group_batches, match_batches
+from veen.lake.query.times import timestamp
+from veen.lake.spark.audit import SparkEngine
+from veen.lake.spark.events import events_frame
+from veen.lake.spark.runner import timed_tasks
+from veen.lake.spark.session import spark_session
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvFold
-from veen.query import api
-from veen.query.descriptor import QueryDescriptor, normalise
-from veen.query.engine import execute
-from veen.query.on_spark import SparkSource
-from veen.query.planning import plan_query
-from veen.query.tasks import QueryJob, group_batches, match_batches
-from veen.query.times import timestamp
-from veen.spark.audit import SparkEngine
-from veen.spark.events import events_frame
-from veen.spark.runner import timed_tasks
-from veen.spark.session import spark_session
 from veen.verify.audit import AuditOptions, audit
 
 __all__ = ["PARTS", "measured"]

@@ -27,7 +27,7 @@ from nacl.bindings import crypto_sign_open
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H, u64be
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.native import LOADED, VARIABLE
 from veen.verify.audit import AuditOptions, audit
 from veen.verify.audit.engine import ProcessesEngine

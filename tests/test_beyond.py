@@ -61,12 +61,12 @@ from veen.core.objects.tooling import (
 from veen.core.objects.trusted_root import TrustedKeys
 from veen.core.pow import PowCookie
 from veen.core.tree.proof import ConsistencyProof, RangeProof
-from veen.fs.local import OsFs
 from veen.hub.admission.policy import Auth1, Kex1
 from veen.hub.api import routes
 from veen.hub.api.access import Access, Role
 from veen.hub.api.attachments import GRANT_HEADER
 from veen.hub.process.config import AttachmentPolicy
+from veen.io.local import OsFs
 from veen.storage import layout
 from veen.storage.anchors import AnchorError
 from veen.storage.attachments import AttachmentFiles

@@ -183,7 +183,7 @@ def test_every_failure_of_a_command_has_a_code_of_the_catalogue():
 
 def test_the_catalogue_is_read_from_a_zip_too(tmp_path):
     """Spark ships the package as a zip, and executors put errors into words as well."""
-    from veen.spark.submit import pack_code
+    from veen.lake.spark.submit import pack_code
 
     packed = pack_code(tmp_path / "veen.zip")
     code = "import veen.core.catalogue as c; print(c.__file__, len(c.catalogue()))"

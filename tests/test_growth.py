@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.hub import builders as w
-from tests.pipeline.audit_builders import dump, log, run
+from tests.lake.audit_builders import dump, log, run
 from tests.products.policy.test_agent import FOLDS, NAMES, revoke, say
 from tests.storage.builders import World
 from tests.waiting import eventually
 from veen.core.objects.control import LabelOpen
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
+from veen.lake.tables.manifest import DataFile
+from veen.lake.tables.reading import _by_hour
 from veen.overlays.framework import decode, fold
 from veen.products.policy.agent import PolicyAgent
 from veen.products.recorder.integrity import SequenceNumbers
 from veen.storage.pinned import pin
-from veen.tables.manifest import DataFile
-from veen.tables.reading import _by_hour
 from veen.testing.links import FakeHub
 from veen.verify.audit.equivocation import compare
 from veen.verify.directory import verify_data

@@ -6,13 +6,13 @@ from importlib import import_module
 
 import pytest
 
-from veen._moved import MOVED
+from veen._moved import MOVED, PACKAGES, find_new_name
 
 # In a process of its own, in which nothing was imported before.
 CODE = """
 import importlib, sys
-from veen._moved import MOVED
-for name, today in sorted(MOVED.items()):
+from veen._moved import MOVED, PACKAGES
+for name, today in sorted({**MOVED, **PACKAGES}.items()):
     assert importlib.import_module(name) is sys.modules[today], name
 """
 
@@ -21,8 +21,20 @@ def test_an_old_name_gives_the_module_of_today_and_a_warning():
     done = subprocess.run([sys.executable, "-W", "always", "-c", CODE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(MOVED) > 20
-    for name, today in MOVED.items():
+    for name, today in {**MOVED, **PACKAGES}.items():
         assert f"DeprecationWarning: {name} is now {today}\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "today"),
+    [
+        ("veen.spark.session", "veen.lake.spark.session"),
+        ("veen.products.airgap.verify", "veen.products.bridge.verify"),
+        ("veen.fsck", None),
+    ],
+)
+def test_a_package_moves_with_what_is_in_it(old, today):
+    assert find_new_name(old) == today
 
 
 def test_a_name_that_never_was_is_not_found():

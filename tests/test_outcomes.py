@@ -18,8 +18,8 @@ from veen.core.event import Event
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import open_msg
-from veen.fs.local import OsFs
 from veen.hub.process.forking import fork, verify_all
+from veen.io.local import OsFs
 from veen.overlays.framework.body import Body, InvalidBody
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.registry import BUILTIN, Overlay, Registry

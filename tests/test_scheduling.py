@@ -20,8 +20,8 @@ SPLIT_SCOPE = FileScheduling._split_scope  # it uses nothing of its object, whic
         ("tests/hub/test_api.py::test_a", "tests/hub/test_api.py"),
         ("tests/hub/test_model.py::TestHub::runTest", "tests/hub/test_model.py"),
         ("tests/hub/test_api.py::test_a[x::y@z]", "tests/hub/test_api.py"),
-        ("tests/pipeline/test_source.py::test_b@spark", "spark"),
-        ("tests/pipeline/test_source.py::test_b[a@b]@spark", "spark"),
+        ("tests/lake/test_source.py::test_b@spark", "spark"),
+        ("tests/lake/test_source.py::test_b[a@b]@spark", "spark"),
     ],
 )
 def test_a_file_or_a_group_is_a_unit_of_work(nodeid, scope):

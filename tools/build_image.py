@@ -28,10 +28,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 USER_ID: Final = 10001
 EPOCH: Final = 0  # of every file
 PROGRAMS: Final = {
-    "veen-bridge": "veen.cli.bridge.group:veen_bridge_main",
+    "veen-bridge": "veen.products.bridge.commands.group:veen_bridge_main",
     "veen-hub": "veen.cli.hub.group:veen_hub_main",
     "veen-cli": "veen.cli:main",
-    "veen-selftest": "veen.cli.tools.selftest:veen_selftest_main",
+    "veen-selftest": "veen.products.selftest.commands:veen_selftest_main",
 }
 # What Python needs at run time, by Debian's names; {python} is python3.NN.
 PACKAGES: Final = (

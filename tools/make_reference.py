@@ -25,7 +25,7 @@ from veen.core.catalogue import catalogue
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 WIDTH = 100
 COMMON = ("--json-schema", "--json", "--ndjson", "--output", "--quiet", "--no-input", "--context", "--help")
-MODULES = ("veen", "veen.testing", "veen.query")
+MODULES = ("veen", "veen.testing", "veen.lake.query")
 NOTE = "This page is written by `tools/make_reference.py`.\n"
 _MODULE = re.compile(r"~|\b(?:[a-z_]+\.)+(?=[A-Z])")  # before a type: the module it is from
 _QUOTED = re.compile(r"((?:->|:) )'([^']+)'")  # a type by its name

@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.browser import Browser
-from tests.console.tour import pages_of, visited
+from tests.products.console.tour import pages_of, visited
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 MAX_BYTES = 120_000

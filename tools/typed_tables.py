@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from veen.log.columns import Column
+from veen.lake.log.columns import Column
+from veen.lake.tables.schema import PARTITIONS
+from veen.lake.tables.states import state_columns
+from veen.lake.tables.typed import typed_columns
 from veen.overlays.framework.registry import BUILTIN
-from veen.tables.schema import PARTITIONS
-from veen.tables.states import state_columns
-from veen.tables.typed import typed_columns
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "typed-tables.md"
 _HEAD: Final = """# Typed tables of the built-in overlays

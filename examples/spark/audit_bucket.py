@@ -9,9 +9,9 @@ Exit code 1 means that the evidence is bad.
 import os
 import sys
 
-from veen.spark.audit import SparkEngine
-from veen.spark.progress import watching
-from veen.spark.session import using_session
+from veen.lake.spark.audit import SparkEngine
+from veen.lake.spark.progress import watching
+from veen.lake.spark.session import using_session
 from veen.verify.audit import AuditOptions, audit
 from veen.verify.audit.report import document, lines
 

@@ -7,8 +7,8 @@ import sys
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from veen.spark.session import using_session
-from veen.spark.settings import reader
+from veen.lake.spark.session import using_session
+from veen.lake.spark.settings import reader
 
 
 def main(place: str) -> None:

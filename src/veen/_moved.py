@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:  # Python asks for their methods alone, and importing them would double the cost of `veen --help`
     Loader = MetaPathFinder = object
 
-__all__ = ["MOVED", "install"]
+__all__ = ["MOVED", "PACKAGES", "find_new_name", "install"]
 
 MOVED: Final = {
     "veen.client.calls": "veen.client.transport.calls",
@@ -50,21 +50,46 @@ MOVED: Final = {
     "veen.overlays.state": "veen.overlays.framework.state",
     "veen.pipeline.audit": "veen.verify.audit",
     "veen.pipeline.audit.report": "veen.verify.audit.report",
-    "veen.pipeline.audit.spark": "veen.spark.audit",
-    "veen.pipeline.charts": "veen.log.charts",
-    "veen.pipeline.events": "veen.spark.events",
-    "veen.pipeline.folds": "veen.folds",
-    "veen.pipeline.progress": "veen.spark.progress",
-    "veen.pipeline.query": "veen.query",
-    "veen.pipeline.query.api": "veen.query.api",
-    "veen.pipeline.query.keys": "veen.log.keys",
-    "veen.pipeline.query.recording": "veen.query.recording",
-    "veen.pipeline.session": "veen.spark.session",
-    "veen.pipeline.settings": "veen.spark.settings",
-    "veen.pipeline.tables": "veen.tables",
-    "veen.storage.fs": "veen.fs.local",
+    "veen.pipeline.audit.spark": "veen.lake.spark.audit",
+    "veen.pipeline.charts": "veen.lake.log.charts",
+    "veen.pipeline.events": "veen.lake.spark.events",
+    "veen.pipeline.folds": "veen.lake.folds",
+    "veen.pipeline.progress": "veen.lake.spark.progress",
+    "veen.pipeline.query": "veen.lake.query",
+    "veen.pipeline.query.api": "veen.lake.query.api",
+    "veen.pipeline.query.keys": "veen.lake.log.keys",
+    "veen.pipeline.query.recording": "veen.lake.query.recording",
+    "veen.pipeline.session": "veen.lake.spark.session",
+    "veen.pipeline.settings": "veen.lake.spark.settings",
+    "veen.pipeline.tables": "veen.lake.tables",
+    "veen.storage.fs": "veen.io.local",
+    "veen.hub.http.tls": "veen.io.tls",
+}
+PACKAGES: Final = {  # moved with all that is in them
+    "veen.console": "veen.products.console",
+    "veen.folds": "veen.lake.folds",
+    "veen.fs": "veen.io",
+    "veen.kube": "veen.products.kube",
+    "veen.log": "veen.lake.log",
+    "veen.net": "veen.io",
+    "veen.products.airgap": "veen.products.bridge",
+    "veen.query": "veen.lake.query",
+    "veen.selftest": "veen.products.selftest",
+    "veen.spark": "veen.lake.spark",
+    "veen.tables": "veen.lake.tables",
+    "veen.vesn": "veen.products.vesn",
 }
 _PARENTS: Final = frozenset({"veen.pipeline"})  # packages that held some of them, and are no more
+
+
+def find_new_name(name: str) -> str | None:
+    """Return the name of today, or None if the name did not change."""
+    if (new := MOVED.get(name)) is not None:
+        return new
+    for old, today in PACKAGES.items():
+        if name == old or name.startswith(f"{old}."):
+            return today + name.removeprefix(old)
+    return None
 
 
 class _Loader(Loader):
@@ -72,7 +97,7 @@ class _Loader(Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        if (target := MOVED.get(module.__name__)) is not None:
+        if (target := find_new_name(module.__name__)) is not None:
             warnings.warn(f"{module.__name__} is now {target}", DeprecationWarning, stacklevel=2)
             sys.modules[module.__name__] = import_module(target)  # import returns what stands there
 
@@ -81,7 +106,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in MOVED and fullname not in _PARENTS:
+        if fullname not in _PARENTS and find_new_name(fullname) is None:
             return None
         return ModuleSpec(fullname, _Loader(), is_package=fullname in _PARENTS)
 

@@ -11,7 +11,7 @@ from tests.cli.overlay_people import Person
 from tests.cli.talk import DEV
 
 from veen.cli.shared.output import Exit
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.storage.anchors import AnchorFile
 
 ADMIN = "an-administrator-token-of-this-test"

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from tests.pipeline.audit_builders import chunks, dump, log, reframed
-from tests.pipeline.test_audit_equivocation import branches
+from tests.lake.audit_builders import chunks, dump, log, reframed
+from tests.lake.test_audit_equivocation import branches
 
 from veen.cli.app import cli
 from veen.cli.shared.output import Exit

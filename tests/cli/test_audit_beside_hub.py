@@ -13,8 +13,8 @@ from tests.hub.builders import LABEL
 from tests.waiting import until
 
 from veen.cli.shared.output import Exit
-from veen.log.hub_copy import fetch
-from veen.log.options import HubAddress
+from veen.lake.log.hub_copy import fetch
+from veen.lake.log.options import HubAddress
 from veen.storage.pinned import pin
 
 OPEN = (*DEV, "--port", "0", "--set", "admission.stream_scope=open", "--set", "admission.capability_gating=false")

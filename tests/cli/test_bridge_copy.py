@@ -14,7 +14,7 @@ from tests.waiting import until
 
 from veen.cli.shared.output import Exit
 
-PROGRAM = [sys.executable, "-c", "from veen.cli.bridge.group import veen_bridge_main; veen_bridge_main()"]
+PROGRAM = [sys.executable, "-c", "from veen.products.bridge.commands.group import veen_bridge_main; veen_bridge_main()"]
 
 
 class Bridge:

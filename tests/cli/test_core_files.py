@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.cli.hubprocess import running
 
-from veen.fs.core_files import SWITCH
+from veen.io.core_files import SWITCH
 
 PROGRAM = """
 import sys, resource, ctypes

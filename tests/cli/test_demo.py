@@ -14,10 +14,10 @@ from tests.cli.interrupts import interruptible
 from tests.waiting import until
 
 from veen.cli.app import cli
-from veen.cli.demo.story import BODIES, STEPS
 from veen.cli.shared.output import Exit
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.receipt import Receipt
+from veen.products.demo.story import BODIES, STEPS
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from tests.cli.test_receipt import flip
 from tests.evidence_builders import OLD, STRANGER, World, resealed
 
 from veen.cli.shared.output import Exit
-from veen.query import canonical
-from veen.query.descriptor import normalise
-from veen.query.digest import EvidenceHash, RowsHash
-from veen.query.store import ResultStore
+from veen.core import canonical
+from veen.lake.query.descriptor import normalise
+from veen.lake.query.digest import EvidenceHash, RowsHash
+from veen.lake.query.store import ResultStore
 
 SECRET = "the valve is open"
 

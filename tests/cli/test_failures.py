@@ -16,7 +16,7 @@ from veen.cli.shared.output import Exit, Fail
 from veen.client import errors as client
 from veen.core import errors as core
 from veen.core.catalogue import catalogue
-from veen.fs import errors as storage
+from veen.io import errors as storage
 
 
 @pytest.mark.parametrize("name", [*FOREIGN, *REFUSALS])

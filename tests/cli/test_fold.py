@@ -7,8 +7,8 @@ import pytest
 from tests.cli.homes import Cli
 from tests.cli.overlay_people import world as overlay_world
 from tests.cli.talk import DEV
-from tests.pipeline.fold_builders import WRITERS, real_log, send
-from tests.pipeline.query_builders import KEYS, STREAMS
+from tests.lake.fold_builders import WRITERS, real_log, send
+from tests.lake.query_builders import KEYS, STREAMS
 
 from veen.cli.shared.output import Exit
 from veen.testing.events import FakeLog
@@ -63,7 +63,7 @@ def test_one_stream_and_one_moment_of_a_directory(cli, places):
 
 @pytest.mark.req("SNAP-04")
 def test_a_state_that_is_not_true_is_told_with_every_difference(cli, places, world, tmp_path):
-    from veen import folds
+    from veen.lake import folds
 
     result = folds.run(str(world.path), "kv", keys=str(tmp_path / "keys"), engine="python")
     (tmp_path / "good").write_bytes(result.checkpoint().body)

@@ -221,13 +221,13 @@ OFFLINE = {
     ),  # bring hubs and people of their own
     "vesn mirror",  # asks only with a set that verified: tests/cli/test_vesn.py
     *("anchor publish", "hub anchor", "bridge anchor"),  # read by verified clients first: tests/cli/test_anchor.py
-    *("selftest authority", "selftest core"),  # meet liars of their own: tests/selftest/test_probes.py
+    *("selftest authority", "selftest core"),  # meet liars of their own: tests/products/selftest/test_probes.py
     *("mirror attest", "mirror copy", "mirror verify"),  # talk to two hubs: tests/products/federation
     *("policy assign", "policy drop", "policy push", "policy revoke", "policy run", "policy show", "revoke publish"),
     *("disc advertise hub", "disc advertise overlay", "disc advertise service", "disc list", "disc query"),
     *("disc retire", "disc serve", "disc watch", "connect apply", "connect plan"),  # verified reads: test_connect.py
     "query serve",  # reads and records through a verified client: tests/products/queryservice
-    *("console open", "console serve"),  # pages turn red: tests/console
+    *("console open", "console serve"),  # pages turn red: tests/products/console
 }
 ONLY_GREETING = {
     "bridge doctor",

@@ -6,7 +6,7 @@ from tests.hub.test_rotation_repair import FIRST, SECOND, damaged
 from tests.storage.builders import World, fill
 
 from veen.cli.shared.output import Exit
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.storage.index import Index
 from veen.storage.maintenance.retention import Periods, RetentionPolicy, apply, plan
 

@@ -15,7 +15,7 @@ from tests.waiting import until
 from veen.cli.shared.output import Exit
 from veen.client.transport.http import HttpTransport
 from veen.core.crypto.ed25519 import SigningKey
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.storage.keys import identity as identities
 from veen.testing.hostile import HostileHub, InventsFirstKey, serve
 

@@ -18,8 +18,8 @@ from veen.cli.shared.output import Exit
 TOLD = {"VEEN_LOG_FORMAT": "json", "VEEN_TENANT_ID": "acme"}
 PROGRAMS = {
     "veen-hub": "from veen.cli.hub.group import veen_hub_main as run",
-    "veen-bridge": "from veen.cli.bridge.group import veen_bridge_main as run",
-    "veen-selftest": "from veen.cli.tools.selftest import veen_selftest_main as run",
+    "veen-bridge": "from veen.products.bridge.commands.group import veen_bridge_main as run",
+    "veen-selftest": "from veen.products.selftest.commands import veen_selftest_main as run",
     "veen-cli": "from veen.cli import main as run",
 }
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from tests.cli.homes import OTHER, PIN, Cli
-from tests.pipeline.audit_builders import dump, log, run
-from tests.pipeline.test_audit_equivocation import branches
+from tests.lake.audit_builders import dump, log, run
+from tests.lake.test_audit_equivocation import branches
 from tests.storage.driver import HUB
 
 from veen.cli.shared.output import Exit
@@ -13,7 +13,7 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.identity import HubIdentity, canonical_json
 from veen.core.objects.trusted_root import TrustedKeys
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.storage import control_state as controlfold
 from veen.storage import layout
 from veen.verify.audit import AuditOptions, Previous, audit

@@ -14,8 +14,8 @@ from tests.cli.hubprocess import DEV, running
 from veen.cli.shared.output import Exit
 
 PROGRAMS = {
-    "veen-bridge": "from veen.cli.bridge.group import veen_bridge_main as run",
-    "veen-selftest": "from veen.cli.tools.selftest import veen_selftest_main as run",
+    "veen-bridge": "from veen.products.bridge.commands.group import veen_bridge_main as run",
+    "veen-selftest": "from veen.products.selftest.commands import veen_selftest_main as run",
     "veen-cli": "from veen.cli import main as run",
 }
 PASSPHRASE = "correct horse battery staple of a test"

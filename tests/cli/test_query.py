@@ -6,12 +6,12 @@ from decimal import Decimal
 import pytest
 from tests.cli.homes import Cli
 from tests.examples import spread
-from tests.pipeline.query_builders import KEYS, STREAMS, Recorder, filled
+from tests.lake.query_builders import KEYS, STREAMS, Recorder, filled
 
-from veen import tables
-from veen.cli.bulk.where import condition_of
+from veen.cli.lake.where import condition_of
 from veen.cli.shared.output import Exit
-from veen.log.keys import KeyFile
+from veen.lake import tables
+from veen.lake.log.keys import KeyFile
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from tests.products.queryservice.test_certificates import Authority
 from tests.waiting import until
 
 from veen.cli.shared.output import Exit
-from veen.query import connect
-from veen.query.errors import ServiceRefused
-from veen.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS
+from veen.lake.query import connect
+from veen.lake.query.errors import ServiceRefused
+from veen.lake.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS
 
 EVENTS = ("login", "logout", "login")
 

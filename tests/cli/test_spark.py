@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.cli.terminal import in_terminal
-from tests.pipeline.audit_builders import chunks, dump, log
+from tests.lake.audit_builders import chunks, dump, log
 
 from veen.cli.app import cli
 from veen.cli.shared.output import Exit
-from veen.log.errors import SubmitFailed
-from veen.spark.submit import SHIPS, Submission, pack_all, pack_code, plan, submit
+from veen.lake.log.errors import SubmitFailed
+from veen.lake.spark.submit import SHIPS, Submission, pack_all, pack_code, plan, submit
 
 pytestmark = pytest.mark.xdist_group("jvm")
 
@@ -84,7 +84,8 @@ def test_what_does_not_run_on_spark_is_refused(words, why):
 def test_the_code_travels_whole_and_the_same_each_time(tmp_path):
     first, second = pack_code(tmp_path / "1.zip"), pack_code(tmp_path / "2.zip")
     assert first.read_bytes() == second.read_bytes()
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import veen.spark.source as m, pyspark_veen; print(m.__file__)"
+    imports = "import veen.lake.spark.source as m, pyspark_veen"
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); {imports}; print(m.__file__)"
     report = subprocess.run([sys.executable, "-c", code, first], capture_output=True, text=True, check=True, cwd="/")
     assert report.stdout.startswith(str(first))
 
@@ -141,7 +142,7 @@ sys.exit(1)
 SUBMIT = """
 import sys
 from pathlib import Path
-from veen.spark.submit import Submission, submit
+from veen.lake.spark.submit import Submission, submit
 words, staging = sys.argv[2:], Path(sys.argv[1])
 sys.exit(submit(Submission(command=tuple(words), master="local", ship="nothing"), staging))
 """

@@ -2,11 +2,11 @@
 
 import pytest
 from tests.cli.homes import Cli
-from tests.pipeline.query_builders import KEYS, STREAMS, Recorder
-from tests.pipeline.table_builders import erase, made
+from tests.lake.query_builders import KEYS, STREAMS, Recorder
+from tests.lake.table_builders import erase, made
 
-from veen import tables
 from veen.cli.shared.output import Exit
+from veen.lake import tables
 from veen.overlays import kv
 
 HERE = ("--engine", "python")

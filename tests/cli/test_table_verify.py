@@ -4,13 +4,13 @@ import json
 
 import pytest
 from tests.cli.homes import Cli
-from tests.pipeline.query_builders import KEYS
-from tests.pipeline.table_builders import made
-from tests.pipeline.test_tables_verify import foreign_commit
+from tests.lake.query_builders import KEYS
+from tests.lake.table_builders import made
+from tests.lake.test_tables_verify import foreign_commit
 
-from veen import tables
-from veen.log.keys import write_keys
-from veen.tables.publishing import publish
+from veen.lake import tables
+from veen.lake.log.keys import write_keys
+from veen.lake.tables.publishing import publish
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ ELSEWHERE = {
     ),
     "recorder verify": ("tests/products/recorder/test_recorder_verdicts.py", ()),
     "bridge reconcile": (
-        "tests/products/airgap/test_reconciling.py",
+        "tests/products/bridge/test_reconciling.py",
         (
             "test_beside_running_hubs_the_journal_is_read_and_growth_is_beyond",
             "test_nothing_exported_is_not_clean",
@@ -65,12 +65,12 @@ ELSEWHERE = {
         ),
     ),
     "bridge import": (
-        "tests/products/airgap/test_zones.py",
+        "tests/products/bridge/test_zones.py",
         ("test_a_bundle_that_comes_twice_is_already_imported_and_one_that_waits_is_in_the_progress",),
     ),
-    "bridge evidence": ("tests/products/airgap/test_walk.py", ("test_every_line_of_the_walk_works",)),
+    "bridge evidence": ("tests/products/bridge/test_walk.py", ("test_every_line_of_the_walk_works",)),
     "mirror verify": ("tests/cli/test_mirror.py", ()),
-    "fold verify": ("tests/pipeline/test_folds_resume.py", ("test_a_state_is_verified_up_to_its_cuts",)),
+    "fold verify": ("tests/lake/test_folds_resume.py", ("test_a_state_is_verified_up_to_its_cuts",)),
     "table verify": ("tests/cli/test_table_verify.py", ()),
     "query result": ("tests/cli/test_query.py", ("test_forged_rows_are_not_printed",)),
     "query verify": ("tests/cli/test_query.py", ("test_forged_rows_are_not_verified",)),

@@ -12,18 +12,18 @@ import pytest
 from tests import shell
 from tests.cli.homes import Cli
 from tests.examples import spread
-from tests.vesn import log_builders as w
+from tests.products.vesn import log_builders as w
 
 from veen.cli.shared.output import Exit
 from veen.core.catalogue import catalogue
 from veen.core.hashing import H
-from veen.vesn.archive import export_set
-from veen.vesn.errors import Problem
-from veen.vesn.ledger import Ledger
-from veen.vesn.lines import StreamEntry
-from veen.vesn.mirror import MirrorRecord
-from veen.vesn.objects import Equivocation, Profile, Receipt
-from veen.vesn.portability import encode_set
+from veen.products.vesn.archive import export_set
+from veen.products.vesn.errors import Problem
+from veen.products.vesn.ledger import Ledger
+from veen.products.vesn.lines import StreamEntry
+from veen.products.vesn.mirror import MirrorRecord
+from veen.products.vesn.objects import Equivocation, Profile, Receipt
+from veen.products.vesn.portability import encode_set
 
 KEYS = ("--hub-pk", w.HUB.public.hex(), "--witness", w.WITNESS.public.hex())
 PAGE = (Path(__file__).parents[2] / "docs" / "vesn.md").read_text("utf-8")

@@ -11,7 +11,7 @@ from veen.core.hashing import H
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.sealing.attachment_root import ATTACHED_SCHEMA
 from veen.core.sealing.attachments import att_root_of
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.storage.attachments import AttachmentFiles
 from veen.storage.copies.copying import clone
 from veen.testing.hostile import Replaces

@@ -9,8 +9,8 @@ from veen.client.transport.inprocess import InProcess
 from veen.client.verify.pin import HubPin
 from veen.core.evidence_file import EvidenceFault
 from veen.core.objects.trusted_root import TrustedKeys
-from veen.fs.local import OsFs
 from veen.hub.api.rotation import rotate_at_rest
+from veen.io.local import OsFs
 
 ROTATING = {**GATED, "admission.profiles": "rotating"}
 

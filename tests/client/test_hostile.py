@@ -44,8 +44,8 @@ from veen.core.objects.evidence import Equivocation
 from veen.core.objects.identity import key_id_of
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import ConsistencyRequest, IdentityResponse
-from veen.fs.local import OsFs
 from veen.hub.api.rotation import rotate_at_rest
+from veen.io.local import OsFs
 from veen.testing.hostile import (
     Drops,
     Equivocates,

@@ -17,8 +17,8 @@ from veen.core.objects.control import ControlRecord, KeyRotate, StreamRegister
 from veen.core.objects.identity import HubIdentity, canonical_json
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import IdentityResponse
-from veen.fs.local import OsFs
 from veen.hub.api.rotation import rotate_at_rest
+from veen.io.local import OsFs
 from veen.testing.hostile import HostileHub
 
 ONE, TWO, THREE, FOREIGN = (SigningKey(bytes([number]) * 32) for number in (1, 2, 3, 0x66))

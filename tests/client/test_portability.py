@@ -29,7 +29,7 @@ from veen.core.hashing import H
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.testing.memfs import Crash, Fault, MemFs
 
 ISSUER = SigningKey(b"\x21" * 32)

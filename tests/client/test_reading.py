@@ -277,7 +277,7 @@ def ambiguous_msg(label, second, client_seq=1):
 def test_a_message_that_opens_under_two_keys_of_a_stream_is_opened_by_none(tmp_path):
     """D-170: whoever has one of the keys sees one content, so who has both believes neither."""
     second = StreamKeys.create("orders", random=seeded("second"))
-    from veen.log.decryption import StreamReader
+    from veen.lake.log.decryption import StreamReader
 
     async def check():
         async with connected(tmp_path) as (hub, wire, client):

@@ -20,7 +20,7 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import IdentityResponse
 from veen.core.objects.trusted_root import TrustedKeys
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.storage.keys import identity as identities
 from veen.storage.keys.directory import write_private_key
 from veen.testing.hostile import HostileHub, Replaces

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.fuzz.seeds import bytes_seeds
-from tests.pipeline.query_builders import filled
+from tests.lake.query_builders import filled
 
 from veen.core.objects.msg import Msg
 

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import cbor2
 from tests.core import strict_cbor
 from tests.fuzz import seeds
-from tests.vesn import log_builders as vesn_logs
+from tests.products.vesn import log_builders as vesn_logs
 
 from veen import core
 from veen.core import cbor, labels
@@ -55,13 +55,13 @@ from veen.core.sealing.attachment_root import Attached, Attachment
 from veen.core.sealing.ciphertext import Binding, Opened, Parts, open_msg
 from veen.core.tree.proof import ConsistencyProof, MmrProof, RangeProof, prove_consistency, prove_inclusion, prove_range
 from veen.core.wire import Wire
-from veen.vesn.lines import StreamEntry, verify_stream
-from veen.vesn.merkle import MmrProof as VesnProof
-from veen.vesn.objects import RECORDS as VESN_RECORDS
-from veen.vesn.objects import CapToken as VesnToken
-from veen.vesn.objects import Checkpoint as VesnCheckpoint
-from veen.vesn.portability import MemorySource, verify_set
-from veen.vesn.sealing import Keystore as VesnKeystore
+from veen.products.vesn.lines import StreamEntry, verify_stream
+from veen.products.vesn.merkle import MmrProof as VesnProof
+from veen.products.vesn.objects import RECORDS as VESN_RECORDS
+from veen.products.vesn.objects import CapToken as VesnToken
+from veen.products.vesn.objects import Checkpoint as VesnCheckpoint
+from veen.products.vesn.portability import MemorySource, verify_set
+from veen.products.vesn.sealing import Keystore as VesnKeystore
 
 __all__ = ["BASE_SECONDS", "GROUPS", "SECONDS_PER_BYTE", "TARGETS", "WIRE_KINDS", "Target", "named"]
 

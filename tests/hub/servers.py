@@ -15,7 +15,6 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.identity import HubIdentity, HubKey, IdentityError
-from veen.fs.local import OsFs
 from veen.hub.admission.policy import Policy
 from veen.hub.admission.resolver import Resolver
 from veen.hub.api.access import Access
@@ -24,6 +23,7 @@ from veen.hub.process.config import AttachmentPolicy
 from veen.hub.process.observe import NullObserver
 from veen.hub.process.runtime import api_of
 from veen.hub.sequencer.sequencer import Sequencer
+from veen.io.local import OsFs
 from veen.storage.anchors import AnchorBackend, AnchorFile
 from veen.storage.attachments import AttachmentFiles
 from veen.storage.store import Store

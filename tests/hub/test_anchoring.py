@@ -13,10 +13,10 @@ from tests.waiting import DEADLINE_SEC
 from veen.core.objects.control import AnchorPublish
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.tooling import AnchorRequest, AnchorResponse, AnchorsResponse
-from veen.fs.local import OsFs
 from veen.hub.api.access import Access
 from veen.hub.api.anchoring import Anchoring
 from veen.hub.process.observe import HubObserver
+from veen.io.local import OsFs
 from veen.storage.anchors import AnchorError
 from veen.verify.directory import verify_data
 

@@ -29,9 +29,9 @@ from veen.core.objects.envelopes import (
 from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
 from veen.core.pow import solve
-from veen.fs.local import OsFs
 from veen.hub.admission.pow import HEADER
 from veen.hub.api.access import Access
+from veen.io.local import OsFs
 from veen.storage.keys.identity import MissingKeyError
 from veen.storage.maintenance import retention
 

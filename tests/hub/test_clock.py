@@ -18,12 +18,12 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.captoken import CapToken, Rate
 from veen.core.objects.control import CapAuthorize
 from veen.core.objects.receipt import Receipt
-from veen.fs.local import OsFs
 from veen.hub.api.rotation import rotate_at_rest
 from veen.hub.process.forking import fork
 from veen.hub.process.runtime import Hub
 from veen.hub.sequencer.clock import ClockStepError, HubClock, read_clock
 from veen.hub.sequencer.sequencer import Sequencer
+from veen.io.local import OsFs
 from veen.storage.store import Store
 
 HOUR = 3_600

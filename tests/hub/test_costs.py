@@ -18,7 +18,7 @@ from veen.core.objects.tooling import (
     ProofAtRequest,
     VersionRequest,
 )
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 
 INTERVAL = 64
 SMALL, LARGE = 2 * INTERVAL, 32 * INTERVAL

@@ -29,10 +29,10 @@ from veen.core.objects.tooling import (
     StatusResponse,
     VersionRequest,
 )
-from veen.fs.local import OsFs
 from veen.hub.admission.policy import Kex1
 from veen.hub.api.access import Access
 from veen.hub.api.tooling import DerivedCount
+from veen.io.local import OsFs
 from veen.storage.control_state import ControlFold
 from veen.storage.maintenance.rebuild import rebuild_index
 from veen.verify.audit.context import AuditOptions

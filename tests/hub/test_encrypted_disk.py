@@ -6,8 +6,8 @@ import pytest
 from tests.client.hubs import ORDERS, Clock, client_at, copy_of, hub_at, person, pin_of, run
 
 from veen.client.transport.inprocess import InProcess
-from veen.fs.local import OsFs
 from veen.hub.process import runtime
+from veen.io.local import OsFs
 from veen.storage import layout
 
 NOW = 1_800_000_000

@@ -9,10 +9,10 @@ from tests.examples import spread
 from tests.hub.test_runtime import configured as config
 from tests.hub.test_runtime import fs_of, running, submit
 
-from veen.fs.errors import StorageError
-from veen.fs.local import OsFs
 from veen.hub.process.forking import fork, verify_all
 from veen.hub.process.startup import open_identity
+from veen.io.errors import StorageError
+from veen.io.local import OsFs
 from veen.storage import layout
 from veen.storage.copies.unfinished import UnfinishedCopyError
 from veen.storage.keys import identity

@@ -9,8 +9,8 @@ from tests.hub.test_runtime import assert_whole, fs_of, run, running, submit
 
 from veen.core.objects.control import RetentionDrop
 from veen.core.objects.receipt import Receipt
-from veen.fs.errors import CorruptError
 from veen.hub.process import housekeeping
+from veen.io.errors import CorruptError
 from veen.storage.control_state import control_records
 from veen.storage.maintenance.compress import pack_chunk
 

@@ -26,7 +26,7 @@ from veen.core.objects.envelopes import ErrorEnvelope, StreamRequest, SubmitRequ
 from veen.core.objects.tooling import TailRequest
 from veen.hub.api.access import Access
 from veen.hub.http.server import HttpSettings
-from veen.hub.http.tls import PlainHttpError, Tls, TlsError, check_plain
+from veen.io.tls import PlainHttpError, Tls, TlsError, check_plain
 
 QUICK = HttpSettings(header_sec=0.4, body_idle_sec=0.4, keep_alive_sec=0.8, write_sec=0.6, request_sec=1.2)
 

@@ -18,7 +18,7 @@ from veen.core.hashing import H
 from veen.core.labels import hub_id_of, label_of, routing_key_of
 from veen.core.objects.envelopes import SubmitResponse
 from veen.core.objects.receipt import Receipt
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.verify.directory import verify_data
 
 WRITERS = 8

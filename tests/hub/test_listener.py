@@ -11,7 +11,7 @@ from tests.hub.test_http import certificate, over_tls, trusting
 from tests.waiting import until
 
 from veen.hub.http.server import HttpSettings
-from veen.hub.http.tls import Tls
+from veen.io.tls import Tls
 
 HELLO = bytes.fromhex("16030100c8010000c40303")  # how a client begins, if it went on
 

@@ -18,11 +18,11 @@ from veen.core.limits import Limits
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import LimitsSet, StreamRegister
 from veen.core.objects.msg import end_of
-from veen.fs.errors import StorageError
-from veen.fs.local import OsFs
 from veen.hub.admission.decide import Refuse
 from veen.hub.sequencer.clock import HubClock
 from veen.hub.sequencer.sequencer import NotDurable, Sequencer, Stopped
+from veen.io.errors import StorageError
+from veen.io.local import OsFs
 from veen.storage.store import Store
 
 LIMITS = Limits(max_checkpoint_interval=7)

@@ -32,10 +32,10 @@ from veen.hub.api.access import Principal
 from veen.hub.process import logs
 from veen.hub.process.config import HubConfig, load
 from veen.hub.process.logs import MAX_PER_CALLER, MAX_PER_KIND, MAX_REFUSED, WINDOW_SEC, EventLog, LineBudget
-from veen.hub.process.metrics import Histogram
 from veen.hub.process.observe import GAUGES, HubObserver, NullObserver, Observer
 from veen.hub.process.runtime import Hub
 from veen.hub.sequencer.sequencer import Sequencer
+from veen.io.metrics_text import Histogram
 from veen.storage.state import Admitted, Label
 from veen.storage.store import Store
 from veen.testing.memfs import MemFs

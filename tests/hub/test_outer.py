@@ -24,10 +24,10 @@ from veen.core.tlog.note import COSIGNATURE, ED25519, LogCheckpoint, Note, Verif
 from veen.core.tlog.policy import WitnessPolicy
 from veen.core.tlog.receipt import CoseReceipt
 from veen.core.tlog.tree import TlogTree, leaf_hash
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import OsFs
 from veen.hub.process.config import ConfigError
 from veen.hub.process.witnesses import WitnessAheadError
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import OsFs
 from veen.products.witness.monitor import Monitor, MonitorState
 from veen.products.witness.service import WitnessService
 from veen.products.witness.store import WitnessStore

@@ -16,10 +16,10 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.policies import MAX_POLICY_ITEMS, Authority, Revocation, SizeBound, realm_id_of
 from veen.core.objects.tooling import AttachmentGrant, PolicyRecordsResponse, PolicyRequest, PolicyResponse
 from veen.core.policy_state import PolicyView
-from veen.fs.local import OsFs
 from veen.hub.admission.policy import Auth1, Kex1
 from veen.hub.api.access import Access
 from veen.hub.api.attachments import GRANT_HEADER
+from veen.io.local import OsFs
 from veen.verify.directory import verify_data
 
 REALM = realm_id_of("default")

@@ -13,9 +13,10 @@ from veen.client.transport.http import HttpTransport
 from veen.core import cbor
 from veen.core.objects.envelopes import ErrorEnvelope, StreamRequest, StreamResponse, SubmitRequest, SubmitResponse
 from veen.core.objects.tooling import LegacyItem
-from veen.hub.api.access import Access, Principal, network_of
+from veen.hub.api.access import Access, Principal
 from veen.hub.api.read_rate import ReadRateLimiter
 from veen.hub.api.reply import ApiError, Reply
+from veen.io.addresses import network_of
 
 RATE = 10_000
 PAGE = StreamRequest(label=w.LABEL, from_seq=1).to_bytes()

@@ -22,10 +22,10 @@ from veen.core.objects.envelopes import (
     StreamRequest,
     StreamResponse,
 )
-from veen.fs.local import OsFs
 from veen.hub.api.read_worker import ReadWorker
 from veen.hub.api.reply import ApiError
 from veen.hub.sequencer.writer_priority import WriterPriority
+from veen.io.local import OsFs
 from veen.storage.maintenance.compress import compress_chunk
 from veen.storage.maintenance.retention import Erasure, prepare
 from veen.storage.reader import Packed, Unpacked

@@ -19,9 +19,9 @@ from veen.core.objects.captoken import CapToken
 from veen.core.objects.policies import realm_id_of
 from veen.core.objects.tooling import TailRequest
 from veen.hub.api.access import Principal, Role
-from veen.hub.http.tls import TlsError
 from veen.hub.process.config import SETTINGS, ConfigError, load
 from veen.hub.process.runtime import Hub
+from veen.io.tls import TlsError
 
 OLD, NEW = "an-old-token-0000", "a-new-token-00000"
 TOKEN = CapToken.issue(w.ISSUER, w.ALICE.public, [w.OTHER_STREAM], ttl=600)

@@ -25,12 +25,12 @@ from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.objects.identity import IdentityError
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import IdentityResponse, RecordResponse, RotateKeyRequest
-from veen.fs.errors import StorageError
 from veen.hub.api.access import Principal
 from veen.hub.api.rotation import LEAD_SECONDS, Rotation, check_rotations, rotate_at_rest
 from veen.hub.process.startup import Sealing, finish_rotations
 from veen.hub.sequencer.clock import HubClock
 from veen.hub.sequencer.sequencer import NotDurable, NotPrimary, Overloaded, Sequencer, Stopped
+from veen.io.errors import StorageError
 from veen.storage import layout
 from veen.storage.control_state import control_records
 from veen.storage.keys import identity as identities

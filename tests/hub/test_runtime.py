@@ -33,15 +33,15 @@ from veen.core.objects.control import KeyRotate, LimitsSet
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
-from veen.fs.errors import CorruptError, LockedError
-from veen.fs.local import OsFs
 from veen.hub.api.rotation import check_rotations, rotate_at_rest
-from veen.hub.http.tls import TlsError
 from veen.hub.process.config import ConfigError, load
-from veen.hub.process.notify import Notifier
 from veen.hub.process.runtime import Hub
 from veen.hub.process.startup import open_identity
 from veen.hub.sequencer.sequencer import NotDurable, Overloaded
+from veen.io.errors import CorruptError, LockedError
+from veen.io.local import OsFs
+from veen.io.notify import Notifier
+from veen.io.tls import TlsError
 from veen.storage import journal as wal
 from veen.storage import layout
 from veen.storage.anchors import AnchorError

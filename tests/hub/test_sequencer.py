@@ -19,14 +19,14 @@ from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.control import LimitsSet, StreamRegister
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr
-from veen.fs.errors import NoSpaceError, StorageError
-from veen.fs.local import OsFs
 from veen.hub.admission.decide import Refuse
 from veen.hub.api.calls import ApiContext
 from veen.hub.api.reply import ApiError
 from veen.hub.process.observe import NullObserver
 from veen.hub.sequencer.clock import HubClock
 from veen.hub.sequencer.sequencer import NotDurable, Overloaded, Sequencer, Stopped
+from veen.io.errors import NoSpaceError, StorageError
+from veen.io.local import OsFs
 from veen.storage import journal as wal
 from veen.storage.store import Store
 from veen.testing.memfs import Fault, MemFs

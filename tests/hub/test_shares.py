@@ -2,8 +2,8 @@
 
 import pytest
 
-from veen.hub.api.access import network_of
-from veen.hub.http.shares import ConnectionSlots, Shares
+from veen.io.addresses import network_of
+from veen.io.shares import ConnectionSlots, Shares
 
 
 def test_one_address_gets_its_share_and_leaves_the_rest_to_others():

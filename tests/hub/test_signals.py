@@ -23,8 +23,8 @@ from tests.waiting import until
 from veen import native
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.envelopes import SubmitResponse
-from veen.fs.local import OsFs
 from veen.hub.http.states import InputState
+from veen.io.local import OsFs
 from veen.verify.directory import verify_data
 
 OPTIONS = ("--dev", "--set", "engine.workers=2", "--set", "log.submits=off", "--set", "log.format=json")

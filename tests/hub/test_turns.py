@@ -23,7 +23,7 @@ from veen.hub.api import pages
 from veen.hub.api.reply import dump_json
 from veen.hub.http.connection import Connection
 from veen.hub.http.listener import _TURN, Listener
-from veen.hub.http.shares import ConnectionSlot, ConnectionSlots, Shares
+from veen.io.shares import ConnectionSlot, ConnectionSlots, Shares
 from veen.storage.frame import encode
 
 STEP = 2**-10  # seconds; sums of it are exact

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.hubprocess import veen
-from tests.kube.kubelet import image_runtime, missing_for_pods
-from tests.kube.mesh import ACME, CONTEXT, SELFTESTS, Mesh
+from tests.products.kube.kubelet import image_runtime, missing_for_pods
+from tests.products.kube.mesh import ACME, CONTEXT, SELFTESTS, Mesh
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]

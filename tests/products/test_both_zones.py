@@ -6,22 +6,22 @@ import pytest
 from tests.cli.homes import Cli
 from tests.cli.hubprocess import running
 from tests.client.hubs import client_at, person, pin_of, run
-from tests.pipeline.query_builders import descriptor
-from tests.products.airgap.zones import SOURCE, TARGET, crossed, zones
+from tests.lake.query_builders import descriptor
+from tests.products.bridge.zones import SOURCE, TARGET, crossed, zones
 from tests.products.queryservice.services import RING, table
 
 from veen.client.identity.keyring import Keyring
 from veen.client.transport.inprocess import InProcess
+from veen.core import canonical
+from veen.lake.query.recording import REQUESTS
+from veen.lake.query.store import ResultStore
 from veen.overlays.airgap.bodies import WithheldEvent
 from veen.overlays.recorder import events as sdr
-from veen.products.airgap.exporting import OUTGOING
-from veen.products.airgap.verifier import verify_here
+from veen.products.bridge.exporting import OUTGOING
+from veen.products.bridge.verifier import verify_here
 from veen.products.queryservice.principals import Principals
 from veen.products.queryservice.service import QueryService, ServiceSettings
 from veen.products.recorder.replay import check_edges, replay_window
-from veen.query import canonical
-from veen.query.recording import REQUESTS
-from veen.query.store import ResultStore
 from veen.storage.pinned import pin
 
 

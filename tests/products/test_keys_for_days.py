@@ -18,12 +18,12 @@ from veen.client.state import StateStore
 from veen.client.transport.inprocess import InProcess
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.speaking import SPEAKS_SCHEMA
-from veen.log.options import HubAddress, WriteOptions
+from veen.lake.log.options import HubAddress, WriteOptions
+from veen.lake.spark.writing import RowSender, WritePlan
 from veen.overlays.framework.decode import Issue
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.events import payload_json
 from veen.products.recorder.roles import equip
-from veen.spark.writing import RowSender, WritePlan
 
 SHARED = "shared/orders"
 SETTINGS = {"admission.kex1_plus": "true", "admission.max_msgs_per_client_id_per_label": "200"}

@@ -9,7 +9,7 @@ from tests.storage.builders import LABELS, World, copy_of, fill
 
 from veen.core.hashing import H
 from veen.core.objects.control import AnchorPublish
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.storage import layout
 from veen.storage.anchors import NONCE_BYTES, AnchorError, AnchorFile, check_anchors
 from veen.storage.copies.copying import clone

@@ -8,8 +8,8 @@ import pytest
 
 from veen.core.errors import VerifyError
 from veen.core.hashing import H
-from veen.fs.errors import CorruptError, NoSpaceError
-from veen.fs.local import OsFs
+from veen.io.errors import CorruptError, NoSpaceError
+from veen.io.local import OsFs
 from veen.storage import layout
 from veen.storage.attachments import AttachmentFiles, EntryRef, QuotaError, copy_records
 

@@ -10,7 +10,7 @@ from tests.storage.oracle import assert_clean
 from tests.storage.test_rebuild import rows, without_derived
 
 from veen.core.limits import Limits
-from veen.fs.errors import CorruptError
+from veen.io.errors import CorruptError
 from veen.storage import layout
 from veen.storage.index import Index
 from veen.storage.maintenance import retention

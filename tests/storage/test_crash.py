@@ -8,7 +8,7 @@ from tests.examples import spread
 from tests.storage import driver
 from tests.storage.crashes import reference, survive, truth
 
-from veen.fs.errors import StorageError
+from veen.io.errors import StorageError
 from veen.storage.frame import Frame
 from veen.testing.memfs import Crash, Fault, MemFs
 

@@ -15,9 +15,9 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.captoken import CapToken, Rate
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.receipt import signed_bytes
-from veen.fs.local import OsFs
 from veen.hub.admission.decide import Refuse, decide
 from veen.hub.admission.policy import Kex1
+from veen.io.local import OsFs
 from veen.storage import journal as wal
 from veen.storage import layout
 from veen.storage.cursors import Capacity, CursorCache, KeyFilter, Presence
@@ -409,7 +409,7 @@ def test_a_retirement_of_many_labels_syncs_the_file_system_once(tmp_path, monkey
     hub.store.journal.roll()
     retirement = hub.store.capture()
     synced = []
-    monkeypatch.setattr("veen.fs.local._OsFile.sync", lambda file: synced.append(file))
+    monkeypatch.setattr("veen.io.local._OsFile.sync", lambda file: synced.append(file))
     hub.store.persist(retirement)
     assert len(retirement.paths) > 100
     assert not synced
@@ -423,7 +423,7 @@ def test_a_failed_sync_of_the_file_system_is_an_error_and_not_a_retirement(tmp_p
     def fail(disk):
         raise OSError(errno.EIO, "input/output error")
 
-    monkeypatch.setattr("veen.fs.local._FileSystems.sync", fail)
+    monkeypatch.setattr("veen.io.local._FileSystems.sync", fail)
     if hub.store._disk is None:
         pytest.skip("this machine has no syncfs that tells of failed writes")
     segments = wal.segments(hub.fs)

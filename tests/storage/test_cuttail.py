@@ -13,8 +13,8 @@ from tests.storage.builders import World, copy_of, fill
 from tests.storage.oracle import assert_clean
 
 from veen.core.objects.receipt import Receipt
-from veen.fs.errors import StorageError
-from veen.fs.local import OsFs
+from veen.io.errors import StorageError
+from veen.io.local import OsFs
 from veen.storage import layout
 from veen.storage.journal import GroupError
 from veen.storage.maintenance.cut_tail import (

@@ -6,9 +6,9 @@ import sqlite3
 
 import pytest
 
-from veen.fs import descriptors
-from veen.fs.descriptors import Spares, is_shortage, max_connections, patiently, with_spares
-from veen.fs.local import OsFs
+from veen.io import descriptors
+from veen.io.descriptors import Spares, is_shortage, max_connections, patiently, with_spares
+from veen.io.local import OsFs
 from veen.storage.append_file import FileCache
 
 SHORT = OSError(errno.EMFILE, "too many open files")

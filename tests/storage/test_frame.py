@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.fs.errors import CorruptError
+from veen.io.errors import CorruptError
 from veen.storage import frame
 
 LABEL = b"L" * 32

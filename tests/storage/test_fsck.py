@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.damage import flipped
-from tests.pipeline.audit_builders import resigned, signed
+from tests.lake.audit_builders import resigned, signed
 from tests.storage import driver
 from tests.storage.builders import LABELS, LIMITS, World, copy_of, fill, small
 from tests.storage.oracle import DRIVER_IDENTITY, assert_clean
@@ -20,7 +20,7 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.storage import frame, layout
 from veen.storage.index import Index
 from veen.storage.maintenance import retention

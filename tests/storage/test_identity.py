@@ -16,8 +16,8 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import KeyRotate
 from veen.core.objects.identity import HubIdentity, key_id_of
 from veen.core.objects.receipt import Receipt
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import OsFs
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import OsFs
 from veen.storage import layout
 from veen.storage.index import Index
 from veen.storage.keys import identity

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.fs.inside import FileRefused, check_inside, check_name, check_size, open_inside, read_inside, read_path
-from veen.fs.local import OsFs
+from veen.io.inside import FileRefused, check_inside, check_name, check_size, open_inside, read_inside, read_path
+from veen.io.local import OsFs
 
 
 @pytest.mark.parametrize(

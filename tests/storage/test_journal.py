@@ -7,7 +7,7 @@ import pytest
 from tests.examples import spread
 from tests.storage import driver
 
-from veen.fs.errors import CorruptError, NoSpaceError, StorageError
+from veen.io.errors import CorruptError, NoSpaceError, StorageError
 from veen.storage import frame, journal, layout
 from veen.storage.journal import Journal
 from veen.testing.memfs import Fault, MemFs

@@ -7,8 +7,8 @@ from tests.storage.builders import World, small
 from tests.storage.oracle import assert_clean
 
 from veen.core.hashing import H
-from veen.fs.errors import StorageError
-from veen.fs.local import OsFs
+from veen.io.errors import StorageError
+from veen.io.local import OsFs
 from veen.storage import layout
 from veen.storage.copies.copying import check_apart, clone
 from veen.storage.copies.unfinished import UnfinishedCopyError

@@ -12,7 +12,7 @@ from veen.core.objects.control import PolicyRevocation
 from veen.core.objects.msg import Msg
 from veen.core.objects.policies import Revocation
 from veen.core.objects.receipt import Receipt
-from veen.fs.errors import CorruptError
+from veen.io.errors import CorruptError
 from veen.storage import layout
 from veen.storage.frame import Frame
 from veen.storage.index import Index, WriterRow

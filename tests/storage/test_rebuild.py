@@ -13,8 +13,8 @@ from tests.storage.oracle import assert_clean
 from veen.core.limits import Limits
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import LimitsSet
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import OsFs
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import OsFs
 from veen.storage import layout
 from veen.storage.frame import Frame
 from veen.storage.index import TABLES

@@ -6,8 +6,8 @@ import pytest
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.identity import HubIdentity
-from veen.fs.errors import StorageError
-from veen.fs.local import OsFs
+from veen.io.errors import StorageError
+from veen.io.local import OsFs
 from veen.storage import layout
 from veen.storage.copies.replica import ReplicaMark, begin_replica, read_mark
 from veen.storage.keys import identity as identities

@@ -14,7 +14,7 @@ from veen.core.errors import MalformedError
 from veen.core.objects.control import RetentionDrop
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.proof import prove_inclusion
-from veen.fs.errors import CorruptError, StorageError
+from veen.io.errors import CorruptError, StorageError
 from veen.storage import layout
 from veen.storage.copies import archive
 from veen.storage.index import Index

@@ -11,7 +11,7 @@ from tests.storage.test_retention import ALL, FAR, chunk_files
 from tests.waiting import until
 
 from veen.core.limits import Limits
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.storage.index import Index
 from veen.storage.maintenance import retention
 from veen.storage.maintenance.scrub import Scrubber, ScrubState, scrub_step

@@ -13,8 +13,8 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr, MmrTree
 from veen.core.tree.proof import prove_inclusion
-from veen.fs.errors import LockedError, StorageError
-from veen.fs.local import OsFs
+from veen.io.errors import LockedError, StorageError
+from veen.io.local import OsFs
 from veen.storage import layout
 from veen.storage.frame import Frame
 from veen.storage.store import Group, Store

@@ -16,12 +16,12 @@ from veen.client.transport.file import FileTransport
 from veen.core.call_frames import RequestFrame, ResponseFrame
 from veen.core.objects.envelopes import SUBMIT_PREFIX, ErrorEnvelope
 from veen.core.objects.tooling import RotateKeyRequest
-from veen.fs.spool_files import NotPlainFile, TooLargeFile, put_file, read_plain
 from veen.hub.api.access import Role
 from veen.hub.api.reply import Reply
 from veen.hub.process.config import ConfigError
 from veen.hub.process.supervisor import Supervisor
 from veen.hub.transports.file_spool import FileSpool
+from veen.io.spool_files import NotPlainFile, TooLargeFile, put_file, read_plain
 
 
 def name_at(seconds, number=0):

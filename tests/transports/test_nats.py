@@ -27,7 +27,7 @@ from veen.core.pow import solve
 from veen.hub.process.config import ConfigError, load
 from veen.hub.process.supervisor import Supervisor
 from veen.hub.transports.nats_listener import NatsListener
-from veen.net.nats_link import FrameParts, NatsAddress, PartsFault, hub_id16, split, subject_of
+from veen.io.nats_link import FrameParts, NatsAddress, PartsFault, hub_id16, split, subject_of
 
 pytestmark = pytest.mark.timeout(120)
 ARRAY, MAP = 4, 5

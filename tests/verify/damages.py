@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any
 
 from tests.damage import flipped
-from tests.pipeline.audit_builders import SEALED, Liar, grow, log, reframed_bytes, resigned, signed
+from tests.lake.audit_builders import SEALED, Liar, grow, log, reframed_bytes, resigned, signed
 from tests.storage.builders import LABELS, LIMITS, World, copy_of
 from tests.storage.driver import CLIENTS, HUB, ISSUER, START, STREAMS, TOKENS
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from tests.client.hubs import Clock, hub_at
 from tests.damage import flipped
-from tests.pipeline.audit_builders import Liar, dump, run
-from tests.products.airgap.signer import EXPORTER, packed
+from tests.lake.audit_builders import Liar, dump, run
+from tests.products.bridge.signer import EXPORTER, packed
 from tests.products.federation.replicas import caught_up, replica_at
 from tests.storage.builders import LABELS, LIMITS, copy_of
 from tests.storage.driver import CLIENTS, HUB, START, STREAMS
@@ -46,9 +46,9 @@ from veen.core.objects.receipt import Receipt
 from veen.core.objects.trusted_root import TrustedKeys
 from veen.core.tree.mmr import MmrTree
 from veen.core.tree.proof import prove_range
-from veen.products.airgap.bundle import BundleEvent, ExportCheckpoint, Header, bridge_id_of
-from veen.products.airgap.trust import TrustList
-from veen.products.airgap.verify import ChainHead, verify
+from veen.products.bridge.bundle import BundleEvent, ExportCheckpoint, Header, bridge_id_of
+from veen.products.bridge.trust import TrustList
+from veen.products.bridge.verify import ChainHead, verify
 from veen.storage import frame, layout
 from veen.storage.keys import identity as identities
 from veen.testing.memfs import MemFs

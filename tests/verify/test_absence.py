@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 from tests.examples import spread
-from tests.pipeline.audit_builders import dump, run
+from tests.lake.audit_builders import dump, run
 from tests.storage.builders import LABELS
 from tests.verify.damages import HONEST
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.examples import first_of_each, spread
-from tests.pipeline.audit_builders import CountingEngine, SlowEngine, TwoPassEngine, dump, run, tables
+from tests.lake.audit_builders import CountingEngine, SlowEngine, TwoPassEngine, dump, run, tables
 from tests.storage.builders import LABELS
 from tests.verify.damages import DAMAGES, HONEST
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.pipeline.audit_builders import SEALED, Liar, SlowEngine, dump, run
+from tests.lake.audit_builders import SEALED, Liar, SlowEngine, dump, run
 from tests.storage.builders import LABELS, LIMITS
 from tests.storage.driver import CLIENTS, HUB
 from tests.verify.damages import STRANGER, at_rest

@@ -19,79 +19,79 @@ __all__ = ["COMMANDS", "GUESSES", "SECTIONS", "LazyGroup", "cli", "main", "run_l
 
 COMMANDS: Table = {
     "audit": ("veen.cli.evidence.audit:audit", "Check a whole log, on this machine or on a Spark cluster."),
-    "anchor": ("veen.cli.anchor.group:anchor", "Roots that somebody outside the log remembers (ANCHOR0)."),
+    "anchor": ("veen.products.anchoring:PRODUCT", "Roots that somebody outside the log remembers (ANCHOR0)."),
     "attachment": ("veen.cli.messages.attachment:attachment", "Files that travel with a message, sealed like it."),
-    "authorize": ("veen.cli.cap.group:authorize", "Show a capability token to the hub."),
-    "bench": ("veen.cli.tools.bench:bench", "How fast a hub takes messages from here."),
-    "bridge": ("veen.cli.bridge.group:bridge", "Carry events over an air gap, with their evidence (AGB0)."),
-    "cap": ("veen.cli.cap.group:cap", "Capability tokens: who may write where, until when."),
+    "authorize": ("veen.cli.capabilities.group:authorize", "Show a capability token to the hub."),
+    "bench": ("veen.cli.setup.bench:bench", "How fast a hub takes messages from here."),
+    "bridge": ("veen.products.bridge:PRODUCT", "Carry events over an air gap, with their evidence (AGB0)."),
+    "cap": ("veen.cli.capabilities.group:cap", "Capability tokens: who may write where, until when."),
     "checkpoint": ("veen.cli.evidence.checkpoint:checkpoint", "What the hub signed about a whole log."),
-    "connect": ("veen.cli.connect.group:connect", "Find a service in the directory and connect to it."),
+    "connect": ("veen.products.issuance:PRODUCT", "Find a service in the directory and connect to it."),
     "disc": ("veen.cli.disc.group:disc", "A directory of hubs, overlays and services (001 spec-5)."),
     "equivocation": ("veen.cli.evidence.equivocation:equivocation", "Proof that a hub told two stories."),
     "evidence": ("veen.cli.evidence.files:evidence", "Entries with all their proofs as one file, for outsiders."),
-    "pending": ("veen.cli.pending.group:pending", "Messages that got no receipt: list, send, drop."),
+    "pending": ("veen.cli.messages.pending:pending", "Messages that got no receipt: list, send, drop."),
     "proof": ("veen.cli.evidence.proof:proof", "That an entry stands in the log; also as a picture."),
-    "query": ("veen.cli.bulk.query:query", "Ask recorder events; results that anyone can check."),
-    "recorder": ("veen.cli.recorder.group:recorder", "Record events of any source, each exactly once, with evidence."),
+    "query": ("veen.cli.lake.query:query", "Ask recorder events; results that anyone can check."),
+    "recorder": ("veen.products.recorder:PRODUCT", "Record events of any source, each exactly once, with evidence."),
     "receipt": ("veen.cli.evidence.receipt:receipt", "The hub's signed word about one entry."),
     "resync": ("veen.cli.messages.resync:resync", "Read a log to its end and rebuild what is remembered of it."),
     "send": ("veen.cli.messages.send:send", "Seal a message, send it, verify its receipt."),
-    "spark": ("veen.cli.bulk.spark:spark", "Run on a cluster, look at schemas, open a shell."),
-    "shell": ("veen.cli.tools.shell:shell", "Run several commands with one opening of the keystore."),
+    "spark": ("veen.cli.lake.spark:spark", "Run on a cluster, look at schemas, open a shell."),
+    "shell": ("veen.cli.setup.shell:shell", "Run several commands with one opening of the keystore."),
     "stream": ("veen.cli.messages.stream:stream", "Read a stream, every entry verified."),
-    "table": ("veen.cli.bulk.table:table", "Tables of a log in Parquet: entries, events, states."),
+    "table": ("veen.cli.lake.table:table", "Tables of a log in Parquet: entries, events, states."),
     "tail": ("veen.cli.messages.stream:tail", "Show what is written to a stream from now on."),
     "verify-state": ("veen.cli.messages.resync:verify_state", "Check what this machine remembers of logs."),
-    "contacts": ("veen.cli.together.contacts:contacts", "People: identity cards under names."),
-    "inbox": ("veen.cli.together.inbox:inbox", "Messages that others sent to you alone."),
-    "invite": ("veen.cli.together.invite:invite", "Let somebody use a stream: one file with all that is needed."),
-    "join": ("veen.cli.together.invite:join", "Use an invitation: pin the hub, keep keys and token."),
-    "keys": ("veen.cli.together.keys:keys", "Keys of shared streams: generations, readers, owner."),
-    "revoke": ("veen.cli.together.revoke:revoke", "Take the right to write or to read from somebody."),
+    "contacts": ("veen.cli.people.contacts:contacts", "People: identity cards under names."),
+    "inbox": ("veen.cli.people.inbox:inbox", "Messages that others sent to you alone."),
+    "invite": ("veen.cli.people.invite:invite", "Let somebody use a stream: one file with all that is needed."),
+    "join": ("veen.cli.people.invite:join", "Use an invitation: pin the hub, keep keys and token."),
+    "keys": ("veen.cli.people.keys:keys", "Keys of shared streams: generations, readers, owner."),
+    "revoke": ("veen.cli.people.revoke:revoke", "Take the right to write or to read from somebody."),
     "crdt": ("veen.cli.overlays.crdt:crdt", "Registers, sets and counters that writers agree on (CRDT0)."),
     "crud": ("veen.cli.overlays.crud:crud", "Records by entity and id, with revisions."),
-    "fold": ("veen.cli.fold.group:fold", "What streams amount to: the state of any overlay, at any moment."),
+    "fold": ("veen.cli.lake.fold:fold", "What streams amount to: the state of any overlay, at any moment."),
     "kv": ("veen.cli.overlays.kv:kv", "Values by key, the last writer wins."),
     "op": ("veen.cli.op.group:op", "Payments, grants, agreements, publications, recoveries, audits (001 spec-3)."),
     "queue": ("veen.cli.overlays.queue:queue", "Work items, delivered at least once to every group."),
     "rpc": ("veen.cli.overlays.rpc:rpc", "Calls and answers as messages."),
-    "selftest": ("veen.cli.tools.selftest:selftest", "Try end to end what a hub and its clients promise."),
+    "selftest": ("veen.products.selftest:PRODUCT", "Try end to end what a hub and its clients promise."),
     "wallet": ("veen.cli.wallet.group:wallet", "Accounts on a log: pay, limit, freeze, state, prove."),
     "agent": ("veen.cli.setup.agent:agent", "Type a passphrase once: keystores stay open for a while."),
     "keystore": ("veen.cli.setup.keystore:keystore", "Have the desktop keyring open keystores, or no longer."),
     "completion": ("veen.cli.setup.completion:completion", "Print the completion script of a shell."),
-    "console": ("veen.cli.console.group:console", "Look at logs in a browser, served from this machine."),
+    "console": ("veen.products.console:PRODUCT", "Look at logs in a browser, served from this machine."),
     "config": ("veen.cli.setup.config:config", "Show and change settings, and where each value comes from."),
     "context": ("veen.cli.setup.context:context", "Name hubs, pin their keys, and choose one."),
-    "demo": ("veen.cli.demo.command:demo", "Watch the whole idea at work: seal, order, prove, tamper, detect."),
-    "docs": ("veen.cli.docs.command:docs", "Read the documentation: tutorials, how-to pages, reference."),
+    "demo": ("veen.products.demo:PRODUCT", "Watch the whole idea at work: seal, order, prove, tamper, detect."),
+    "docs": ("veen.cli.setup.docs:docs", "Read the documentation: tutorials, how-to pages, reference."),
     "doctor": ("veen.cli.setup.doctor:doctor", "Check keys, configuration, contexts and clocks; say how to mend each."),
     "explain": ("veen.cli.setup.explain:explain", "What a code means, and what to do about it."),
     "help": ("veen.cli.setup.topics:help_", "Help on a command, or on a topic such as exit-codes."),
-    "id": ("veen.cli.id.group:id_", "Identities: make, show, rotate, move; and the keys of streams."),
-    "keygen": ("veen.cli.id.group:keygen", "Make an identity: keys of your own."),
+    "id": ("veen.cli.identity.group:id_", "Identities: make, show, rotate, move; and the keys of streams."),
+    "keygen": ("veen.cli.identity.group:keygen", "Make an identity: keys of your own."),
     "hub": ("veen.cli.hub.group:hub", "Run a hub and look after its data directory."),
-    "kube": ("veen.cli.kube.group:kube", "Hubs on Kubernetes: manifests, checks, tenants (spec-4)."),
+    "kube": ("veen.products.kube:PRODUCT", "Hubs on Kubernetes: manifests, checks, tenants (spec-4)."),
     "inspect": ("veen.cli.evidence.inspect:inspect", "Show what any wire object holds; no keys needed."),
-    "replica": ("veen.cli.replica.group:replica", "Follow a hub without its keys, serve its log, take its place."),
-    "mirror": ("veen.cli.mirror.group:mirror", "State or copy entries of another hub in a stream of this one."),
-    "monitor": ("veen.cli.witness.monitor:monitor", "Read the outer logs of hubs, and find contradictions."),
-    "witness": ("veen.cli.witness.group:witness", "Witnesses of logs: run one, and policies of k of n."),
+    "replica": ("veen.products.federation:PRODUCT", "Follow a hub without its keys, serve its log, take its place."),
+    "mirror": ("veen.products.federation:PRODUCT", "State or copy entries of another hub in a stream of this one."),
+    "monitor": ("veen.products.witness:PRODUCT", "Read the outer logs of hubs, and find contradictions."),
+    "witness": ("veen.products.witness:PRODUCT", "Witnesses of logs: run one, and policies of k of n."),
     "label": ("veen.cli.label.group:label", "What a hub sees of a stream."),
     "label-class": (
         "veen.cli.label.label_class:label_class",
         "Hints about labels: padding, rate, retention (LCLASS0).",
     ),
-    "policy": ("veen.cli.policy.group:policy", "Revocations and primaries of a realm, and hubs that enforce them."),
-    "pow": ("veen.cli.cap.pow:pow_", "The price that a hub puts on requests."),
+    "policy": ("veen.products.policy:PRODUCT", "Revocations and primaries of a realm, and hubs that enforce them."),
+    "pow": ("veen.cli.capabilities.pow:pow_", "The price that a hub puts on requests."),
     "schema": ("veen.cli.label.schemas:schema", "Payload schemas: their ids, and the registry of them (META0+)."),
     "verify": (
         "veen.cli.evidence.verify:verify",
         "Check any artefact: an evidence file, an object, a data directory, an export.",
     ),
     "version": ("veen.cli.setup.version:version", "Print the version."),
-    "vesn": ("veen.cli.tools.vesn:vesn", "Logs of VESN, the predecessor: verify, look into, archive, mirror."),
+    "vesn": ("veen.products.vesn:PRODUCT", "Logs of VESN, the predecessor: verify, look into, archive, mirror."),
 }
 
 # One row for each heading of `veen --help`, in the order of the page: what most people need comes first. A new command
@@ -145,7 +145,7 @@ def cli(ctx: click.Context, batch: str | None) -> None:
 def _run_batch(file: str) -> int:
     from pathlib import Path
 
-    from veen.cli.tools.shell import run_script
+    from veen.cli.setup.shell import run_script
 
     if file != "-" and not Path(file).is_file():
         raise click.UsageError(f"--batch {file}: there is no such file")
@@ -159,7 +159,7 @@ def _run_batch(file: str) -> int:
 
 def main() -> NoReturn:
     """Run the command line. Ends the process with one of the exit codes of `Exit`."""
-    from veen.fs.core_files import forbid_core_files  # not for whoever only asks for help
+    from veen.io.core_files import forbid_core_files  # not for whoever only asks for help
 
     try:
         for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode gets escapes, not a crash

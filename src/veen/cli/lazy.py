@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from veen.ext import Product
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 Table = Mapping[str, tuple[str, str]]  # name -> (module:attribute, short help)
 _FEW: Final = 10  # commands of a group, which an error then lists
 _DRESSED: Final[set[click.Command]] = set()  # commands that were given what all commands have
+
+
+def _load(target: str) -> Any:
+    """Import the attribute that `module:attribute` names."""
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 class GuessedCommand(click.UsageError):
@@ -66,9 +74,10 @@ class LazyGroup(click.Group):
         if command is None:
             if cmd_name not in self.table:
                 return None
-            module, _, attribute = self.table[cmd_name][0].partition(":")
-            command = getattr(import_module(module), attribute)
-            assert isinstance(command, click.Command), f"{module}:{attribute} is not a command"  # noqa: S101 - our own table
+            command = _load(self.table[cmd_name][0])
+            if isinstance(command, Product):
+                command = _load(command.commands[cmd_name])
+            assert isinstance(command, click.Command), f"{cmd_name} is not a command"  # noqa: S101 - our own table
         if not isinstance(command, click.Group):
             from veen.cli.directories import accept_directory
             from veen.cli.examples import epilog_of

@@ -27,9 +27,9 @@ from platformdirs import PlatformDirs
 
 from veen.client.errors import IdentityInUse, IdentityMissing, LocalError, OpenPermissions
 from veen.client.identity.identity import check_name
-from veen.fs.errors import LockedError, StorageError
-from veen.fs.local import File, OsFs
-from veen.fs.secret_files import exposed_mode, mode_of
+from veen.io.errors import LockedError, StorageError
+from veen.io.local import File, OsFs
+from veen.io.secret_files import exposed_mode, mode_of
 
 KEYSTORE: Final = "keystore.enc"
 CARD: Final = "identity_card"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Self
 
 from veen.client.errors import LocalError
-from veen.fs.local import Fs
+from veen.io.local import Fs
 
 
 class LocalDatabase:

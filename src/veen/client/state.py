@@ -19,8 +19,8 @@ from veen.client.verify.label_state import RK_BYTES, LabelState, Mode, Pending, 
 from veen.client.verify.pin import HubPin
 from veen.core.errors import FormatError, VerifyError, VersionError
 from veen.core.hashing import Ht, u64be
-from veen.fs.errors import StorageError
-from veen.fs.local import Fs
+from veen.io.errors import StorageError
+from veen.io.local import Fs
 from veen.storage.scan import read_file
 
 __all__ = ["RK_BYTES", "LabelState", "Mode", "Pending", "PendingNote", "StateStore", "rekey", "session_keys"]

@@ -14,8 +14,8 @@ from typing import ClassVar, Final, Protocol, Self
 
 from veen.core.errors import StatedError
 from veen.core.hashing import Ht, u64be
-from veen.fs.errors import CorruptError
-from veen.fs.local import File, Fs
+from veen.io.errors import CorruptError
+from veen.io.local import File, Fs
 from veen.storage import layout
 
 NONCE_BYTES: Final = 16

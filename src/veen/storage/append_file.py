@@ -8,9 +8,9 @@ readers see file and tail as one. Used from one thread only.
 from typing import Final
 
 from veen.core.lru import Lru
-from veen.fs.descriptors import is_shortage, max_open_files
-from veen.fs.errors import CorruptError
-from veen.fs.local import File, Fs
+from veen.io.descriptors import is_shortage, max_open_files
+from veen.io.errors import CorruptError
+from veen.io.local import File, Fs
 
 _FLUSH_BYTES: Final = 64 * 1024
 _KEPT: Final = 32_768

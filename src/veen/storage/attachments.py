@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 
 from veen.core.errors import VerifyError
 from veen.core.hashing import H
-from veen.fs.errors import CorruptError, NoSpaceError, StorageError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError, NoSpaceError, StorageError
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.index import Index
 from veen.storage.scan import read_file

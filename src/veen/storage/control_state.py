@@ -28,8 +28,8 @@ from veen.core.objects.control import (
     root_of_heads,
 )
 from veen.core.objects.policies import POLICY_BODIES
-from veen.fs.errors import CorruptError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.index import CapRow, PolicyRow, policy_row
 from veen.storage.state import Cap

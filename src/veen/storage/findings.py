@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from veen.core.verdict import Because
-from veen.fs.local import TEMPORARY
+from veen.io.local import TEMPORARY
 
 Level = Literal["full", "structure"]
 Severity = Literal["error", "warning"]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from veen.core.entry import FRAME, FRAME_VERSION, MAX_RECEIPT_BYTES, entry_hash_of
 from veen.core.entry import FRAME_BYTES as HEADER_BYTES
 from veen.core.limits import DEFAULT_LIMITS
-from veen.fs.errors import CorruptError
+from veen.io.errors import CorruptError
 
 __all__ = ["HEADER_BYTES", "Frame", "encode", "entry_hash_of", "frames", "pack", "read", "wanted"]
 

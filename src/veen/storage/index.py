@@ -24,8 +24,8 @@ from veen.core.objects.control import (
     StreamRegister,
 )
 from veen.core.objects.policies import POLICY_BODIES, PolicyBody
-from veen.fs.errors import CorruptError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError
+from veen.io.local import Fs
 from veen.storage import layout
 
 _SCHEMA: Final = """

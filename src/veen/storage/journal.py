@@ -23,8 +23,8 @@ from veen.core import cbor
 from veen.core.errors import FormatError, StatedError
 from veen.core.hashing import tag_prefix
 from veen.core.objects.control import ControlRecord
-from veen.fs.errors import CorruptError, NoSpaceError, StorageError, is_disk_full
-from veen.fs.local import File, Fs
+from veen.io.errors import CorruptError, NoSpaceError, StorageError, is_disk_full
+from veen.io.local import File, Fs
 from veen.storage import frame, layout
 from veen.storage.frame import Frame
 

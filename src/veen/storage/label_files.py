@@ -13,7 +13,7 @@ from veen.core import cbor
 from veen.core.limits import Limits
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.tree.mmr import Mmr, node_count, node_position, root_of
-from veen.fs.local import Fs
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.append_file import AppendFile, FileCache
 from veen.storage.index import ChunkRow, LabelRow

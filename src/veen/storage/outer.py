@@ -26,8 +26,8 @@ from veen.core.tlog.leaf import CONTROL_LEAF, MAX_LEAF_BYTES, OuterLeaf
 from veen.core.tlog.note import ED25519, LogCheckpoint, Note, VerifierKey, check_name, verified_signatures
 from veen.core.tlog.tree import HASH_BYTES, TreeCursor, leaf_hash, prove_consistency, prove_inclusion, root_at
 from veen.core.tree.mmr import node_count, node_position
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import File, Fs
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import File, Fs
 from veen.storage import layout
 from veen.storage.keys.identity import KeyExposedError
 from veen.storage.scan import read_file

@@ -25,9 +25,9 @@ from veen.core.objects.control import ControlRecord, LabelOpen
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.receipt import Receipt
 from veen.core.verdict import Coverage, StatedBy
-from veen.fs.errors import LinkError
-from veen.fs.local import File, Fs, OsFs
-from veen.fs.places import open_place
+from veen.io.errors import LinkError
+from veen.io.local import File, Fs, OsFs
+from veen.io.places import open_place
 from veen.storage import frame, layout
 from veen.storage import journal as write_ahead
 from veen.storage.copies.unfinished import check_finished
@@ -430,7 +430,7 @@ def _control_records(fs: Fs) -> Iterator[ControlRecord]:
 
 
 def erased_spans(fs: Fs) -> dict[bytes, tuple[tuple[int, int], ...]]:
-    """The entries that a hub had erased when a copy was made of it, by label (`veen.log.hub_copy`)."""
+    """The entries that a hub had erased when a copy was made of it, by label (`veen.lake.log.hub_copy`)."""
     try:
         if not fs.exists(layout.ERASED):
             return {}

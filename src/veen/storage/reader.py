@@ -17,8 +17,8 @@ from veen.core import cbor
 from veen.core.errors import StatedError
 from veen.core.lru import Lru
 from veen.core.objects.receipt import Receipt
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import Fs
 from veen.storage import frame, layout
 from veen.storage.append_file import FileCache
 from veen.storage.copies import archive

@@ -18,8 +18,8 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.run_check import AuthorSpan, RunCheck, RunSummary, check_ack
 from veen.core.tree.mmr import Mmr, root_of
-from veen.fs.errors import CorruptError
-from veen.fs.local import File, Fs
+from veen.io.errors import CorruptError
+from veen.io.local import File, Fs
 from veen.native import ScannedChunk
 from veen.storage import frame, layout
 from veen.storage.frame import Frame

@@ -37,9 +37,9 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.policies import POLICY_BODIES, PolicyBody
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.mmr import Mmr
-from veen.fs.descriptors import patiently
-from veen.fs.errors import CorruptError, StorageError, UnsyncedError, is_disk_full
-from veen.fs.local import File, Fs, WholeDisk
+from veen.io.descriptors import patiently
+from veen.io.errors import CorruptError, StorageError, UnsyncedError, is_disk_full
+from veen.io.local import File, Fs, WholeDisk
 from veen.storage import journal as wal
 from veen.storage import layout
 from veen.storage.append_file import AppendFile, FileCache, OpenFile

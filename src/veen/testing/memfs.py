@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from veen.fs.errors import LockedError
+from veen.io.errors import LockedError
 from veen.storage import layout
 
 
@@ -113,7 +113,7 @@ class _MemFile:
 
 
 class _MemDisk:
-    """Implements `veen.fs.local.WholeDisk`."""
+    """Implements `veen.io.local.WholeDisk`."""
 
     def __init__(self, fs: "MemFs") -> None:
         self._fs = fs
@@ -135,7 +135,7 @@ class _SharedConnection(sqlite3.Connection):
 
 
 class MemFs:
-    """Implements `veen.fs.local.Fs`."""
+    """Implements `veen.io.local.Fs`."""
 
     full = False  # whether every change is refused for want of room, until this is False again
 

@@ -8,7 +8,7 @@ with its signatures, on as many threads as are asked for. It says nothing about 
 from typing import Final
 
 from veen.core.limits import DEFAULT_LIMITS
-from veen.fs.local import Fs
+from veen.io.local import Fs
 from veen.native import LOADED, ScannedChunk
 from veen.storage.scan import LabelFold, is_compressed
 from veen.verify.rules import DirectoryRules

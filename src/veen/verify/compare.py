@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from veen.fs.local import File, Fs
+from veen.io.local import File, Fs
 from veen.storage.findings import Findings
 from veen.storage.scan import read_file
 

@@ -5,8 +5,8 @@ from veen.core.labels import label_of, routing_key_of
 from veen.core.limits import Limits
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.identity import HubIdentity
-from veen.fs.errors import CorruptError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.control_state import ControlFold, OpenedLabel, control_records
 from veen.storage.findings import Code, Findings, Level

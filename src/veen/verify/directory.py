@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.trusted_root import TrustedKeys
-from veen.fs.errors import CorruptError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.control_state import Spending, fence_fault
 from veen.storage.copies.unfinished import check_finished

@@ -17,7 +17,7 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.run_check import Pair, Rule, check_signatures
 from veen.core.sealing.ciphertext import Parts
-from veen.fs.errors import CorruptError
+from veen.io.errors import CorruptError
 from veen.storage import frame
 from veen.storage.control_state import Authorised
 from veen.storage.frame import Frame

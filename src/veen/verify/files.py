@@ -7,7 +7,7 @@ from typing import Final
 from veen.core.errors import FormatError, LimitError, MalformedError
 from veen.core.limits import Limits
 from veen.core.objects.control import AnchorPublish
-from veen.fs.local import Fs
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.anchors import AnchorFile, check_anchors
 from veen.storage.findings import Findings

@@ -3,8 +3,8 @@
 from veen.core.crypto.ed25519 import SIGNATURE_BYTES
 from veen.core.objects.identity import HubIdentity, canonical_json
 from veen.core.objects.trusted_root import TrustedKeys
-from veen.fs.errors import CorruptError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.control_state import ControlFold
 from veen.storage.findings import Findings

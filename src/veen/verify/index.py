@@ -8,7 +8,7 @@ from typing import Any
 
 from veen.core.errors import FormatError, LimitError
 from veen.core.limits import Limits
-from veen.fs.errors import CorruptError
+from veen.io.errors import CorruptError
 from veen.native import ScannedChunk
 from veen.storage import layout
 from veen.storage.index import META, ClientRow, Index, LabelRow

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from veen.core.objects.control import ControlRecord
-from veen.fs.errors import CorruptError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError
+from veen.io.local import Fs
 from veen.storage import journal as wal
 from veen.storage import layout
 from veen.storage.findings import Findings

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from veen.core.tree.mmr import node_count, root_of
-from veen.fs.errors import CorruptError
+from veen.io.errors import CorruptError
 from veen.storage import frame, layout
 from veen.storage.control_state import OpenedLabel
 from veen.storage.copies import archive

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from veen.core.objects.identity import HubIdentity
 from veen.core.run_check import signature_jobs
-from veen.fs.local import Fs
+from veen.io.local import Fs
 from veen.native import ScannedChunk
 from veen.storage import layout
 from veen.storage.control_state import ControlFold, Spending

@@ -9,7 +9,7 @@ from veen.core.limits import Limits
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.identity import HubIdentity
 from veen.core.tree.mmr import Mmr, root_of
-from veen.fs.local import Fs
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.findings import Code
 from veen.storage.keys.identity import CheckpointBinding

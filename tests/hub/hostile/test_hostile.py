@@ -19,7 +19,7 @@ from tests.cli.hubprocess import HubProcess
 from tests.hub.hostile import attacks
 from tests.waiting import until
 
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.verify.directory import verify_data
 
 HONEST_MESSAGES = 300  # that must be accepted while the attacks go on

@@ -24,12 +24,12 @@ from veen.client.transport.inprocess import InProcess
 from veen.client.verify.pin import HubPin
 from veen.core.objects.control import ControlRecord, HubFence, HubPromote, StreamRegister
 from veen.core.objects.tooling import RecordResponse, VersionRequest
-from veen.fs.errors import StorageError
-from veen.fs.local import OsFs
 from veen.hub.admission.control_index import ControlIndex
 from veen.hub.api.access import Principal
 from veen.hub.process import replicas
 from veen.hub.process.replicas import ReplacedError
+from veen.io.errors import StorageError
+from veen.io.local import OsFs
 from veen.products.federation import promotion
 from veen.products.federation.promotion import (
     LossNotAccepted,

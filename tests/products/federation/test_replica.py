@@ -30,10 +30,10 @@ from veen.client.transport.base import Answer
 from veen.client.transport.inprocess import InProcess
 from veen.core.objects.envelopes import CheckpointResponse, StreamResponse
 from veen.core.objects.tooling import FeedResponse, RotateKeyRequest, StreamRegisterRequest
-from veen.fs.errors import StorageError
-from veen.fs.local import OsFs
 from veen.hub.api.access import Principal
 from veen.hub.process.replicas import ReplicaDirectoryError
+from veen.io.errors import StorageError
+from veen.io.local import OsFs
 from veen.products.federation.replica import ReplicaGap, ReplicaInconsistent
 from veen.storage import layout
 from veen.storage.copies.copying import clone

@@ -22,8 +22,8 @@ from veen.core.objects.tooling import AttachmentsResponse, StoredAttachment
 from veen.core.tlog.leaf import OuterLeaf
 from veen.core.tlog.note import LogCheckpoint, Note
 from veen.core.tlog.tree import TlogTree
-from veen.fs.errors import StorageError
-from veen.fs.local import OsFs
+from veen.io.errors import StorageError
+from veen.io.local import OsFs
 from veen.products.federation import attachment_copies
 from veen.products.federation.errors import ReplicaInconsistent
 from veen.products.federation.promotion import WrongKey, promote, replica_state

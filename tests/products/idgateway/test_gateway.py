@@ -16,18 +16,18 @@ from tests.client.builders import seeded
 from tests.client.hubs import client_at, hub_at, person, pin_of, run
 from tests.products.idgateway.provider import CLIENT_ID, CLIENT_SECRET, ProviderProcess
 
+from veen.api.token_authority import TokenAuthority
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.send.captokens import TokenStore
 from veen.client.transport.inprocess import InProcess
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.policies import realm_id_of
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.overlays.id import drafts
 from veen.overlays.id.ids import org_id_of, org_stream
 from veen.products.idgateway.gateway import IdGateway, LoginRefused, SessionEnded, StateUnknown, TokenRefused
 from veen.products.idgateway.http import make_app
 from veen.products.idgateway.provider import ProviderClient, ProviderFailed, ProviderSettings
-from veen.products.recorder.authority import TokenAuthority
 
 REALM = realm_id_of("shop")
 CALLBACK = "http://127.0.0.1:9/callback"

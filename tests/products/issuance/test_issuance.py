@@ -9,8 +9,9 @@ import pytest
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.labels import stream_id_of
 from veen.core.objects.captoken import CapToken
+from veen.overlays.discovery.issuance import IssuancePlace
 from veen.overlays.rpc.caller import RpcFailed
-from veen.products.issuance.asking import IssuancePlace, IssuedTokenInvalid, check_answer
+from veen.products.issuance.asking import IssuedTokenInvalid, check_answer
 from veen.products.issuance.policy import IssuancePolicy, IssuancePolicyInvalid
 from veen.products.issuance.service import TokenIssuer
 

@@ -7,16 +7,16 @@ from hashlib import sha256
 
 from tests.client.builders import seeded
 from tests.client.hubs import client_at, hub_at, person, pin_of
-from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, filled
+from tests.lake.query_builders import KEYRING, KEYS, STREAMS, filled
 
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.transport.inprocess import InProcess
+from veen.io.asgi_server import ListenAddress, listening, make_server
+from veen.lake.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS
+from veen.lake.query.store import ResultStore
 from veen.products.queryservice.http import make_app
 from veen.products.queryservice.principals import Principals
 from veen.products.queryservice.service import QueryService, ServiceSettings
-from veen.products.queryservice.serving import ListenAddress, listening, make_server
-from veen.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS
-from veen.query.store import ResultStore
 from veen.testing.hostile import HostileHub
 
 TOKENS = {name: f"token-of-{name}" for name in ("alice", "bob", "carol", "dora")}

@@ -6,22 +6,23 @@ from pathlib import Path
 
 import pytest
 from tests.client.hubs import run
-from tests.pipeline.query_builders import KEYRING, STREAMS, descriptor
+from tests.lake.query_builders import KEYRING, STREAMS, descriptor
 from tests.products.queryservice.services import ALICE, BOB, CAROL, log_at, world_at
 from tests.products.queryservice.test_service import asked, body_of
 
 from veen.client.errors import Unreachable
+from veen.core import canonical
+from veen.lake.query import api
+from veen.lake.query.aggregate import Partial
+from veen.lake.query.control import ExecutionControl
+from veen.lake.query.descriptor import normalise
+from veen.lake.query.engine import LocalSource, execute
+from veen.lake.query.errors import ExecutionFailed, ForbiddenScope, NotReady, QueryCancelled, QueryNotFound
+from veen.lake.query.matches import MatchTally
+from veen.lake.query.planning import plan_query
+from veen.lake.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS
+from veen.lake.query.store import ResultStore
 from veen.products.queryservice.service import QueryService, Unavailable
-from veen.query import api, canonical
-from veen.query.aggregate import Partial
-from veen.query.control import ExecutionControl
-from veen.query.descriptor import normalise
-from veen.query.engine import LocalSource, execute
-from veen.query.errors import ExecutionFailed, ForbiddenScope, NotReady, QueryCancelled, QueryNotFound
-from veen.query.matches import MatchTally
-from veen.query.planning import plan_query
-from veen.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS
-from veen.query.store import ResultStore
 
 FULL = asked(query_id="q-1", scope=[STREAMS[0]], evidence={"mode": "full"})
 

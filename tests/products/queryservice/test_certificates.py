@@ -12,16 +12,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from starlette.requests import Request
-from tests.pipeline.query_builders import STREAMS, descriptor
+from tests.lake.query_builders import STREAMS, descriptor
 from tests.products.queryservice.services import TOKENS, log_at, served, table
 
-from veen import query
 from veen.client.errors import LocalError
-from veen.hub.http.tls import ExposedKeyError, TlsError
+from veen.io.asgi_server import ClientCertificate, ListenAddress, make_server
+from veen.io.tls import ExposedKeyError, TlsError
+from veen.lake import query
+from veen.lake.query.errors import ServiceRefused, ServiceUnreachable
 from veen.products.queryservice.http import Unauthorized, authenticated
 from veen.products.queryservice.principals import Principals
-from veen.products.queryservice.serving import ClientCertificate, ListenAddress, make_server
-from veen.query.errors import ServiceRefused, ServiceUnreachable
 
 WORKLOAD = "spiffe://example/ns/audit/sa/reader"
 

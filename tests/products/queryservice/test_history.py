@@ -8,7 +8,7 @@ from tests.products.federation.test_mirroring import erase
 from tests.products.queryservice.services import ALICE, log_at, world_at
 from tests.products.queryservice.test_service import asked
 
-from veen.query.errors import DuplicateQuery
+from veen.lake.query.errors import DuplicateQuery
 
 QUERIES = ("q-1", "q-2", "q-3")
 

@@ -15,15 +15,15 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from tests.examples import spread
-from tests.pipeline.query_builders import STREAMS, descriptor
+from tests.lake.query_builders import STREAMS, descriptor
 from tests.products.queryservice.services import TOKENS, log_at, served
 from tests.products.queryservice.test_cancel import paused
 from tests.waiting import until
 
-from veen import query
+from veen.core import canonical
+from veen.lake import query
+from veen.lake.query.descriptor import MAX_BYTES
 from veen.products.queryservice.openapi import document, document_bytes
-from veen.query import canonical
-from veen.query.descriptor import MAX_BYTES
 
 ROOT = Path(__file__).parents[3]
 CHECKS = [

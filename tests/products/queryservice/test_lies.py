@@ -5,20 +5,21 @@ import shutil
 import pytest
 from tests.cli.homes import Cli
 from tests.examples import spread
-from tests.pipeline.query_builders import KEYRING, KEYS, STREAMS, descriptor, filled
+from tests.lake.query_builders import KEYRING, KEYS, STREAMS, descriptor, filled
 from tests.products.queryservice.services import TOKENS, log_at, served
 from tests.waiting import until
 
-from veen import query
 from veen.cli.shared.output import Exit
+from veen.core import canonical
 from veen.core.tree.mmr import Mmr
+from veen.lake import query
+from veen.lake.query import api
+from veen.lake.query.coverage import Coverage
+from veen.lake.query.descriptor import normalise
+from veen.lake.query.digest import RowsHash, hash_of, row_leaf
+from veen.lake.query.errors import EvidenceFailed, ResultForged, ServiceRefused, ServiceUnreachable
 from veen.overlays.recorder import events as sdr
 from veen.products.queryservice.service import QueryService
-from veen.query import api, canonical
-from veen.query.coverage import Coverage
-from veen.query.descriptor import normalise
-from veen.query.digest import RowsHash, hash_of, row_leaf
-from veen.query.errors import EvidenceFailed, ResultForged, ServiceRefused, ServiceUnreachable
 
 ASKED = descriptor(query_id="q-lie", scope=[STREAMS[0]], evidence={"mode": "full"})
 

@@ -1,12 +1,12 @@
 """Who may ask a query service: the file, tokens, scopes (QRY-20)."""
 
 import pytest
-from tests.pipeline.query_builders import STREAMS, descriptor
+from tests.lake.query_builders import STREAMS, descriptor
 from tests.products.queryservice.services import ALICE, BOB, CAROL, DORA, PRINCIPALS, TOKENS, table
 
+from veen.lake.query.descriptor import normalise
+from veen.lake.query.errors import ForbiddenScope, InvalidDescriptor
 from veen.products.queryservice.principals import Principals, PrincipalsInvalid
-from veen.query.descriptor import normalise
-from veen.query.errors import ForbiddenScope, InvalidDescriptor
 
 
 @pytest.mark.req("QRY-20")

@@ -5,19 +5,19 @@ import time
 
 import pytest
 from tests.client.hubs import run
-from tests.pipeline.query_builders import STREAMS
+from tests.lake.query_builders import STREAMS
 from tests.products.queryservice.services import ALICE, BOB, PRINCIPALS, log_at, world_at
 from tests.products.queryservice.test_cancel import begun, paused
 from tests.products.queryservice.test_service import asked
 from tests.waiting import eventually
 
 from veen.client.errors import Unreachable
+from veen.lake.query.errors import NotReady, QueryError, QueryNotFound
+from veen.lake.query.recording import EXECUTIONS, RESULTS
+from veen.lake.query.store import ResultStore
 from veen.products.queryservice.principals import Principals
 from veen.products.queryservice.retention import ResultRetention
 from veen.products.queryservice.service import Unavailable
-from veen.query.errors import NotReady, QueryError, QueryNotFound
-from veen.query.recording import EXECUTIONS, RESULTS
-from veen.query.store import ResultStore
 
 
 @pytest.fixture(scope="module")

@@ -9,19 +9,15 @@ from hashlib import sha256
 
 import pytest
 from tests.client.hubs import run
-from tests.pipeline.query_builders import KEYRING, STREAMS, descriptor
+from tests.lake.query_builders import KEYRING, STREAMS, descriptor
 from tests.products.queryservice.services import ALICE, BOB, CAROL, PRINCIPALS, log_at, world_at
 from tests.waiting import eventually
 
 from veen.client.errors import Unreachable
-from veen.overlays.framework.decode import Typed, decode
-from veen.overlays.operations.queryaudit import QUERY_AUDIT
-from veen.overlays.recorder import events as sdr
-from veen.products.queryservice.history import QueryHistory
-from veen.products.queryservice.service import QueryService, Unavailable
-from veen.query import api, canonical
-from veen.query.descriptor import normalise
-from veen.query.errors import (
+from veen.core import canonical
+from veen.lake.query import api
+from veen.lake.query.descriptor import normalise
+from veen.lake.query.errors import (
     DuplicateQuery,
     ExecutionFailed,
     ForbiddenScope,
@@ -29,7 +25,12 @@ from veen.query.errors import (
     NotReady,
     QueryNotFound,
 )
-from veen.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS, result_id_of
+from veen.lake.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS, result_id_of
+from veen.overlays.framework.decode import Typed, decode
+from veen.overlays.operations.queryaudit import QUERY_AUDIT
+from veen.overlays.recorder import events as sdr
+from veen.products.queryservice.history import QueryHistory
+from veen.products.queryservice.service import QueryService, Unavailable
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ from typing import Any
 
 from tests.client.hubs import OPEN, QUICK, hub_at, pin_of
 
+from veen.api.token_authority import TokenAuthority
 from veen.client.client import Client
 from veen.client.home import Home
 from veen.client.identity.keystore import create_identity, open_identity
 from veen.client.send.captokens import TokenStore
 from veen.client.state import StateStore
 from veen.client.transport.inprocess import InProcess
-from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.roles import RecorderRole, equip
 from veen.products.recorder.setup import Wanted, apply
 

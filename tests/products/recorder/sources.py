@@ -6,9 +6,9 @@ import contextlib
 from tests.client.hubs import person
 
 from veen.core import cbor
+from veen.core.canonical import parse
 from veen.products.recorder.sink import Sinks, SpoolSink
 from veen.products.recorder.spool import Loss, Spool, SpoolItem, spool_key
-from veen.query.canonical import parse
 from veen.testing.memfs import MemFs
 
 STREAM = b"\x01" * 32

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veen.core import cbor
+from veen.lake.query.fields import payload_of
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.emitting import line_records
 from veen.products.recorder.events import SourceRecord, draft_of, json_line, shaped, to_bytes
 from veen.products.recorder.fields import Selectors, seconds_of, value_at
-from veen.query.fields import payload_of
 
 CLIENT = b"\x07" * 32
 

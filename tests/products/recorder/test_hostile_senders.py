@@ -16,7 +16,7 @@ from tests.products.recorder.test_http_sources import JSON, sent
 from tests.products.recorder.test_syslog import connected
 from tests.waiting import eventually
 
-from veen.products.recorder.adapters.http import WebAnswer, WebListener
+from veen.io.web_listener import WebAnswer, WebListener
 from veen.products.recorder.adapters.registry import SourceConfig, SourceInvalid, adapter_of
 from veen.products.recorder.adapters.syslog import Framer, SyslogTcp, frames
 from veen.products.recorder.adapters.webhook import Webhook

@@ -24,6 +24,7 @@ from tests.products.recorder.test_evidence import judged
 from tests.products.recorder.test_http_sources import JSON, sent
 
 from veen.client.errors import LocalError
+from veen.core.canonical import parse
 from veen.core.labels import stream_id_of
 from veen.core.verdict import Outcome
 from veen.products.recorder.adapters.otlp import Otlp, records_of_request
@@ -31,7 +32,6 @@ from veen.products.recorder.agent import Agent, AgentSource
 from veen.products.recorder.events import shaped
 from veen.products.recorder.integrity import IntegrityKeys, SequenceNumbers, canonical_json, check_integrity
 from veen.products.recorder.sink import Sinks
-from veen.query.canonical import parse
 
 KEYS: dict[str, Any] = {
     "EdDSA": ed25519.Ed25519PrivateKey.from_private_bytes(b"\x07" * 32),

@@ -13,13 +13,13 @@ from tests.client.hubs import run
 from tests.products.recorder.agents import recorded, run_agent
 from tests.products.recorder.recorders import ADMIN, recorder_at
 
-from veen import tables
 from veen.core.labels import stream_id_of
-from veen.log.keys import write_keys
+from veen.lake import tables
+from veen.lake.log.keys import write_keys
+from veen.lake.query import api
 from veen.products.recorder.adapters.tail import TailSource
 from veen.products.recorder.agent import AgentSource
 from veen.products.recorder.fields import Selectors
-from veen.query import api
 
 SAMPLES = sorted((Path(__file__).parent / "samples").glob("*.log"))
 WEB = "record/app/web"

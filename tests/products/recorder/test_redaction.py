@@ -10,6 +10,7 @@ from tests.client.hubs import run
 from tests.products.recorder.sources import STREAM, Taken
 
 from veen.core import cbor
+from veen.core.canonical import parse
 from veen.products.recorder.adapters.journald import JournaldSource
 from veen.products.recorder.adapters.lines import record_of_line
 from veen.products.recorder.adapters.otlp import records_of_request
@@ -20,7 +21,6 @@ from veen.products.recorder.fields import Selectors
 from veen.products.recorder.integrity import IntegrityKeys, check_integrity, is_signed
 from veen.products.recorder.redaction import Redactor
 from veen.products.recorder.sink import SpoolSink
-from veen.query.canonical import parse
 
 SECRET = "4111222233334444"  # a number as well as a text
 PATTERN = rf"re:{SECRET[:4]}\d{{12}}"

@@ -11,7 +11,6 @@ from veen.core.tlog.note import COSIGNATURE, ED25519, LogCheckpoint, Note, NoteS
 from veen.core.tlog.policy import PolicyKey
 from veen.core.tlog.proof import AddCheckpoint
 from veen.core.tlog.tree import TlogTree, prove_consistency
-from veen.fs.local import OsFs
 from veen.hub.process.witnesses import (
     WitnessAheadError,
     WitnessAnswerError,
@@ -21,7 +20,8 @@ from veen.hub.process.witnesses import (
     ask_cosignatures,
     stored_checkpoint,
 )
-from veen.products.recorder.adapters.http import WebAnswer, WebListener
+from veen.io.local import OsFs
+from veen.io.web_listener import WebAnswer, WebListener
 from veen.products.witness.service import WitnessService
 from veen.products.witness.store import WitnessStateError, WitnessStore, witness_key
 
@@ -188,7 +188,7 @@ def test_check_and_store_are_one_step_for_two_at_once(store):
     witness = service(store)
 
     async def both():
-        from veen.products.recorder.adapters.http import WebRequest
+        from veen.io.web_listener import WebRequest
 
         bodies = (request(0, 5), request(0, 5, FORK))
         return await asyncio.gather(

@@ -207,7 +207,7 @@ def _service(
         raise click.UsageError("give --stream once, for requests, or twice, for requests and answers")
     details = None
     if issuer is not None:
-        from veen.products.issuance.asking import IssuancePlace
+        from veen.overlays.discovery.issuance import IssuancePlace
 
         issuing = StreamRef.parse(issuer).stream_id
         if mode != "cap_token" or issuing is None:

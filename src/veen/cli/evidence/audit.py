@@ -16,14 +16,14 @@ from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.pinning import PinnedKeys, bad_directory, pin_options, pinned_by
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
-from veen.cli.witness.args import POLICY, read_policy_file
+from veen.cli.shared.witness_policy import POLICY, read_policy_file
 from veen.core.verdict import Because, Outcome, Reason
 
 if TYPE_CHECKING:
     from veen.core.objects.identity import HubIdentity
     from veen.core.objects.profile import Profile
     from veen.core.objects.trusted_root import TrustedKeys
-    from veen.spark.progress import Tell
+    from veen.lake.spark.progress import Tell
     from veen.verify.audit.engine import AuditEngine
     from veen.verify.audit.html import ReportContext
     from veen.verify.audit.run import LabelResult
@@ -151,7 +151,7 @@ def _trusted_for(uri: str, pinned: PinnedKeys) -> "tuple[TrustedKeys | None, tup
     that it names itself, and the verdict says so.
     """
     from veen.core.errors import VeenError
-    from veen.fs.places import open_place
+    from veen.io.places import open_place
     from veen.storage.keys.identity import read_identity
 
     if pinned.keys is None or pinned.is_given or pinned.keys.root_pk is not None:  # a root signs any number of hubs
@@ -231,7 +231,7 @@ def _engine(place: LogPlace, progress: "Tell") -> Iterator[tuple["AuditEngine", 
         yield ProcessesEngine(place.jobs), progress
         return
     with spark_at_work("veen audit", place.master, progress, log_bytes=place.log_bytes) as (session, tell):
-        from veen.spark.audit import SparkEngine
+        from veen.lake.spark.audit import SparkEngine
 
         yield SparkEngine(session, place.partitions), tell
 
@@ -289,7 +289,7 @@ def copy(output: Output, session: CliSession, repair: bool) -> None:
     veen audit copy --hub https://hub.example --repair
     """
     from veen.cli.shared.bulk import copies_of, hub_address, named_failures
-    from veen.log.hub_copy import check_copy
+    from veen.lake.log.hub_copy import check_copy
 
     with output.progress("checking the copy"), named_failures():
         check = check_copy(hub_address(session), copies_of(session), repair=repair)
@@ -351,7 +351,7 @@ def diff(
         names = []
         for proof in comparison.proven:
             if out is not None:
-                from veen.fs.local import OsFs
+                from veen.io.local import OsFs
 
                 out.mkdir(parents=True, exist_ok=True)
                 OsFs(out).replace(proof.file_name, proof.evidence.to_bytes())

@@ -167,8 +167,8 @@ def _check_free(path: Path | None, force: bool) -> None:
 
 def _selected(session: CliSession, result_id: str, store: str | None) -> Iterator[tuple[bytes, int]]:
     """Label and number of each entry that a query result has verified."""
-    from veen.query import canonical
-    from veen.query.store import ResultStore
+    from veen.core import canonical
+    from veen.lake.query.store import ResultStore
 
     results = ResultStore(Path(store) if store is not None else session.user_home.data / "queries")
     for line in results.verified(result_id):

@@ -12,7 +12,7 @@ from veen.cli.shared.output import Exit, Fail, Output
 from veen.cli.shared.pinning import PinnedKeys, pinned_by
 from veen.cli.shared.verdicts import show_verdict, verdict_json
 from veen.cli.shared.verifying import show_checks, trusted_keys, verified
-from veen.cli.witness.args import POLICY, read_policy_file
+from veen.cli.shared.witness_policy import POLICY, read_policy_file
 from veen.core.verdict import Coverage, StatedBy, Verdict
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _verify_set(output: Output, directory: Path, hub_pks: tuple[bytes, ...]) -> 
     """Every byte of an exported set, without its passphrase (D-72)."""
     from veen.client.errors import PortableSetInvalid
     from veen.client.portable.portability import check_set
-    from veen.fs.local import OsFs
+    from veen.io.local import OsFs
 
     try:
         with output.progress("verifying"):

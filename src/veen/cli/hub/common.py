@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from veen.cli.shared.output import Fail
-from veen.fs.errors import LockedError, StorageError
-from veen.fs.local import OsFs
+from veen.io.errors import LockedError, StorageError
+from veen.io.local import OsFs
 from veen.storage.copies.unfinished import check_finished
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import click
 
 from veen.cli.hub.common import holder_of
 from veen.cli.shared.output import Output
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 
 DEV_CONTEXT: Final = "dev"
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below those that systems hand out by themselves

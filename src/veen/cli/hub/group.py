@@ -10,7 +10,10 @@ hub = LazyGroup(
     help="Run a hub and look after its data directory.",
     table={
         "admission": ("veen.cli.hub.live:admission", "What a hub admits: profiles, gating, scope, proof of work."),
-        "anchor": ("veen.cli.anchor.group:hub_anchor", "Anchor the root of a log, as `anchor publish` does."),
+        "anchor": (
+            "veen.products.anchoring.commands:hub_anchor",
+            "Anchor the root of a log, as `anchor publish` does.",
+        ),
         "checkpoint": ("veen.cli.hub.live:checkpoint", "Have a hub sign what its log is now."),
         "clone": ("veen.cli.hub.data:clone", "Copy a hub, also while it runs."),
         "config": ("veen.cli.hub.run:config", "Show the configuration in force and where each value comes from."),

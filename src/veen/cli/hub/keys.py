@@ -105,7 +105,7 @@ def init(output: Output, data_dir: Path | None, keys_dir: Path | None, valid: st
 def _init_keys(keys_dir: Path, not_after: int, reuse_key: bool) -> "HubIdentity":
     from veen.core.crypto.ed25519 import SigningKey
     from veen.core.objects.identity import HubIdentity
-    from veen.fs.errors import StorageError
+    from veen.io.errors import StorageError
     from veen.storage.keys.directory import KeyDirFs, write_birth, write_private_key
     from veen.storage.keys.identity import read_key
 

@@ -164,7 +164,7 @@ def _checkpoints(hub: "HubApi", label: bytes | None, upto: int | None) -> Iterat
 
 
 def _save(signed: "Checkpoint", out: Path) -> None:
-    from veen.fs.local import OsFs
+    from veen.io.local import OsFs
 
     try:
         out.mkdir(parents=True, exist_ok=True)

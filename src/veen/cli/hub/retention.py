@@ -55,7 +55,7 @@ def _hints(session: CliSession, data_dir: Path, *, classes: bool) -> "Mapping[by
     """Return seconds by label, with --classes."""
     if not classes:
         return {}
-    from veen.products.policy.label_retention import read_periods
+    from veen.lake.folds.label_retention import read_periods
 
     return read_periods(str(data_dir), session.keystore.secrets.keyring)
 

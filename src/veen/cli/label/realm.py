@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from veen.cli.people.common import with_authority
 from veen.cli.shared.output import Fail
-from veen.cli.together.common import with_authority
 
 if TYPE_CHECKING:
     from veen.cli.shared.command import CliSession

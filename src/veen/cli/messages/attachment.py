@@ -104,7 +104,7 @@ def get(
     veen attachment get record/app/http 3 photo.jpg --out photo.jpg
     veen attachment get record/app/http 3 --out ./files
     """
-    from veen.fs.local import OsFs
+    from veen.io.local import OsFs
 
     entry = _entry(session, stream, seq, epoch)
     session.remember_stream(stream)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from veen.cli.people.common import announce_rotated
 from veen.cli.shared.authority import CAP, authority
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.files import hex32
@@ -15,7 +16,6 @@ from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.stream_args import stream_argument
 from veen.cli.shared.text import short
 from veen.cli.shared.values import MOMENT
-from veen.cli.together.common import announce_rotated
 
 if TYPE_CHECKING:
     from veen.client.send.sealing import Attach, Draft
@@ -86,7 +86,7 @@ def send(
     veen stream orders --ndjson | veen send copies --from-ndjson
     """
     if to is not None:
-        from veen.cli.together.inbox import send_to
+        from veen.cli.people.inbox import send_to
 
         if body is not None or attach or dry_run:
             raise click.UsageError("--to takes one body and no stream, no --attach and no --dry-run")

@@ -191,8 +191,8 @@ def check_spark() -> Iterator[Diagnosis]:
     if find_spec("pyspark") is None:
         yield _good("spark", "the extra spark is not installed; nothing but Spark audits needs it")
     else:
-        from veen.log.errors import JavaMissing
-        from veen.spark.session import find_java
+        from veen.lake.log.errors import JavaMissing
+        from veen.lake.spark.session import find_java
 
         try:
             java = find_java()
@@ -203,9 +203,9 @@ def check_spark() -> Iterator[Diagnosis]:
 
 
 def _class_archive_words() -> str:
-    from veen.spark.session import java_version
-    from veen.spark.startup import class_archive
-    from veen.spark.submit import spark_home
+    from veen.lake.spark.session import java_version
+    from veen.lake.spark.startup import class_archive
+    from veen.lake.spark.submit import spark_home
 
     archive = class_archive(java_version(), spark_home())
     if archive is None:

@@ -27,7 +27,7 @@ def doctor(output: Output, session: CliSession, offline: bool, prepare_spark: bo
     from veen.client.errors import SettingsError
 
     if prepare_spark:
-        from veen.spark.startup import PREPARING, prepare
+        from veen.lake.spark.startup import PREPARING, prepare
 
         with output.progress(PREPARING):
             prepare()

@@ -15,9 +15,9 @@ from veen.cli.shared.output import Output
 if TYPE_CHECKING:
     from veen.client.identity.keyring import Keyring
     from veen.core.objects.identity import HubIdentity
-    from veen.log.keys import KeyFile
-    from veen.log.options import HubAddress
-    from veen.spark.progress import Tell
+    from veen.lake.log.keys import KeyFile
+    from veen.lake.log.options import HubAddress
+    from veen.lake.spark.progress import Tell
 
 DATA_DIR: Final = click.option(
     "--data-dir", required=True, help="The data directory: a path, or a URL that Arrow can read."
@@ -63,7 +63,7 @@ class LogPlace:
         if self.engine == "python":
             return self
         from veen.core.errors import VeenError
-        from veen.spark.engines import choose_engine, log_bytes
+        from veen.lake.spark.engines import choose_engine, log_bytes
 
         if size is None:
             try:
@@ -93,7 +93,7 @@ class LogPlace:
         return None if self.partitions is None else "--partitions"
 
     def keys(self, session: CliSession) -> "KeyFile | Keyring":
-        from veen.log.keys import KeyFile
+        from veen.lake.log.keys import KeyFile
 
         if self.key_file is None:
             return session.keystore.secrets.keyring
@@ -116,7 +116,7 @@ class LogPlace:
 
 def fetched_copy(session: CliSession, output: "Output", streams: Collection[bytes] | None = None) -> str:
     """A directory with the entries of the session's hub, its newest ones included; kept, so that it only grows."""
-    from veen.log.hub_copy import fetch
+    from veen.lake.log.hub_copy import fetch
 
     with output.progress("fetching new entries"), named_failures():
         return fetch(hub_address(session), copies_of(session), streams=streams)
@@ -131,7 +131,7 @@ def copies_of(session: CliSession) -> Path:
 def named_failures() -> Iterator[None]:
     """HubFailed is made for Spark, which shows nothing but text: its cause has a code and a hint of its own."""
     from veen.client.errors import ClientError
-    from veen.log.hub_link import HubFailed
+    from veen.lake.log.hub_link import HubFailed
 
     try:
         yield
@@ -143,7 +143,7 @@ def named_failures() -> Iterator[None]:
 
 def hub_address(session: CliSession) -> "HubAddress":
     """The hub of the session, as work in bulk asks it."""
-    from veen.log.options import HubAddress
+    from veen.lake.log.options import HubAddress
 
     settings = session.settings
     ca_file, token_file = settings.path("ca_file"), settings.path("token_file")
@@ -184,8 +184,8 @@ def spark_at_work(
     register: bool = False,
 ) -> Iterator[tuple[Any, "Tell"]]:
     """A session, and whom to tell the phase: the line of `progress` then shows the tasks of that phase as well."""
-    from veen.spark.progress import STARTING, watching
-    from veen.spark.session import using_session
+    from veen.lake.spark.progress import STARTING, watching
+    from veen.lake.spark.session import using_session
 
     progress(STARTING)
     with using_session(app=app, master=master, settings=settings, log_bytes=log_bytes, register=register) as session:

@@ -86,6 +86,6 @@ def locked(path: Path) -> Iterator[None]:
 
 def write(path: Path, text: str) -> None:
     """Replace a file of the user as a whole, durably, readable by its owner alone."""
-    from veen.fs.local import OsFs
+    from veen.io.local import OsFs
 
     OsFs(path.parent).replace(path.name, text.encode(), private=True)

@@ -17,7 +17,7 @@ from veen.core.errors import FormatError
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.prekey import Prekey
 from veen.core.wire import Bytes32, Length, Map, Part, Uint
-from veen.fs.local import Fs
+from veen.io.local import Fs
 from veen.storage.scan import read_file
 
 MAX_CONTACTS: Final = 65_536

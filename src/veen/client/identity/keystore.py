@@ -30,8 +30,8 @@ from veen.core.crypto import aead, hkdf
 from veen.core.errors import FormatError, OpenError
 from veen.core.hashing import Ht
 from veen.core.wire import LEFT_OUT_EMPTY, Length, Map, Size, Uint
-from veen.fs.inside import FileRefused, check_size
-from veen.fs.local import Fs
+from veen.io.inside import FileRefused, check_size
+from veen.io.local import Fs
 
 MAX_KEYSTORE_BYTES: Final = 4 * 1024 * 1024
 MAX_CARD_BYTES: Final = 4_096  # a card as text has less than a quarter of that

@@ -49,9 +49,9 @@ from veen.core.objects.identity import HubIdentity, HubKey
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.wire import Bytes32, Part, Wire
-from veen.fs.errors import LinkError
-from veen.fs.inside import FileRefused, check_size, read_inside
-from veen.fs.local import Fs
+from veen.io.errors import LinkError
+from veen.io.inside import FileRefused, check_size, read_inside
+from veen.io.local import Fs
 
 _TOKENS: Final = "cap_tokens"
 _STATES: Final = "sync_state"

@@ -14,8 +14,8 @@ from veen.core.crypto import ed25519
 from veen.core.errors import FormatError, MalformedError
 from veen.core.hashing import Ht
 from veen.core.wire import Bytes32, Bytes64, Length, Map, Part, Uint
-from veen.fs.inside import FileRefused, open_inside
-from veen.fs.local import Fs
+from veen.io.inside import FileRefused, open_inside
+from veen.io.local import Fs
 
 MANIFEST: Final = "manifest.cbor"
 ATTACHMENTS: Final = "attachments"

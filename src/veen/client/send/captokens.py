@@ -19,8 +19,8 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FormatError, VerifyError
 from veen.core.objects.captoken import CapToken, Rate
 from veen.core.wire import Bytes32, Length, Map, Part, Uint
-from veen.fs.errors import LockedError
-from veen.fs.local import Fs
+from veen.io.errors import LockedError
+from veen.io.local import Fs
 from veen.storage.scan import read_file
 
 RENEW_FRACTION: Final = 5  # a token is due for renewal when the last fifth of its ttl begins (KEX1-05)

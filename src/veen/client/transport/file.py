@@ -18,7 +18,7 @@ from veen.client.transport.base import Answer
 from veen.client.transport.framed import FramedTransport
 from veen.client.transport.http import CALL_SECONDS
 from veen.core import cbor
-from veen.fs.spool_files import NotPlainFile, TooLargeFile, file_mode, put_file, read_plain
+from veen.io.spool_files import NotPlainFile, TooLargeFile, file_mode, put_file, read_plain
 
 _FIRST_LOOK_SEC: Final = 0.002
 _LOOK_SEC: Final = 0.05

@@ -18,7 +18,7 @@ import httptools
 
 from veen.client.errors import BadAnswer, CertificateUnverified, NetworkError, Unreachable
 from veen.client.transport.base import Answer
-from veen.fs.unix_socket import short_path
+from veen.io.unix_socket import short_path
 
 HTTP1_PROTOCOL: Final = "http/1.1"  # its name in a TLS handshake (RFC 7301)
 _MAX_HEADERS: Final = 64 * 1024

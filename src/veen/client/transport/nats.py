@@ -32,7 +32,7 @@ from veen.client.transport.framed import FramedTransport
 from veen.client.transport.http import CALL_SECONDS, is_loopback, tls_of
 from veen.core.errors import ApiCode
 from veen.core.objects.envelopes import ErrorEnvelope
-from veen.net.nats_link import (
+from veen.io.nats_link import (
     BrokerFault,
     CredentialsFault,
     FrameParts,

@@ -23,7 +23,7 @@ from veen.client.errors import (
 from veen.client.transport.base import NO_HEADERS, Answer
 from veen.client.transport.framed import FramedTransport
 from veen.client.transport.http import CALL_SECONDS
-from veen.net.quic_link import client_configuration
+from veen.io.quic_link import client_configuration
 
 if TYPE_CHECKING:
     from veen.client.transport.quic_connection import QuicLink

@@ -13,7 +13,7 @@ from aioquic.quic.packet import QuicErrorCode
 from veen.client.errors import BadAnswer, CertificateUnverified, NetworkError, Unreachable
 from veen.core import cbor
 from veen.core.errors import MalformedError
-from veen.net.quic_link import CANCELLED, IDLE_SEC
+from veen.io.quic_link import CANCELLED, IDLE_SEC
 
 if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration

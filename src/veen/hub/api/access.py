@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
-from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final, Self
 
 
@@ -38,16 +37,6 @@ class Principal:
 
 
 ANYBODY: Final = Principal()
-
-
-def network_of(peer: object) -> str:
-    """What tells callers apart by the address of a socket: of IPv6 the first half, as one host has all of the rest."""
-    if not isinstance(peer, tuple):
-        return ""
-    address = ip_address(str(peer[0]).partition("%")[0])
-    if isinstance(address, IPv6Address):
-        return str(address.ipv4_mapped or IPv6Network((int(address) >> 64 << 64, 64)))
-    return str(address)
 
 
 class Denied(Enum):

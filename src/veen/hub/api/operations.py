@@ -24,7 +24,6 @@ from veen.core.objects.envelopes import (
 )
 from veen.core.objects.receipt import Receipt
 from veen.core.wire import Wire
-from veen.fs.errors import CorruptError, StorageError
 from veen.hub.api.access import ANYBODY, Principal, Role
 from veen.hub.api.calls import ApiContext, Call, Services, not_found
 from veen.hub.api.pages import encode_page, open_page, page_bounds
@@ -32,6 +31,7 @@ from veen.hub.api.read_rate import ReadRateLimiter
 from veen.hub.api.reply import ApiError, Form, Replies, Reply
 from veen.hub.api.submits import Submits
 from veen.hub.sequencer.sequencer import NotDurable, NotPrimary, Overloaded, Stopped
+from veen.io.errors import CorruptError, StorageError
 from veen.storage.reader import PrunedError
 
 Handler = Callable[[Call], Awaitable[Reply]]

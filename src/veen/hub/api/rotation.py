@@ -12,13 +12,13 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import VerifyError
 from veen.core.objects.control import ControlRecord, KeyRotate
 from veen.core.objects.identity import HubIdentity
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import Fs
 from veen.hub.admission.control_index import ControlIndex
 from veen.hub.process.at_rest import at_rest
 from veen.hub.process.startup import Sealing, rotation_records
 from veen.hub.sequencer.clock import HubClock
 from veen.hub.sequencer.sequencer import NotDurable, Sequencer
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import Fs
 from veen.storage.keys import identity as identities
 from veen.storage.keys import rotation as keyrotation
 from veen.storage.maintenance.rotation_repair import all_control_records

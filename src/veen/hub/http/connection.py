@@ -21,17 +21,18 @@ from typing import Final, cast
 
 from veen.core import cbor
 from veen.core.limits import Limits
-from veen.hub.api.access import ANYBODY, Principal, network_of
+from veen.hub.api.access import ANYBODY, Principal
 from veen.hub.api.reply import ApiError, Reply
 from veen.hub.api.routes import SUBMIT, SUBMIT_BATCH
 from veen.hub.http.request_input import Reader, Request
 from veen.hub.http.responses import CONTINUE, LAST_CHUNK, chunk, head_of
 from veen.hub.http.server import HttpServer
-from veen.hub.http.shares import LARGE, ConnectionMemory, ConnectionSlot
 from veen.hub.http.sites import check_site
 from veen.hub.http.states import InputEvent, InputState, OutputEvent, OutputState, after_output
-from veen.hub.http.tls import expiry_of, names_of
 from veen.hub.sequencer.sequencer import Outcome
+from veen.io.addresses import network_of
+from veen.io.shares import LARGE, ConnectionMemory, ConnectionSlot
+from veen.io.tls import expiry_of, names_of
 
 _MAX_DUE: Final = 64  # requests of one connection that are not answered yet
 _PIECE_BYTES: Final = 4 * 1024  # of input that is parsed before the number of due requests is looked at again

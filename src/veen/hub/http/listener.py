@@ -13,8 +13,8 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from veen.hub.http.shares import ConnectionSlot
-from veen.hub.http.tls import Tls
+from veen.io.shares import ConnectionSlot
+from veen.io.tls import Tls
 
 _log: Final = logging.getLogger(__name__)
 

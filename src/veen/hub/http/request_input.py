@@ -16,8 +16,8 @@ from veen.core.errors import ApiCode
 from veen.core.limits import Limits
 from veen.hub.api.reply import ApiError, Form, Reply
 from veen.hub.api.routes import SUBMIT, Route, allowed, find_route, no_such_path
-from veen.hub.http.shares import LARGE
 from veen.hub.http.states import InputEvent, InputState, after_input
+from veen.io.shares import LARGE
 
 _log: Final = logging.getLogger(__name__)
 _MAX_HEADER_BYTES: Final = 16 * 1024

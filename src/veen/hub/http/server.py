@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from veen.core import cbor
-from veen.fs.descriptors import SPARES
-from veen.hub.api.access import network_of
 from veen.hub.api.operations import Api
 from veen.hub.http.listener import Listener
 from veen.hub.http.request_input import Request, plain_body_bytes, split_head
 from veen.hub.http.responses import date_line
-from veen.hub.http.shares import ConnectionSlot, ConnectionSlots, Shares
-from veen.hub.http.tls import Tls, check_plain
+from veen.io.addresses import network_of
+from veen.io.descriptors import SPARES
+from veen.io.shares import ConnectionSlot, ConnectionSlots, Shares
+from veen.io.tls import Tls, check_plain
 
 if TYPE_CHECKING:
     from veen.hub.http.connection import Connection

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from veen.core.errors import ApiCode
 from veen.hub.api.reply import ApiError
-from veen.hub.process.settings import is_loopback
+from veen.io.addresses import is_loopback
 
 _SAFE: Final = frozenset((b"GET", b"HEAD", b"OPTIONS"))  # they change nothing, and the page cannot read the answer
 _OWN: Final = frozenset((b"same-origin", b"none"))  # none: typed into the address bar

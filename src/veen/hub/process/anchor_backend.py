@@ -1,7 +1,7 @@
 """The anchor backend that the configuration names (ANC-02)."""
 
-from veen.fs.local import Fs, OsFs
 from veen.hub.process.config import Anchor, ConfigError
+from veen.io.local import Fs, OsFs
 from veen.storage.anchors import AnchorBackend, AnchorError, AnchorFile
 from veen.storage.timestamps import TimestampAuthority, TimestampTrust
 

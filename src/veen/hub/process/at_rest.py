@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.control import ControlRecord, RequestDone
 from veen.core.wire import Wire
-from veen.fs.local import Fs
 from veen.hub.process.config import Engine
 from veen.hub.process.startup import Sealing, check_index, finish_rotations
 from veen.hub.sequencer.clock import HubClock, read_clock
+from veen.io.local import Fs
 from veen.storage.keys import identity as identities
 from veen.storage.keys.identity import HubKeys
 from veen.storage.store import Group, Store

@@ -19,7 +19,6 @@ from veen.core.limits import COMPRESSIONS, DEFAULT_LIMITS, Limits
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.policies import realm_id_of
 from veen.core.objects.profile import PRESETS, Profile
-from veen.fs.secret_files import mode_of
 from veen.hub.admission.policy import Auth1, Kex1, Policy
 from veen.hub.process.settings import (
     ADDRESS,
@@ -41,10 +40,11 @@ from veen.hub.process.settings import (
     Network,
     choice,
     integer,
-    is_loopback,
     listed,
 )
-from veen.net.nats_link import NatsAddress
+from veen.io.addresses import is_loopback
+from veen.io.nats_link import NatsAddress
+from veen.io.secret_files import mode_of
 
 _MIN_TOKEN_CHARS: Final = 16
 _MAX_FILE_BYTES: Final = 1 << 20

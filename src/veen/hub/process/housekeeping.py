@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from veen.core.objects.control import RetentionDrop
-from veen.fs.errors import CorruptError, is_disk_full
-from veen.fs.local import Fs
 from veen.hub.process.config import Retention
 from veen.hub.process.logs import EventLog
 from veen.hub.process.observe import HubObserver
 from veen.hub.sequencer.sequencer import NotDurable, NotPrimary, Overloaded, Sequencer, Stopped
+from veen.io.errors import CorruptError, is_disk_full
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.attachments import AttachmentFiles, erased_in
 from veen.storage.findings import LogFinding

@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from veen.fs.local import OsFs
-from veen.fs.unix_socket import short_path
 from veen.hub.http.connection import Connection
 from veen.hub.http.server import HttpServer
+from veen.io.local import OsFs
+from veen.io.unix_socket import short_path
 from veen.storage import layout
 
 _BACKLOG: Final = 16

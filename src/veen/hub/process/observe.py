@@ -17,8 +17,8 @@ from veen.core.labels import stream_id_of
 from veen.hub.admission.decide import Refuse
 from veen.hub.api.reply import Failure
 from veen.hub.process.logs import EventLog
-from veen.hub.process.metrics import Family, Histogram, Value, exposition
 from veen.hub.process.supervisor import TaskState
+from veen.io.metrics_text import Family, Histogram, Value, exposition
 from veen.storage.state import Admitted
 
 RefusalReason = Refuse | Refusal | ApiCode  # why a message was refused; a Refuse also knows the details

@@ -18,8 +18,6 @@ from veen.core.tlog.errors import TlogError, WitnessPolicyError
 from veen.core.tlog.leaf import CONTROL_LEAF, IDENTITY_LEAF, OuterLeaf
 from veen.core.tlog.note import ED25519, Note, NoteSignature, VerifierKey, check_name
 from veen.core.tlog.policy import PolicyKey, WitnessPolicy
-from veen.fs.errors import StorageError, is_disk_full
-from veen.fs.local import Fs
 from veen.hub.admission.control_index import ControlIndex
 from veen.hub.process.config import ConfigError, Outer
 from veen.hub.process.housekeeping import in_thread
@@ -32,6 +30,8 @@ from veen.hub.process.witnesses import (
     stored_checkpoint,
 )
 from veen.hub.sequencer.sequencer import NotDurable, Overloaded, Sequencer, Stopped
+from veen.io.errors import StorageError, is_disk_full
+from veen.io.local import Fs
 from veen.storage.label_files import LabelHead
 from veen.storage.outer import MissingOuterKeyError, OuterLogFiles, outer_signing_key
 

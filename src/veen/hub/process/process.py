@@ -19,11 +19,11 @@ from collections.abc import Callable
 from typing import Final
 
 from veen.core.errors import VeenError
-from veen.fs.descriptors import SPARES, raise_limit
 from veen.hub.process.config import HubConfig
 from veen.hub.process.logs import EventLog
-from veen.hub.process.notify import Notifier
 from veen.hub.process.runtime import Hub
+from veen.io.descriptors import SPARES, raise_limit
+from veen.io.notify import Notifier
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 EXIT_FAILED: Final = 5  # the hub could not go on; the last line of its log says why

@@ -16,18 +16,18 @@ from veen.core.objects.envelopes import CheckpointRequest
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.tooling import MAX_LISTED
 from veen.core.tlog.note import VerifierKey
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import Fs
 from veen.hub.admission.control_index import ControlIndex
 from veen.hub.api.access import Role
 from veen.hub.api.calls import Call
 from veen.hub.api.label_order import LabelOrder
 from veen.hub.api.reply import ApiError, Reply, dump_json
 from veen.hub.api.tooling import GET_LATEST, GET_RANGE, checkpoint_answer, checkpoint_label, checkpoint_range
-from veen.hub.process.metrics import Value
 from veen.hub.process.runtime import Hub
 from veen.hub.process.startup import Sealing
 from veen.hub.sequencer.sequencer import Sequencer
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import Fs
+from veen.io.metrics_text import Value
 from veen.storage import layout
 from veen.storage.keys import identity as identities
 from veen.storage.keys.identity import HubKeys, MissingKeyError

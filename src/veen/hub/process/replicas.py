@@ -18,11 +18,11 @@ from veen.core.objects.control import ControlRecord, HubPromote
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.tooling import RecordResponse, VersionRequest
-from veen.fs.errors import StorageError
-from veen.fs.local import Fs
 from veen.hub.admission.control_index import ControlIndex
 from veen.hub.process.logs import EventLog
 from veen.hub.sequencer.sequencer import Sequencer
+from veen.io.errors import StorageError
+from veen.io.local import Fs
 from veen.storage import layout
 
 _EVERY_SECONDS: Final = 10.0

@@ -25,9 +25,6 @@ from veen.core.limits import Limits
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord, LimitsSet
 from veen.core.objects.evidence import Equivocation
-from veen.fs.descriptors import limit, max_connections
-from veen.fs.errors import LockedError, is_disk_full
-from veen.fs.local import OsFs
 from veen.hub.admission.policy import Policy
 from veen.hub.admission.resolver import Resolver
 from veen.hub.api.about import About
@@ -45,14 +42,12 @@ from veen.hub.api.rotation import Rotation
 from veen.hub.api.tail import Tails
 from veen.hub.api.tooling import Tooling
 from veen.hub.http.server import HttpServer, HttpSettings
-from veen.hub.http.tls import Tls, check_plain
 from veen.hub.process.anchor_backend import anchor_backend
 from veen.hub.process.authority import AuthorityWatch
 from veen.hub.process.config import AttachmentPolicy, ConfigError, HubConfig, Reload
 from veen.hub.process.housekeeping import Housekeeping, in_thread
 from veen.hub.process.local_socket import LocalSocket
 from veen.hub.process.logs import EventLog, LogSink
-from veen.hub.process.metrics import Value
 from veen.hub.process.observe import HubObserver
 from veen.hub.process.outer import OuterLog, read_policy
 from veen.hub.process.replicas import ReplicaWatch, check_writer
@@ -69,6 +64,11 @@ from veen.hub.process.supervisor import Supervisor
 from veen.hub.sequencer.clock import HubClock, monotonic, read_clock, write_clock
 from veen.hub.sequencer.sequencer import NotPrimary, Sequencer
 from veen.hub.transports.all import Transports
+from veen.io.descriptors import limit, max_connections
+from veen.io.errors import LockedError, is_disk_full
+from veen.io.local import OsFs
+from veen.io.metrics_text import Value
+from veen.io.tls import Tls, check_plain
 from veen.storage import layout
 from veen.storage.anchors import NONCE_BYTES, AnchorBackend, AnchorError
 from veen.storage.attachments import AttachmentFiles

@@ -20,14 +20,6 @@ from veen.core.objects.profile import PRESETS, Profile
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to an address that is written so."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """`read(value, text, base)`: `base` is the directory that relative paths start from."""

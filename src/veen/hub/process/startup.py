@@ -20,9 +20,9 @@ from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord, KeyRotate
 from veen.core.objects.identity import HubIdentity, HubKey, canonical_json
-from veen.fs.errors import StorageError
-from veen.fs.local import Fs, OsFs
 from veen.hub.process.config import ConfigError, HubConfig
+from veen.io.errors import StorageError
+from veen.io.local import Fs, OsFs
 from veen.storage import journal as wal
 from veen.storage import layout
 from veen.storage.copies.unfinished import check_finished

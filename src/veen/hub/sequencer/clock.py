@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from veen.core.errors import VeenError
-from veen.fs.local import Fs
+from veen.io.local import Fs
 from veen.storage import layout
 
 _CLOCK_BYTES: Final = 20

@@ -37,8 +37,6 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.policies import POLICY_BODIES
 from veen.core.objects.receipt import Receipt, signed_bytes
 from veen.core.wire import Wire
-from veen.fs.descriptors import patiently
-from veen.fs.errors import StorageError, UnsyncedError, is_disk_full
 from veen.hub.admission.decide import Refuse, check_structure, decide, located
 from veen.hub.admission.policy import Policy
 from veen.hub.admission.resolver import Resolver
@@ -46,6 +44,8 @@ from veen.hub.process.observe import NullObserver, Observer
 from veen.hub.sequencer.clock import HubClock
 from veen.hub.sequencer.native_pool import NativePool, Verdict
 from veen.hub.sequencer.verifier import InlineVerifier, WorkerVerifier
+from veen.io.descriptors import patiently
+from veen.io.errors import StorageError, UnsyncedError, is_disk_full
 from veen.storage.state import Admitted, Label
 from veen.storage.store import Group, Retirement, Store
 

@@ -17,7 +17,7 @@ from veen.hub.api.access import Principal
 from veen.hub.api.operations import Api
 from veen.hub.api.reply import ApiError, Reply
 from veen.hub.api.routes import SUBMIT, SUBMIT_BATCH, Route, find_route
-from veen.hub.http.shares import LARGE, Shares
+from veen.io.shares import LARGE, Shares
 
 _ATTACHMENT: Final = "tooling/attachment/"
 _WRITES: Final = frozenset(("submit", "submit_batch", "authorize", "derive"))  # are not delayed in favour of writers

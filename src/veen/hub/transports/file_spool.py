@@ -24,12 +24,12 @@ from typing import Final
 
 from veen.core.call_frames import MAX_OVERHEAD_BYTES, RequestFrame
 from veen.core.errors import ApiCode, FormatError
-from veen.fs.spool_files import NotPlainFile, TooLargeFile, file_mode, put_file, read_plain
 from veen.hub.api.access import Principal
 from veen.hub.api.reply import ApiError, Reply
 from veen.hub.process.config import ConfigError
 from veen.hub.process.supervisor import Supervisor
 from veen.hub.transports.door import CallDoor, frame_of
+from veen.io.spool_files import NotPlainFile, TooLargeFile, file_mode, put_file, read_plain
 
 _LOOP: Final = "spool"
 _NAME: Final = re.compile(r"(?P<ms>[0-9]{13})-[0-9a-f]{32}\.req")

@@ -1,4 +1,4 @@
-"""Calls over NATS (D-113, D-148). The subjects are in `veen.net.nats_link`.
+"""Calls over NATS (D-113, D-148). The subjects are in `veen.io.nats_link`.
 
 The server's accounts say who may publish where; the hub makes sure that a subject means what it says: a frame must be
 of the operation that its subject names, and a MSG of the label in its subject. A reply goes to an inbox, never to a
@@ -23,11 +23,10 @@ from veen.core.objects.envelopes import SUBMIT_PREFIX, SubmitResponse
 from veen.hub.api.access import Principal
 from veen.hub.api.pages import open_page
 from veen.hub.api.reply import ApiError, Reply
-from veen.hub.http.shares import LARGE
 from veen.hub.process.config import ConfigError, NatsConfig
 from veen.hub.process.supervisor import Supervisor
 from veen.hub.transports.door import CallDoor, frame_of
-from veen.net.nats_link import (
+from veen.io.nats_link import (
     MARGIN_BYTES,
     PART_HEADER,
     BrokerFault,
@@ -41,6 +40,7 @@ from veen.net.nats_link import (
     split,
     subject_of,
 )
+from veen.io.shares import LARGE
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as NatsClient

@@ -14,11 +14,12 @@ from aioquic.quic.packet import QuicErrorCode, pull_quic_header
 from veen.core import cbor
 from veen.core.call_frames import MAX_HEADERS_BYTES, RequestFrame, RequestHead, request_head
 from veen.core.errors import FormatError, MalformedError
-from veen.hub.api.access import Principal, network_of
+from veen.hub.api.access import Principal
 from veen.hub.api.reply import ApiError, Reply
-from veen.hub.http.shares import LARGE
 from veen.hub.transports.door import frame_of
-from veen.net.quic_link import ALPN, CANCELLED
+from veen.io.addresses import network_of
+from veen.io.quic_link import ALPN, CANCELLED
+from veen.io.shares import LARGE
 
 if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration

@@ -1,4 +1,4 @@
-"""Calls over QUIC (D-113): `veen.net.quic_link` says how they look.
+"""Calls over QUIC (D-113): `veen.io.quic_link` says how they look.
 
 An address is validated before it costs more than a packet (Retry), connections are bounded for all and for each
 address, and so are calls, bodies that are being sent and answers that are not read, the last two together with those of
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from veen.core.extras import install_hint
 from veen.hub.http.server import HttpServer
-from veen.hub.http.shares import Shares
 from veen.hub.process.config import ConfigError, HubConfig
 from veen.hub.transports.door import CallDoor
-from veen.net.quic_link import server_configuration
+from veen.io.quic_link import server_configuration
+from veen.io.shares import Shares
 
 if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration

@@ -1,1 +1,12 @@
-"""Hubs that hold each other's logs: mirrors that state or copy entries of another hub (D-149)."""
+"""Hubs that hold the logs of other hubs: mirrors that state or copy entries, and replicas (D-149)."""
+
+from veen.ext import Product
+
+PRODUCT = Product(
+    name="federation",
+    about="Logs of other hubs: mirrors and replicas.",
+    commands={
+        "mirror": "veen.products.federation.commands.mirror:mirror",
+        "replica": "veen.products.federation.commands.replica:replica",
+    },
+)

@@ -23,10 +23,10 @@ from veen.core.tlog.errors import TlogError
 from veen.core.tlog.leaf import CONTROL_LEAF, OuterLeaf
 from veen.core.tlog.note import LogCheckpoint, Note, VerifierKey
 from veen.core.tree.mmr import peak_nodes, root_of
-from veen.fs.errors import StorageError
 from veen.hub.admission.control_index import ControlIndex
 from veen.hub.process.housekeeping import in_thread
 from veen.hub.process.replica import ReplicaHub
+from veen.io.errors import StorageError
 from veen.products.federation.errors import ReplicaInconsistent
 from veen.products.federation.mirroring import equivocation_of
 from veen.storage.outer import OuterLogFiles

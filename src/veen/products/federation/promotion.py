@@ -30,10 +30,10 @@ from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import FeedRequest, FeedResponse, HealthResponse
 from veen.core.tlog.note import VerifierKey
 from veen.core.tree.mmr import peak_nodes, root_of
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import Fs, OsFs
 from veen.hub.process.at_rest import at_rest
 from veen.hub.process.replica import FollowedIdentity
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import Fs, OsFs
 from veen.products.federation.outer_copies import bound_key, lists_fence
 from veen.storage import layout
 from veen.storage.copies.replica import ReplicaMark, end_replica, read_mark, write_mark

@@ -51,13 +51,13 @@ from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import MAX_LISTED, FeedRequest, FeedResponse, LabelInfo
 from veen.core.run_check import MAX_WARNINGS, Authors, Fault, Pair, Rule, RunCheck, check_signatures, warning_of
 from veen.core.tree.mmr import Mmr
-from veen.fs.errors import NoSpaceError, StorageError
-from veen.fs.local import Fs, OsFs
 from veen.hub.api.reply import ApiError
 from veen.hub.process.housekeeping import in_thread
 from veen.hub.process.replica import ReplicaHub
 from veen.hub.process.startup import data_fs, save_limits
 from veen.hub.sequencer.sequencer import CopiedEntry, Overloaded
+from veen.io.errors import NoSpaceError, StorageError
+from veen.io.local import Fs, OsFs
 from veen.products.federation.attachment_copies import AttachmentFollower
 from veen.products.federation.errors import ReplicaInconsistent
 from veen.products.federation.mirroring import equivocation_of

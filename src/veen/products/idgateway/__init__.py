@@ -2,3 +2,11 @@
 
 `provider` talks to the provider, `gateway` decides and writes, `http` is what browsers and applications call.
 """
+
+from veen.ext import Product
+
+PRODUCT = Product(
+    name="idgateway",
+    about="External logins by OpenID Connect.",
+    extra="oidc",
+)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
 
+from veen.api.token_authority import TokenAuthority
 from veen.client.client import Client
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import StatedError
@@ -33,7 +34,6 @@ from veen.overlays.id.fold import IdFold
 from veen.overlays.id.gateway import LoginRefused, OidcIdentity, TokenRefused, check_token, custodial_principal, login
 from veen.overlays.id.state import IdState
 from veen.products.idgateway.provider import ProviderClient
-from veen.products.recorder.authority import TokenAuthority
 
 LOGIN_SEC: Final = 600
 SESSION_SEC: Final = 8 * 3600

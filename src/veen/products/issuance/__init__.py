@@ -2,3 +2,11 @@
 
 `policy` is the list of grants, `service` the method `cap.issue` for an RPC server, `asking` the call and its checks.
 """
+
+from veen.ext import Product
+
+PRODUCT = Product(
+    name="issuance",
+    about="Capability tokens on request.",
+    commands={"connect": "veen.products.issuance.commands.connect:connect"},
+)

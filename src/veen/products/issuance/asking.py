@@ -1,8 +1,7 @@
 """Ask an issuance service for a token, and check that it is the one that was asked for (001 spec-5 §7.3)."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from veen.core.errors import FormatError, StatedError, VerifyError
 from veen.core.objects.captoken import CapToken
@@ -13,31 +12,6 @@ from veen.products.issuance.service import METHOD
 
 class IssuedTokenInvalid(StatedError, code="ISSUE.TOKEN"):
     """The answer of an issuance service is not the token that was asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IssuancePlace:
-    """Where a service has its tokens issued, as the details of its auth_policy say it."""
-
-    stream_id: bytes  # of requests, at the hub of the directory
-    servers: tuple[bytes, ...]  # client_ids whose answers count; empty: anybody who may write there
-
-    def to_details(self) -> dict[str, Any]:
-        """Return the details to be published; keys in the order of deterministic CBOR."""
-        return {"issue": {"stream_id": self.stream_id, "servers": list(self.servers)}}
-
-    @classmethod
-    def of_details(cls, details: Any) -> Self | None:
-        """Return the place; None if the details name none, or none that can be understood."""
-        place = details.get("issue") if isinstance(details, dict) else None
-        if not isinstance(place, dict):
-            return None
-        stream_id, servers = place.get("stream_id"), place.get("servers", [])
-        if not isinstance(servers, list) or not all(isinstance(key, bytes) and len(key) == 32 for key in servers):
-            return None
-        if not isinstance(stream_id, bytes) or len(stream_id) != 32:
-            return None
-        return cls(stream_id=stream_id, servers=tuple(servers))
 
 
 async def ask_token(

@@ -11,3 +11,12 @@ requests and digests are receipted events, and `veen query verify` computes a re
     serving      the server: TLS and client certificates
     observe      metrics and log lines
 """
+
+from veen.ext import Product
+
+PRODUCT = Product(
+    name="queryservice",
+    about="Queries over HTTP with results that can be verified.",
+    extra="query",
+    pages="veen.products.queryservice.page:PAGES",
+)

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from veen.core import canonical
 from veen.core.event import Event
+from veen.lake.query.descriptor import QueryDescriptor
+from veen.lake.query.digest import ResultDigest
+from veen.lake.query.errors import QueryError
+from veen.lake.query.recording import result_id_of
 from veen.overlays.framework.decode import Issue
 from veen.overlays.recorder import events as sdr
-from veen.query import canonical
-from veen.query.descriptor import QueryDescriptor
-from veen.query.digest import ResultDigest
-from veen.query.errors import QueryError
-from veen.query.recording import result_id_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

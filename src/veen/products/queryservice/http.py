@@ -17,19 +17,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from veen.core import canonical
+from veen.core.canonical import Json
 from veen.core.errors import VeenError
 from veen.hub.process.logs import LineBudget
-from veen.hub.process.metrics import CONTENT_TYPE
+from veen.io.asgi_server import certificate_of
+from veen.io.metrics_text import CONTENT_TYPE
+from veen.lake.query.descriptor import MAX_BYTES
+from veen.lake.query.errors import InvalidDescriptor, InvalidJson, QueryError, QueryNotFound
+from veen.lake.query.store import DEFAULT_LIMIT, MAX_LIMIT
 from veen.products.queryservice.observe import line
 from veen.products.queryservice.openapi import document_bytes
 from veen.products.queryservice.principals import Principals, QueryPrincipal
 from veen.products.queryservice.service import QueryService, Unavailable
-from veen.products.queryservice.serving import certificate_of
-from veen.query import canonical
-from veen.query.canonical import Json
-from veen.query.descriptor import MAX_BYTES
-from veen.query.errors import InvalidDescriptor, InvalidJson, QueryError, QueryNotFound
-from veen.query.store import DEFAULT_LIMIT, MAX_LIMIT
 
 _log = logging.getLogger(__name__)
 PREFIXES: Final = ("/api/query", "/api/v1/query")

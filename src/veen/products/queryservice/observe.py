@@ -13,7 +13,7 @@ from logging.handlers import MemoryHandler
 from typing import IO, Any, Final
 
 from veen import __version__
-from veen.hub.process.metrics import Family, Histogram, exposition
+from veen.io.metrics_text import Family, Histogram, exposition
 from veen.products.queryservice.retention import ResultRetention
 
 LEVELS: Final = ("debug", "info", "warning", "error")

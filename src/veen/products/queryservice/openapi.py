@@ -6,9 +6,9 @@ from functools import cache
 from typing import Any, Final
 
 from veen import __version__
-from veen.query.conditions import MAX_CONDITIONS, OPERATORS
-from veen.query.ordering import MAX_LIMIT as MAX_ROW_LIMIT
-from veen.query.store import DEFAULT_LIMIT, MAX_LIMIT
+from veen.lake.query.conditions import MAX_CONDITIONS, OPERATORS
+from veen.lake.query.ordering import MAX_LIMIT as MAX_ROW_LIMIT
+from veen.lake.query.store import DEFAULT_LIMIT, MAX_LIMIT
 
 Schema = dict[str, Any]
 _TEXT: Final[Schema] = {"type": "string"}

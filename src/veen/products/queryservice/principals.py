@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 
 from veen.core.errors import StatedError
-from veen.query.descriptor import MODES, Mode, QueryDescriptor
-from veen.query.errors import ForbiddenScope, InvalidDescriptor
+from veen.lake.query.descriptor import MODES, Mode, QueryDescriptor
+from veen.lake.query.errors import ForbiddenScope, InvalidDescriptor
 
 _MAX_FILE: Final = 1024 * 1024
 _UNCLASSIFIED: Final = "unclassified"

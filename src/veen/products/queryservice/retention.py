@@ -3,8 +3,8 @@
 import time
 from collections import deque
 
-from veen.query.errors import QueryError, QueryNotFound
-from veen.query.store import ResultStore
+from veen.lake.query.errors import QueryError, QueryNotFound
+from veen.lake.query.store import ResultStore
 
 
 class ResultRetention:

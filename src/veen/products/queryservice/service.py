@@ -26,23 +26,17 @@ from veen.client.errors import HubRefused
 from veen.client.read.kept import ErasedRange
 from veen.client.read.reading import Entry
 from veen.client.transport.calls import is_not_found
+from veen.core import canonical
+from veen.core.canonical import Json
 from veen.core.errors import VeenError
 from veen.core.objects.identity import HubIdentity
-from veen.overlays.framework.body import Draft
-from veen.overlays.operations import queryaudit
-from veen.products.queryservice.history import QueryHistory, RecordedRequest
-from veen.products.queryservice.observe import ServiceMetrics, line
-from veen.products.queryservice.principals import Principals, QueryPrincipal
-from veen.products.queryservice.retention import ResultRetention
-from veen.products.queryservice.slots import FairSlots
-from veen.query import api, canonical
-from veen.query.api import Engine, Keys
-from veen.query.canonical import Json
-from veen.query.control import ExecutionControl
-from veen.query.descriptor import QueryDescriptor, normalise
-from veen.query.digest import ResultDigest
-from veen.query.engine import ResultSink
-from veen.query.errors import (
+from veen.lake.query import api
+from veen.lake.query.api import Engine, Keys
+from veen.lake.query.control import ExecutionControl
+from veen.lake.query.descriptor import QueryDescriptor, normalise
+from veen.lake.query.digest import ResultDigest
+from veen.lake.query.engine import ResultSink
+from veen.lake.query.errors import (
     DuplicateQuery,
     ExecutionFailed,
     ForbiddenScope,
@@ -50,8 +44,8 @@ from veen.query.errors import (
     QueryError,
     QueryNotFound,
 )
-from veen.query.planning import plan_query
-from veen.query.recording import (
+from veen.lake.query.planning import plan_query
+from veen.lake.query.recording import (
     ACCESSES,
     EXECUTIONS,
     REQUESTS,
@@ -60,7 +54,14 @@ from veen.query.recording import (
     result_event,
     submitted_event,
 )
-from veen.query.store import DEFAULT_LIMIT, ResultPage, ResultStore, Status
+from veen.lake.query.store import DEFAULT_LIMIT, ResultPage, ResultStore, Status
+from veen.overlays.framework.body import Draft
+from veen.overlays.operations import queryaudit
+from veen.products.queryservice.history import QueryHistory, RecordedRequest
+from veen.products.queryservice.observe import ServiceMetrics, line
+from veen.products.queryservice.principals import Principals, QueryPrincipal
+from veen.products.queryservice.retention import ResultRetention
+from veen.products.queryservice.slots import FairSlots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from veen import __version__
+from veen.api.token_authority import TokenAuthority
 from veen.client.client import Client
 from veen.client.errors import HubRefused, LocalError, NetworkError, TokenExpired, TokenMissing
 from veen.client.identity.identity import Identity
@@ -37,7 +38,6 @@ from veen.core.objects.speaking import SPEAKS_SCHEMA
 from veen.overlays.recorder.config import Configuration
 from veen.products.recorder import events
 from veen.products.recorder.adapters.logfiles import Place
-from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.redaction import Redactor
 from veen.products.recorder.rules import RecorderRules, mapping_fault
 from veen.products.recorder.sink import Adapter, Sinks, SpoolSink

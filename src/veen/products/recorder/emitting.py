@@ -3,11 +3,11 @@
 import time
 from collections.abc import Iterable, Sequence
 
+from veen.api.token_authority import TokenAuthority
 from veen.client.identity.keyring import StreamKeys
 from veen.client.send.sealing import Draft
 from veen.client.send.writing import Outcome
 from veen.products.recorder.adapters.lines import record_of_line
-from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.events import MAX_PAYLOAD, UNBOUNDED, SourceRecord, draft_of, shaped, to_bytes
 from veen.products.recorder.fields import Selectors
 from veen.products.recorder.rules import RecorderRules, draft_fault

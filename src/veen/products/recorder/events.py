@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from veen.core import cbor
+from veen.core.canonical import Json, encode, parse
 from veen.core.errors import FormatError
+from veen.lake.query.errors import InvalidJson
 from veen.overlays.framework.body import Draft
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.redaction import Opening
-from veen.query.canonical import Json, encode, parse
-from veen.query.errors import InvalidJson
 
 OWN_STREAM: Final = "record/infrastructure/recorder"  # heartbeats, losses, starts and stops of all agents
 CHANGES_STREAM: Final = "record/infrastructure/changes"
@@ -152,7 +152,7 @@ def _clean(value: Any) -> Any:
 
 def payload_json(event: sdr.RecorderEvent) -> Json:
     """The payload of an event as JSON; bytes that are none come back as hex, as `veen query` shows them."""
-    from veen.query.fields import payload_of
+    from veen.lake.query.fields import payload_of
 
     return payload_of(event.payload)
 

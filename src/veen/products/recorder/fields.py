@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final
 
-from veen.query.canonical import Json
+from veen.core.canonical import Json
 
 _NANOS: Final = 10**9
 _LATEST: Final = 253_402_300_799

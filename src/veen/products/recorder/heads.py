@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from veen.api.token_authority import TokenAuthority
 from veen.client.client import Client
 from veen.client.errors import HubRefused
 from veen.client.generations.records import KEY_SCHEMAS
@@ -14,7 +15,6 @@ from veen.core.verdict import Coverage, StatedBy
 from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.recorder.checkpoint import CHECKPOINT, EMPTY_ROOT, RecorderCheckpoint, StreamHead, checkpoint
 from veen.overlays.recorder.config import Configuration
-from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.events import CHECKPOINTS_STREAM
 
 

@@ -20,8 +20,8 @@ from decimal import Decimal
 from typing import Any, Final, Self
 
 from veen.client.errors import LocalError
+from veen.core.canonical import Json
 from veen.products.recorder.fields import words_of
-from veen.query.canonical import Json
 
 PREFIX: Final = "audit.integrity."
 SEQUENCE: Final = "audit.sequence.number"

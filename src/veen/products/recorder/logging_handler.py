@@ -32,12 +32,12 @@ from veen.client.identity.keyring import Keyring
 from veen.client.identity.keystore import open_identity
 from veen.client.send.captokens import TokenStore
 from veen.client.transport.calls import Retry
+from veen.core.canonical import Json
 from veen.products.recorder.agent import Agent, AgentSource, Pace
 from veen.products.recorder.events import SourceRecord, shaped, to_bytes
 from veen.products.recorder.fields import words_of
 from veen.products.recorder.sink import Sinks, SpoolSink
 from veen.products.recorder.spool import Spool, SpoolFull, SpoolItem, spool_key
-from veen.query.canonical import Json
 
 WhenFull = Literal["block", "drop", "raise"]
 

@@ -9,9 +9,9 @@ import hashlib
 import json
 from typing import Any, Final
 
+from veen.core.canonical import encode
 from veen.products.recorder.events import payload_json
 from veen.products.recorder.replay import Row
-from veen.query.canonical import encode
 
 OCSF_VERSION: Final = "1.9.0"
 _BASE_EVENT: Final = 0

@@ -26,9 +26,9 @@ from decimal import Decimal
 from typing import Final, Self
 
 from veen.client.errors import LocalError
+from veen.core.canonical import Json, encode, exact
 from veen.core.hashing import Ht
-from veen.query.canonical import Json, encode, exact
-from veen.query.errors import InvalidJson
+from veen.lake.query.errors import InvalidJson
 
 _SALT_BYTES: Final = 32
 _MAX_PATTERN: Final = 500

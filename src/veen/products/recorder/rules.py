@@ -23,8 +23,10 @@ from veen.client.identity.keyring import StreamKeys
 from veen.client.send.sealing import Draft
 from veen.client.transport.calls import is_not_found
 from veen.core import cbor
+from veen.core.canonical import encode
 from veen.core.errors import FormatError
 from veen.core.labels import stream_id_of
+from veen.lake.query.fields import payload_of
 from veen.overlays.recorder import events as sdr
 from veen.overlays.recorder.config import Configuration, history_of
 from veen.products.recorder.events import (
@@ -39,8 +41,6 @@ from veen.products.recorder.events import (
     START,
     STOP,
 )
-from veen.query.canonical import encode
-from veen.query.fields import payload_of
 
 RECORD_STREAMS: Final = ("record/app/*", "record/security/*", "record/infrastructure/*")
 OWN_TYPES: Final[Mapping[str, str]] = {

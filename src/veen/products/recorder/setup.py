@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from veen.api.token_authority import TokenAuthority
 from veen.client.client import Client
 from veen.client.errors import HubRefused, UnknownStream
 from veen.client.generations.owning import announce_card, owner_keys
@@ -15,7 +16,6 @@ from veen.overlays.federation.realm import DEFAULT_REALM, admin_streams
 from veen.overlays.framework.body import Draft
 from veen.overlays.naming.label_class import LABEL_CLASS, LabelClassFold, classify
 from veen.overlays.recorder.config import LONG_TERM_SEC, Configuration, History, change, history_of
-from veen.products.recorder.authority import TokenAuthority
 from veen.products.recorder.events import CHANGES_STREAM, MAX_PAYLOAD
 from veen.products.recorder.roles import record_streams
 from veen.products.recorder.rules import OWN_TYPES

@@ -29,8 +29,8 @@ from veen.client.local_database import LocalDatabase
 from veen.core.crypto import aead, hkdf
 from veen.core.errors import OpenError
 from veen.core.hashing import u64be
-from veen.fs.errors import LockedError
-from veen.fs.local import Fs
+from veen.io.errors import LockedError
+from veen.io.local import Fs
 
 _MAX_KEYS: Final = 131_072  # keys of records that are remembered to tell repetitions
 _DIGEST_BYTES: Final = 20

@@ -36,6 +36,7 @@ from veen.client.generations.records import KEY_SCHEMAS
 from veen.client.identity.keyring import StreamKeys
 from veen.client.read.reading import Entry
 from veen.client.transport.calls import is_not_found
+from veen.core.canonical import Json
 from veen.core.errors import VeenError, VerifyError
 from veen.core.event import Event
 from veen.core.labels import stream_id_of
@@ -68,7 +69,6 @@ from veen.products.recorder.integrity import (
 )
 from veen.products.recorder.rules import mapping_fault, payload_size, size_fault
 from veen.products.recorder.setup import read_history
-from veen.query.canonical import Json
 
 _COUNTED: Final = ("syslog", "logging")  # adapters whose positions end in a number that grows by one
 Report = Callable[[str, str], None]  # of a code and its words, for the entry at hand

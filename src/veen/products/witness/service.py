@@ -22,7 +22,7 @@ from veen.core.tlog.note import (
 )
 from veen.core.tlog.proof import MAX_REQUEST_BYTES, AddCheckpoint
 from veen.core.tlog.tree import EMPTY_ROOT, check_consistency
-from veen.products.recorder.adapters.http import WebAnswer, WebRequest
+from veen.io.web_listener import WebAnswer, WebRequest
 from veen.products.witness.store import FORK, INCONSISTENT, WitnessStore
 
 _TEXT: Final = "text/plain; charset=utf-8"

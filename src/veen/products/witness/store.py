@@ -16,8 +16,8 @@ from veen.core.errors import StatedError
 from veen.core.hashing import H
 from veen.core.tlog.errors import TlogError
 from veen.core.tlog.note import COSIGNATURE, LogCheckpoint, Note, VerifierKey, check_name
-from veen.fs.errors import CorruptError, LockedError
-from veen.fs.local import OsFs
+from veen.io.errors import CorruptError, LockedError
+from veen.io.local import OsFs
 from veen.storage.keys.identity import KeyExposedError
 from veen.storage.scan import read_file
 

@@ -19,8 +19,8 @@ from veen.core.entry import leaf_hash_of
 from veen.core.errors import FormatError
 from veen.core.hashing import H
 from veen.core.objects.receipt import Receipt
-from veen.fs.errors import CorruptError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.scan import ScannedEntry, read_file
 

@@ -23,8 +23,8 @@ from veen.core.errors import MalformedError, SignatureError, VerifyError
 from veen.core.hashing import Ht
 from veen.core.objects.identity import canonical_json, read_canonical_json
 from veen.core.objects.receipt import Receipt
-from veen.fs.errors import CorruptError, LinkError, LockedError, StorageError
-from veen.fs.local import TEMPORARY, File, Fs, OsFs
+from veen.io.errors import CorruptError, LinkError, LockedError, StorageError
+from veen.io.local import TEMPORARY, File, Fs, OsFs
 from veen.storage import frame, layout
 from veen.storage import journal as wal
 from veen.storage.attachments import copy_records

@@ -14,8 +14,8 @@ from typing import Any, Final
 from veen.core.errors import FormatError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.identity import HubIdentity, canonical_json, read_canonical_json
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import Fs, target_of
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import Fs, target_of
 from veen.storage import layout
 from veen.storage.copies.unfinished import check_finished
 from veen.storage.keys import identity as identities

@@ -7,8 +7,8 @@ are written last, so a copy that is cut off has neither.
 import json
 from typing import Literal
 
-from veen.fs.errors import StorageError
-from veen.fs.local import Fs
+from veen.io.errors import StorageError
+from veen.io.local import Fs
 from veen.storage import layout
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.birth import BirthCertificate
 from veen.core.objects.identity import key_id_of
-from veen.fs.errors import StorageError
-from veen.fs.local import File, OsFs, open_mounted
-from veen.fs.secret_files import mode_of
+from veen.io.errors import StorageError
+from veen.io.local import File, OsFs, open_mounted
+from veen.io.secret_files import mode_of
 from veen.storage import layout
 
 _PREFIX = f"{layout.KEYS}/"

@@ -27,8 +27,8 @@ from veen.core.objects.identity import (
     key_id_of,
     read_canonical_json,
 )
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.copies.unfinished import check_finished
 from veen.storage.index import Index

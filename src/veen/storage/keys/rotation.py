@@ -16,8 +16,8 @@ from veen.core.crypto.ed25519 import SIGNATURE_BYTES, SigningKey
 from veen.core.errors import StatedError
 from veen.core.objects.control import KeyRotate
 from veen.core.objects.identity import HubIdentity, IdentityError, canonical_json, key_id_of
-from veen.fs.errors import StorageError
-from veen.fs.local import Fs
+from veen.io.errors import StorageError
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.keys.identity import HubKeys, read_key, write_key
 from veen.storage.scan import read_file

@@ -8,8 +8,8 @@ import zlib
 from typing import Final
 
 from veen.core.tree.mmr import Mmr
-from veen.fs.errors import CorruptError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.index import ChunkRow
 from veen.storage.reader import inflate

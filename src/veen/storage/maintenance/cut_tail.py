@@ -27,8 +27,8 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.identity import canonical_json
 from veen.core.objects.receipt import Receipt
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import Fs, OsFs
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import Fs, OsFs
 from veen.storage import journal as wal
 from veen.storage import layout
 from veen.storage.control_state import control_records

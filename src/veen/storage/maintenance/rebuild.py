@@ -20,8 +20,8 @@ from veen.core.errors import FormatError, LimitError, VerifyError
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import LabelOpen, RetentionDrop
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import File, Fs
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import File, Fs
 from veen.storage import journal as wal
 from veen.storage import layout
 from veen.storage.control_state import ControlFold, Spending, control_records

@@ -18,8 +18,8 @@ from typing import Final, Literal
 from veen.core.errors import MalformedError
 from veen.core.objects.control import ControlRecord, RetentionDrop
 from veen.core.tree.mmr import Mmr
-from veen.fs.errors import CorruptError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.control_state import control_records
 from veen.storage.copies import archive

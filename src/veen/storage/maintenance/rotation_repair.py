@@ -19,8 +19,8 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord, KeyRotate
 from veen.core.objects.identity import HubIdentity, HubKey, key_id_of
 from veen.core.objects.receipt import Receipt
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import Fs
 from veen.storage import journal as wal
 from veen.storage import layout
 from veen.storage.control_state import control_records

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from veen.core.tree.mmr import Mmr
-from veen.fs.errors import CorruptError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.findings import LogFinding
 from veen.storage.index import ChunkRow, Index

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Mapping
 from veen.core.errors import FormatError
 from veen.core.objects.control import AnchorPublish
 from veen.core.objects.receipt import Receipt
-from veen.fs.errors import StorageError
-from veen.fs.local import Fs
+from veen.io.errors import StorageError
+from veen.io.local import Fs
 from veen.storage import frame, layout
 from veen.storage.pinned import ChunkRef, LabelPin, read_chunk
 from veen.storage.scan import chunk_frames

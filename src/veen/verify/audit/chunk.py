@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from veen.core.errors import VeenError
 from veen.core.run_check import Authors, Rule, RunCheck, RunSummary
 from veen.core.tree.mmr import Mmr
-from veen.fs.errors import CorruptError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError
+from veen.io.local import Fs
 from veen.storage.findings import Findings, Level, Severity
 from veen.storage.pinned import ChunkRef, read_chunk
 from veen.storage.rules import EntryFault, entry_fault

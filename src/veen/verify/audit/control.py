@@ -10,8 +10,8 @@ from typing import Final
 from veen.core.errors import FormatError, LimitError, SignatureError, VeenError, VerifyError
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.identity import HubIdentity
-from veen.fs.errors import CorruptError, StorageError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError, StorageError
+from veen.io.local import Fs
 from veen.storage import journal, layout
 from veen.storage.control_state import ControlFold, control_records
 from veen.verify.audit.findings import LogFinding, reason_of

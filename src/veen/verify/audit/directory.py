@@ -7,8 +7,8 @@ from typing import NamedTuple
 from veen.core.errors import VeenError
 from veen.core.hashing import u64be
 from veen.core.objects.identity import HubIdentity
-from veen.fs.errors import CorruptError, LinkError, StorageError
-from veen.fs.local import Fs
+from veen.io.errors import CorruptError, LinkError, StorageError
+from veen.io.local import Fs
 from veen.storage import frame, layout
 from veen.storage.findings import Findings
 from veen.storage.frame import HEADER_BYTES

@@ -1,4 +1,4 @@
-"""Engines apply a function to many chunks: in this process, on all cores, or (`veen.spark.audit`) on a cluster.
+"""Engines apply a function to many chunks: in this process, on all cores, or (`veen.lake.spark.audit`) on a cluster.
 
 Engines differ in where they work and in nothing else: results come back in the order of the tasks.
 """
@@ -10,8 +10,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any, Final, Protocol, TypeVar
 
-from veen.fs.local import Fs
-from veen.fs.places import open_fs
+from veen.io.local import Fs
+from veen.io.places import open_fs
 from veen.verify.audit.context import AuditContext
 from veen.verify.signatures import begin_worker
 

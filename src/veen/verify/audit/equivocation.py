@@ -19,9 +19,9 @@ from veen.core.objects.identity import HubIdentity, HubKey
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.trusted_root import TrustedKeys
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
-from veen.fs.errors import StorageError
-from veen.fs.local import Fs
-from veen.fs.places import open_fs
+from veen.io.errors import StorageError
+from veen.io.local import Fs
+from veen.io.places import open_fs
 from veen.storage import layout
 from veen.storage.control_state import control_records
 from veen.storage.pinned import ChunkRef, LabelPin, LogView, pin, read_chunk, without

@@ -2,7 +2,7 @@
 
 `fast_check` returns None at the first fault, and `chunk` then reads the chunk again, entry by entry, to say what is
 wrong and where. So both give the same verdict and differ in speed alone (DESIGN §8: an audit should spend its time on
-signatures). tests/pipeline/test_audit.py holds the two equal over many damaged logs.
+signatures). tests/lake/test_audit.py holds the two equal over many damaged logs.
 """
 
 from collections.abc import Callable, Sequence

@@ -23,8 +23,8 @@ from veen.core.tlog.leaf import OuterLeaf
 from veen.core.tlog.note import LogCheckpoint, Note, VerifierKey
 from veen.core.tlog.policy import WitnessPolicy
 from veen.core.tlog.tree import TreeCursor, leaf_hash
-from veen.fs.errors import LinkError, StorageError
-from veen.fs.local import Fs
+from veen.io.errors import LinkError, StorageError
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.pinned import LabelPin, pin
 from veen.storage.scan import read_file

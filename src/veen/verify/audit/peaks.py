@@ -13,7 +13,7 @@ from veen.core.errors import VeenError
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.identity import HubIdentity
 from veen.core.tree.mmr import Mmr, Span
-from veen.fs.local import Fs
+from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.copies import archive
 from veen.storage.pinned import ChunkRef, read_chunk

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from veen.core.errors import StatedError
 from veen.core.verdict import Verdict
-from veen.fs.inside import FileRefused, check_inside, check_size, read_path
+from veen.io.inside import FileRefused, check_inside, check_size, read_path
 from veen.verify.audit import findings as found_tables
 from veen.verify.audit.findings import LogFinding
 from veen.verify.audit.tables import COMMITMENTS, CURSORS, Commitment, Cursor

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from veen.core.objects.identity import canonical_json
 from veen.core.verdict import Because, Outcome, Reason, Verdict
-from veen.fs.local import OsFs
+from veen.io.local import OsFs
 from veen.verify.audit.context import SIGNATURES
 from veen.verify.audit.findings import CODES, LogFinding
 from veen.verify.audit.html import ReportContext, page

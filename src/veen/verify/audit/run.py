@@ -26,9 +26,9 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.trusted_root import TrustedKeys
 from veen.core.tlog.policy import WitnessPolicy
 from veen.core.verdict import Coverage, Reason, StatedBy, Verdict
-from veen.fs.errors import StorageError
-from veen.fs.local import Fs
-from veen.fs.places import open_fs
+from veen.io.errors import StorageError
+from veen.io.local import Fs
+from veen.io.places import open_fs
 from veen.storage import layout
 from veen.storage.control_state import fence_fault
 from veen.storage.pinned import ChunkRef, LabelPin, LogView, pin

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 from veen.client.errors import LocalError
+from veen.core.canonical import Json
 from veen.products.recorder.events import SourceRecord
 from veen.products.recorder.redaction import Redactor, redact
 from veen.products.recorder.sink import SpoolSink
-from veen.query.canonical import Json
 
 _MAX_LINE: Final = 16 * 1024 * 1024
 _MAX_HEAD: Final = 65_536  # bytes that are kept of a line that is no entry

@@ -29,14 +29,15 @@ import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from veen.products.recorder.adapters.http import PushSource, Tokens, WebAnswer, WebRequest, is_authorized
+from veen.core.canonical import Json, parse
+from veen.io.web_listener import Tokens, WebAnswer, WebRequest, is_authorized
+from veen.lake.query.errors import InvalidJson
+from veen.products.recorder.adapters.http import PushSource
 from veen.products.recorder.events import SourceRecord
 from veen.products.recorder.fields import value_at, words_of
 from veen.products.recorder.integrity import SEQUENCE, is_signed, sequence_of, typed
 from veen.products.recorder.redaction import Opening, Redactor, redact
 from veen.products.recorder.sink import SpoolSink
-from veen.query.canonical import Json, parse
-from veen.query.errors import InvalidJson
 
 _RECEIPT_SECONDS: Final = 20.0  # exporters give up after 10 to 30 s; a repeated request then finds its receipts
 _RETRY_SECONDS: Final = "2"

@@ -19,13 +19,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from veen.client.errors import LocalError
-from veen.hub.api.access import network_of
-from veen.hub.http.shares import Shares
+from veen.core.canonical import Json
+from veen.io.addresses import network_of
+from veen.io.shares import Shares
 from veen.products.recorder.events import UNKNOWN, SourceRecord, text_of
 from veen.products.recorder.fields import words_of
 from veen.products.recorder.redaction import Redactor, redact
 from veen.products.recorder.sink import SpoolSink
-from veen.query.canonical import Json
 
 _PRI: Final = re.compile(rb"<(\d{1,3})>")
 _5424: Final = re.compile(rb"1 (\S{1,64}) (\S{1,255}) (\S{1,48}) (\S{1,128}) (\S{1,32}) ", re.DOTALL)

@@ -20,13 +20,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from veen.products.recorder.adapters.http import PushSource, Tokens, WebAnswer, WebRequest, is_authorized
+from veen.core.canonical import Json, encode, parse
+from veen.io.web_listener import Tokens, WebAnswer, WebRequest, is_authorized
+from veen.lake.query.errors import InvalidJson
+from veen.products.recorder.adapters.http import PushSource
 from veen.products.recorder.events import SourceRecord, text_of
 from veen.products.recorder.fields import Selectors, seconds_of, words_of
 from veen.products.recorder.redaction import Redactor, redact
 from veen.products.recorder.sink import SpoolSink
-from veen.query.canonical import Json, encode, parse
-from veen.query.errors import InvalidJson
 
 Form = Literal["cloudevents", "webhook", "kubernetes"]
 

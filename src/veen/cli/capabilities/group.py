@@ -1,0 +1,290 @@
+"""`veen cap` and `veen authorize`: capability tokens, from the issuer to the hub (spec §6, D-43 … D-49)."""
+
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from veen.cli.evidence.receipt import OUT
+from veen.cli.lazy import LazyGroup
+from veen.cli.shared.authority import authorized, read_token, takes_derived, token_store
+from veen.cli.shared.command import CliSession, client_options, identity_options
+from veen.cli.shared.entries import when
+from veen.cli.shared.files import OBJECT_FILE
+from veen.cli.shared.names import IDENTITY, STREAM
+from veen.cli.shared.output import Exit, Fail, Mode, Output, output_options
+from veen.cli.shared.values import RATE, SPAN
+
+if TYPE_CHECKING:
+    from veen.client.send.captokens import TokenInfo
+    from veen.client.send.grants import TokenGrant
+    from veen.core.crypto.ed25519 import SigningKey
+    from veen.core.objects.captoken import CapToken
+
+_ISSUER = click.option(
+    "--issuer", type=IDENTITY, help="Whose word it is: an identity or its directory; default: yours."
+)
+
+cap = LazyGroup(
+    "cap",
+    help="Capability tokens: who may write where, until when, how fast.",
+    table={
+        "authorize": ("veen.cli.capabilities.group:cap_authorize", "Show a token to the hub: from then on it counts."),
+        "serve": (
+            "veen.products.issuance.commands.serving:serve",
+            "Issue tokens to those that a policy names, over RPC.",
+        ),
+    },
+)
+
+
+def _signing_key(session: CliSession, issuer: str | None) -> "SigningKey":
+    """Issuers sign with their long-term key: it stays when client keys rotate, and hubs list it (D-45)."""
+    home, name = session.place_of(issuer if issuer is not None else session.settings.identity.value)
+    return session.opened(home, name).identity.id_sign
+
+
+@cap.verb("issue", "Let somebody write to streams, for a while.")
+@_ISSUER
+@click.option("--subject", required=True, help="Who may write: a card (veen1…), a client_id, an identity, a directory.")
+@click.option("--stream", "streams", type=STREAM, multiple=True, required=True, help="Where. Repeatable.")
+@click.option("--ttl", type=SPAN, required=True, help="How long, from the first time a hub sees it: 600, 10m, 7d.")
+@click.option("--rate", type=RATE, metavar="PER_SEC,BURST", help="How fast; default: as fast as the hub allows.")
+@OUT
+@identity_options
+def issue(
+    output: Output,
+    session: CliSession,
+    issuer: str | None,
+    subject: str,
+    streams: tuple[str, ...],
+    ttl: int,
+    rate: tuple[int, int] | None,
+    out: Path | None,
+) -> None:
+    """Sign a token that lets a client key write. Equal inputs give equal bytes; the hub must trust the issuer's key.
+
+    \b
+    veen cap issue --subject veen1… --stream core/quota --ttl 10m --rate 100,100 --out cap.cbor
+    veen authorize cap.cbor
+    """
+    from veen.client.send.captokens import issue as mint
+    from veen.core.objects.captoken import Rate
+
+    who = _subject(session, subject)
+    key = _signing_key(session, issuer)
+    limit = None if rate is None else Rate(per_sec=rate[0], burst=rate[1])
+    token = mint(key, who, streams, ttl=ttl, rate=limit)
+    _report_token(output, token, out)
+    output.next(f"veen authorize {out or 'TOKEN'}")
+
+
+def _subject(session: CliSession, text: str) -> bytes:
+    """The client key of whoever is meant."""
+    from veen.client.identity.card import IdentityCard
+    from veen.client.identity.keystore import read_card
+
+    if text.startswith("veen1"):
+        return IdentityCard.from_text(text).client_id
+    try:
+        data = bytes.fromhex(text.removeprefix("ed25519:"))
+    except ValueError:
+        data = b""
+    if len(data) == 32:
+        return data
+    home, name = session.place_of(text)
+    return read_card(home.identity_fs(name)).client_id
+
+
+def _data(info: "TokenInfo", token: "CapToken") -> dict[str, Any]:
+    rate = info.rate
+    return {
+        "auth_ref": info.auth_ref.hex(),
+        "issuer_pk": info.issuer_pk.hex(),
+        "subject_pk": info.subject_pk.hex(),
+        "streams": list(info.streams),
+        "ttl": info.ttl,
+        "rate": None if rate is None else {"per_sec": rate.per_sec, "burst": rate.burst},
+        "links": info.links,
+        "bytes": len(token.to_bytes()),
+    }
+
+
+def _report_token(output: Output, token: "CapToken", out: Path | None) -> None:
+    from veen.client.send.captokens import describe
+
+    raw = token.to_bytes()
+    if out is not None:
+        out.write_bytes(raw)
+    data = _data(describe(token), token)
+    rows = [*data.items(), ("file", str(out)) if out is not None else ("cbor", raw.hex())]
+    output.result({**dict(rows), "token": token.to_json()}, lambda: output.fields(rows))
+
+
+@cap.verb("show", "What a token allows, and whom.")
+@click.argument("file", type=OBJECT_FILE)
+@output_options
+def show(output: Output, file: Path) -> None:
+    """What the token in FILE allows, and whom; a forged one is shown too, with what is wrong."""
+    from veen.client.send.captokens import describe
+
+    token = read_token(file)
+    info = describe(token)
+    data = {**_data(info, token), "fault": info.fault}
+
+    def human() -> None:
+        rows = {name: value for name, value in data.items() if name != "fault" or value is not None}
+        if output.mode is Mode.HUMAN:
+            rows["ttl"] = f"{info.ttl} s ({timedelta(seconds=info.ttl)}) from its first use at a hub"
+            rate = info.rate
+            rows["rate"] = "as the hub sets it" if rate is None else f"{rate.per_sec} a second, {rate.burst} at once"
+        output.fields(rows.items())
+
+    output.result(data, human)
+
+
+@cap.verb("verify", "Check the signatures of a token.")
+@click.argument("file", type=OBJECT_FILE)
+@output_options
+def verify(output: Output, file: Path) -> None:
+    """Check every signature of the token in FILE. Whether the issuer may issue is for the hub to know."""
+    from veen.cli.shared.verifying import show_checks, verified
+    from veen.core.checks import Given
+
+    token = read_token(file)
+    show_checks(output, file, token.to_bytes(), token, verified(file, token, Given()), auth_ref=token.auth_ref().hex())
+
+
+@cap.verb("renew", "Sign a token once more, for another ttl.")
+@click.argument("file", type=OBJECT_FILE)
+@_ISSUER
+@OUT
+@identity_options
+def renew(output: Output, session: CliSession, file: Path, issuer: str | None, out: Path | None) -> None:
+    """Sign the token in FILE once more: a new token with the same rights and a full ttl. Only its issuer can.
+
+    \b
+    veen cap renew cap.cbor --out renewed.cbor
+    """
+    from veen.core.errors import CapabilityError
+
+    token = read_token(file)
+    token.verify()
+    key = _signing_key(session, issuer)
+    try:
+        renewed = token.renew(key)
+    except CapabilityError as exc:
+        raise Fail(
+            "E.LOCAL.TOKEN",
+            f"{file}: cannot be renewed",
+            str(exc),
+            "give the identity that issued it by --issuer; `veen cap show FILE` names its key",
+        ) from exc
+    _report_token(output, renewed, out)
+    output.next(f"veen authorize {out or 'TOKEN'}")
+
+
+@click.command("authorize")
+@click.argument("file", type=OBJECT_FILE, required=False)
+@click.option("--stream", "streams", type=STREAM, multiple=True, help="Issue a token to yourself for it. Repeatable.")
+@click.option("--ttl", type=SPAN, default="30d", show_default=True, help="How long that token lasts.")
+@client_options
+def authorize(output: Output, session: CliSession, file: Path | None, streams: tuple[str, ...], ttl: int) -> None:
+    """Show the token in FILE to the hub. Its ttl begins now, or began when the hub first saw it.
+
+    The token is kept with the identity that it is for, and `veen send` uses it where the hub asks for one. Without
+    FILE, an issuer that the hub trusts gives one to her own identity.
+    """
+    if (file is None) != bool(streams):
+        raise click.UsageError("give FILE, or --stream to issue a token to yourself")
+    if file is not None:
+        grant, saved = authorized(session, read_token(file))
+    else:
+        grant, saved = _authorize_self(session, streams, ttl)
+    output.result({**_granted(grant), "kept": saved})
+    if not saved:
+        output.note("it is for another identity than yours, so it is not kept here")
+
+
+def _authorize_self(session: CliSession, streams: tuple[str, ...], ttl: int) -> "tuple[TokenGrant, bool]":
+    """Issue a token to the identity in use, or to its client key at a hub that takes no derived tokens."""
+    from veen.client.send.captokens import issue as mint
+
+    identity, client = session.keystore.identity, session.client()
+    subject = identity.id_sign_pk if client.run(takes_derived) else client.client_id
+    token = mint(identity.id_sign, subject, streams, ttl=ttl)
+    while True:
+        grant, saved = authorized(session, token)
+        if time.time() <= grant.expires_at:
+            return grant, saved
+        token = token.renew(identity.id_sign)  # equal bytes are an equal token: the hub had this one before
+
+
+cap_authorize = authorize
+
+
+def _granted(grant: "TokenGrant") -> dict[str, Any]:
+    return {
+        "auth_ref": grant.auth_ref.hex(),
+        "issuer_pk": grant.token.issuer_pk.hex(),
+        "subject_pk": grant.token.subject_pk.hex(),
+        "issued_at": grant.issued_at,
+        "expires_at": grant.expires_at,
+        "expires": when(grant.expires_at),
+        "live": int(time.time()) <= grant.expires_at,  # inclusive (D-48)
+    }
+
+
+@cap.verb("status", "What the hub knows of a token, or of all that you hold.")
+@click.argument("token", required=False)
+@client_options
+def status(output: Output, session: CliSession, token: str | None) -> None:
+    """What the hub knows of TOKEN (a file, or an auth_ref in hex); without it, the tokens that you hold.
+
+    Exit code 6 if the hub knows it and it has expired.
+    """
+    if token is None:
+        _list_tokens(output, session)
+        return
+    grant = session.client().cap_status(_auth_ref(token))
+    data = _granted(grant)
+    output.result(data)
+    if not data["live"]:
+        raise click.exceptions.Exit(Exit.POLICY)
+
+
+def _auth_ref(text: str) -> bytes:
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        data = b""
+    if len(data) == 32:
+        return data
+    path = Path(text)
+    if not path.is_file():
+        raise click.UsageError(f"{text!r} is neither a file nor an auth_ref of 64 hex digits")
+    return read_token(path).auth_ref()
+
+
+def _list_tokens(output: Output, session: CliSession) -> None:
+    """No hub is asked: grants are kept with the tokens."""
+    from veen.client.send.captokens import describe
+
+    tokens = token_store(session).all()
+    with output.records("tokens", ("auth_ref", "streams", "ttl", "hub_id", "expires"), (64, 20, 6, 64)) as records:
+        for entry in tokens:
+            info = describe(entry.token)
+            grants = [
+                {"hub_id": grant.hub_id.hex(), "issued_at": grant.issued_at, "expires_at": grant.issued_at + info.ttl}
+                for grant in entry.grants
+            ]
+            streams = " ".join(info.streams)
+            for grant in grants or [{"hub_id": None, "expires_at": None}]:
+                end = grant["expires_at"]
+                expires = when(end) if isinstance(end, int) else "not shown to a hub yet"
+                records.add(
+                    {**_data(info, entry.token), **grant},
+                    (info.auth_ref.hex(), streams, info.ttl, grant["hub_id"] or "none", expires),
+                )

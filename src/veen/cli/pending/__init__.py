@@ -1,1 +1,0 @@
-"""pending: messages that got no receipt."""

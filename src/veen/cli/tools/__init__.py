@@ -1,1 +1,0 @@
-"""bench, selftest, vesn."""

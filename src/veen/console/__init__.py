@@ -1,6 +1,0 @@
-"""The console: a log in a browser, served from the user's own machine (docs/console.md).
-
-`app` has the routes, `guard` decides who gets an answer, `views` turns verified entries into pages, `uploads` judges
-files, `writes` does what forms ask of a console that may write. Everything that is shown was read by `veen.client`,
-which verifies it against the pinned key.
-"""

@@ -1,1 +1,0 @@
-"""Pages over overlays and products: each module turns verified events into sections and data."""

@@ -1,0 +1,214 @@
+"""Places of tables: a directory, or an object store (s3://, gs://). Other places of Arrow (hdfs://) are only read.
+
+Nothing here relies on rename. Files are written once, under names that nobody else uses, and mean nothing until a
+manifest names them; a manifest says by its own last line whether it is whole. So a place that shows half a file, or
+that copies where it should rename, can hold tables as well as a directory can.
+
+A manifest is made by `put_new`, and the place decides who of two writers was first: a directory by link(2), an object
+store by a conditional put. A place that cannot decide it refuses to be written to.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from veen.io.errors import NoConditionalPut
+from veen.io.inside import FileRefused, check_inside, check_name, check_size, read_inside
+from veen.io.local import OsFs
+from veen.io.objects import SCHEMES, ObjectPlace, Stored
+from veen.io.places import connected
+
+MAX_STORED_BYTES: Final = 4 << 30
+_LOCK: Final = ".lock"  # of a directory, while what is left of a write that was cut off is replaced
+
+
+class TableStore(Protocol):
+    """What tables need of a place."""
+
+    @property
+    def uri(self) -> str: ...
+
+    def get(self, path: str, at_most: int) -> bytes:
+        """FileNotFoundError if there is nothing, FileRefused if it is larger than `at_most` bytes."""
+
+    def has(self, path: str) -> bool:
+        """Whether there is a file."""
+
+    def put(self, path: str, data: bytes) -> None:
+        """Durable when it returns; what is there is replaced."""
+
+    def put_new(self, path: str, data: bytes) -> bool:
+        """The same, unless there is something: then False. Of several writers at once exactly one gets True."""
+
+    def put_over(self, path: str, before: bytes, data: bytes) -> bool:
+        """Replace a file whose bytes are `before`; False if it is another one by now. Exactly one writer gets True."""
+
+    def remove(self, path: str) -> None:
+        """Also if there is nothing."""
+
+    def walk(self, directory: str) -> Iterator[Stored]:
+        """All files below; only to find what no manifest names."""
+
+
+def open_store(place: str | TableStore) -> TableStore:
+    """The place of tables: a path, a URL, or one that is open."""
+    if not isinstance(place, str):
+        return place
+    uri = place
+    parts = urlsplit(uri)
+    if len(parts.scheme) <= 1:  # none, or the letter of a drive
+        return LocalStore(Path(uri))
+    if parts.scheme == "file":
+        return LocalStore(Path(parts.path))
+    return ObjectStore(uri) if parts.scheme in SCHEMES and _has_obstore() else ArrowStore(uri)
+
+
+def _has_obstore() -> bool:
+    return find_spec("obstore") is not None
+
+
+class LocalStore:
+    """A directory of this machine, or one that all machines of a cluster have mounted."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+        self._fs = OsFs(self._root)
+
+    @property
+    def uri(self) -> str:
+        return str(self._root)
+
+    def get(self, path: str, at_most: int) -> bytes:
+        return read_inside(self._fs, path, at_most)
+
+    def has(self, path: str) -> bool:
+        return check_inside(self._root, path).is_file()
+
+    def put(self, path: str, data: bytes) -> None:
+        """Tables hold what was sealed in the log: files and directories are their owner's alone."""
+        check_inside(self._root, path)
+        self._make_parent(path)
+        self._fs.replace(path, data, private=True)
+
+    def put_new(self, path: str, data: bytes) -> bool:
+        """A link appears whole or not at all, and never over another file."""
+        draft = f"{path}.{os.getpid()}-{time.monotonic_ns()}"
+        self.put(draft, data)
+        try:
+            os.link(self._root / draft, self._root / path)
+        except FileExistsError:
+            return False
+        finally:
+            self._fs.remove(draft)
+        self._fs.sync_dir(os.path.dirname(path))  # noqa: PTH120 - a relative path as text
+        return True
+
+    def put_over(self, path: str, before: bytes, data: bytes) -> bool:
+        """A lock keeps two writers from removing what the other one has just made."""
+        parent = check_inside(self._root, path).parent
+        with (parent / _LOCK).open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                if self.get(path, len(before)) != before:
+                    return False
+            except (FileNotFoundError, FileRefused):
+                return False
+            self._fs.remove(path)
+            return self.put_new(path, data)
+
+    def _make_parent(self, path: str) -> None:
+        """New directories are made durable from the top down: a file in a lost directory is lost."""
+        parent = Path(path).parent
+        missing = []
+        while not (self._root / parent).is_dir() and str(parent) != ".":
+            missing.append(parent)
+            parent = parent.parent
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for directory in reversed(missing):
+            (self._root / directory).mkdir(mode=0o700, exist_ok=True)
+            self._fs.sync_dir(os.path.dirname(str(directory)))  # noqa: PTH120 - "" is the root, "." would be refused
+
+    def remove(self, path: str) -> None:
+        check_inside(self._root, path)
+        self._fs.remove(path)
+
+    def walk(self, directory: str) -> Iterator[Stored]:
+        now = time.time()
+        for folder, _, names in os.walk(self._root / directory):
+            for name in sorted(names):
+                full = Path(folder) / name
+                with contextlib.suppress(FileNotFoundError):
+                    yield Stored(str(full.relative_to(self._root)), now - full.stat().st_mtime)
+
+
+class ObjectStore(ObjectPlace):
+    """A prefix of a bucket."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its address alone: a task finds credentials where it runs, and carries none."""
+        return open_store, (self.uri,)
+
+
+class ArrowStore:
+    """A place behind pyarrow's file systems. Arrow knows no "only if absent", so it holds no tables that change."""
+
+    def __init__(self, uri: str, arrow: Any = None, root: str = "") -> None:
+        self._uri = uri
+        self._fs, self._root = connected(uri) if arrow is None else (arrow, root)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its address alone: a task finds credentials where it runs, and carries none."""
+        return open_store, (self._uri,)
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    def _path(self, path: str) -> str:
+        return f"{self._root.rstrip('/')}/{check_name(path)}"
+
+    def get(self, path: str, at_most: int) -> bytes:
+        with self._fs.open_input_file(self._path(path)) as handle:
+            check_size(handle.size(), at_most, path)
+            data: bytes = handle.read()
+            return data
+
+    def has(self, path: str) -> bool:
+        from pyarrow import fs
+
+        return bool(self._fs.get_file_info(self._path(path)).type == fs.FileType.File)
+
+    def put(self, path: str, data: bytes) -> None:
+        where = self._path(path)
+        self._fs.create_dir(where.rpartition("/")[0], recursive=True)
+        with self._fs.open_output_stream(where) as handle:
+            handle.write(data)
+
+    def put_new(self, path: str, data: bytes) -> bool:
+        raise NoConditionalPut(self._uri)
+
+    def put_over(self, path: str, before: bytes, data: bytes) -> bool:
+        raise NoConditionalPut(self._uri)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.delete_file(self._path(path))
+
+    def walk(self, directory: str) -> Iterator[Stored]:
+        from pyarrow import fs
+
+        now = time.time()
+        prefix = f"{self._root.rstrip('/')}/"
+        entries = self._fs.get_file_info(
+            fs.FileSelector(f"{prefix}{directory}".rstrip("/"), recursive=True, allow_not_found=True)
+        )
+        for info in entries:
+            if info.type == fs.FileType.File:
+                age = now - info.mtime_ns / 1e9 if info.mtime_ns is not None else 0.0
+                yield Stored(info.path.removeprefix(prefix), age)

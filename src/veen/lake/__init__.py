@@ -1,0 +1,1 @@
+"""Bulk work over logs: `log` reads, `tables`, `folds` and `query` compute, in one process or by `spark`."""

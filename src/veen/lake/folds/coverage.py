@@ -1,0 +1,187 @@
+"""What a state covers: how many rows, up to where, under which root, and which could not be read.
+
+A monoid that every task makes beside its summary. The leaves of neighbouring entries fold into runs (`mmr.Span`), so
+whoever has read all entries of a label knows the root of exactly what was folded, at the cost of one hash per entry.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final, Self
+
+from veen.core.event import Event
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.tree.mmr import Span
+from veen.lake.log.events import REASONS, LogEntry
+from veen.lake.log.skips import Skips
+
+_RUN: Final = 4_096  # leaves that wait to be folded
+_MAX_RUNS: Final = 65_536  # rows in wild disorder: then the root stays unknown, and memory bounded
+_NOTHING: Final = PayloadHdr(schema=bytes(32))  # no schema has this id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnopenedCount:
+    """Entries of one label that could not be read, and so have no effect."""
+
+    label: bytes
+    reason: str
+    count: int
+    first_seq: int
+
+
+def all_unopened(*groups: Iterable[UnopenedCount]) -> tuple[UnopenedCount, ...]:
+    """Return the counts over several readings, each of which had entries of its own; by label and reason."""
+    skips = Skips()
+    for group in groups:
+        for skip in group:
+            skips.add(skip.label, skip.reason, skip.first_seq, skip.count)
+    return _unopened(skips)
+
+
+def _unopened(skips: Skips) -> tuple[UnopenedCount, ...]:
+    return tuple(
+        UnopenedCount(label=label, reason=kind, count=skip.count, first_seq=skip.first_seq)
+        for (label, kind), skip in sorted(skips.counts.items(), key=lambda pair: _rank(*pair[0]))
+    )
+
+
+@dataclass(slots=True)
+class FoldCoverage:
+    """What some rows were. Owned by the task, or by the driver that merges those of tasks."""
+
+    rows: int = 0
+    counts: dict[bytes, int] = field(default_factory=dict)  # rows by label
+    heads: dict[bytes, int] = field(default_factory=dict)  # the last position by label
+    times: dict[bytes, int] = field(default_factory=dict)  # the greatest ts* by label
+    skips: Skips = field(default_factory=Skips)
+    runs: dict[bytes, list[Span]] = field(default_factory=dict)
+    _waiting: dict[bytes, list[tuple[int, bytes]]] = field(default_factory=dict)
+
+    @property
+    def ts(self) -> int:
+        """The greatest ts* of all."""
+        return max(self.times.values(), default=0)
+
+    def events(self, entries: Iterable[LogEntry]) -> Iterator[Event]:
+        """Note everything, and pass it on as events: what could not be read keeps its place and has no effect."""
+        for entry in entries:
+            label, seq = entry.label, entry.stream_seq
+            self.rows += 1
+            self.counts[label] = self.counts.get(label, 0) + 1
+            if seq > self.heads.get(label, 0):
+                self.heads[label] = seq
+            if entry.ts > self.times.get(label, -1):
+                self.times[label] = entry.ts
+            if entry.leaf_hash is not None:
+                waiting = self._waiting.setdefault(label, [])
+                waiting.append((seq, entry.leaf_hash))
+                if len(waiting) >= _RUN:
+                    self._fold_leaves(label)
+            if isinstance(entry, Event):
+                yield entry
+            else:
+                self.skips.add(label, entry.reason if entry.reason in REASONS else "malformed", seq)
+                yield Event(
+                    stream_id=entry.stream_id or b"",
+                    label=label,
+                    epoch=entry.epoch,
+                    stream_seq=seq,
+                    leaf_hash=entry.leaf_hash or b"",
+                    client_id=entry.client_id or b"",
+                    auth_ref=entry.auth_ref,
+                    hub_ts=entry.hub_ts or 0,
+                    ts=entry.ts,
+                    hdr=_NOTHING,
+                    body=b"",
+                )
+
+    def all(self, entries: Iterable[LogEntry]) -> None:
+        """Only note them."""
+        for _ in self.events(entries):
+            pass
+
+    def _fold_leaves(self, label: bytes) -> None:
+        waiting = sorted(set(self._waiting.pop(label, ())))
+        runs = self.runs.setdefault(label, [])
+        start = 0
+        for index in range(1, len(waiting) + 1):
+            if index == len(waiting) or waiting[index][0] != waiting[index - 1][0] + 1:
+                leaves = [leaf for _, leaf in waiting[start:index]]
+                _push(runs, Span.of(waiting[start][0] - 1, leaves))
+                start = index
+
+    def absorb(self, other: "FoldCoverage") -> None:
+        self.rows += other.rows
+        for label, count in other.counts.items():
+            self.counts[label] = self.counts.get(label, 0) + count
+            self.heads[label] = max(self.heads.get(label, 0), other.heads[label])
+            self.times[label] = max(self.times.get(label, 0), other.times[label])
+        self.skips.absorb(other.skips.to_tree())
+        for label, runs in other.settled().items():
+            joined = self.settled().setdefault(label, [])
+            for run in runs:
+                _push(joined, run)
+
+    def settled(self) -> dict[bytes, list[Span]]:
+        """The runs, with all leaves in them."""
+        for label in list(self._waiting):
+            self._fold_leaves(label)
+        return self.runs
+
+    def unopened(self) -> tuple[UnopenedCount, ...]:
+        return _unopened(self.skips)
+
+    def peaks(self, label: bytes, size: int, before: Span | None = None) -> Span | None:
+        """The tree over the first `size` leaves, the first of which may be in `before`; None if some are not known."""
+        tree = before or Span(0, 0, ())
+        for run in sorted(self.settled().get(label, ()), key=lambda run: run.start):
+            if tree.end == run.start:
+                tree = tree.merge(run)
+            elif run.end > tree.end:
+                return None
+        return tree if tree.end == size else None
+
+    def first_of(self, label: bytes) -> int | None:
+        """The first position, if every one from there to the head was read exactly once and has a leaf; else None."""
+        runs = sorted(self.settled().get(label, ()), key=lambda run: run.start)
+        if not runs or any(run.end != after.start for run, after in pairwise(runs)):
+            return None
+        first, head = runs[0].start + 1, self.heads[label]
+        return first if runs[-1].end == head and self.counts[label] == head - first + 1 else None
+
+    # --- on its way to the driver --------------------------------------------------------------------------------
+
+    def to_tree(self) -> list[Any]:
+        skips = self.skips.to_tree()
+        runs = [
+            [label, [[run.start, run.end, list(run.nodes)] for run in spans]]
+            for label, spans in sorted(self.settled().items())
+            if len(spans) <= _MAX_RUNS
+        ]
+        labels = [[label, n, self.heads[label], self.times[label]] for label, n in sorted(self.counts.items())]
+        return [self.rows, labels, skips, runs]
+
+    @classmethod
+    def from_tree(cls, tree: Any) -> Self:
+        rows, labels, skips, runs = tree
+        coverage = cls(rows=rows)
+        for label, count, head, ts in labels:
+            coverage.counts[label], coverage.heads[label], coverage.times[label] = count, head, ts
+        coverage.skips.absorb(skips)
+        coverage.runs = {
+            label: [Span(start, end, tuple(nodes)) for start, end, nodes in spans] for label, spans in runs
+        }
+        return coverage
+
+
+def _rank(label: bytes, kind: str) -> tuple[bytes, int]:
+    return label, REASONS.index(kind)
+
+
+def _push(runs: list[Span], run: Span) -> None:
+    """Append, or join with the run that ends where this one begins."""
+    if runs and runs[-1].end == run.start:
+        runs[-1] = runs[-1].merge(run)
+    else:
+        runs.append(run)

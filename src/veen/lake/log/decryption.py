@@ -1,0 +1,207 @@
+"""Decryption: each entry of a slice becomes an event, or says why it cannot be opened.
+
+damaged     the entry is not as it was written, or lies behind such damage in its file
+erased      its payload was erased under the retention policy
+missing     no file has it
+sealed      no key of the reader opens it
+malformed   it opens, but header or body break a rule
+ambiguous   it opens under more than one key of the stream (D-170)
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from hmac import compare_digest
+from itertools import count
+from typing import Any, Final, Protocol, TypeVar
+
+import pyarrow as pa
+
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.core.errors import AmbiguousError, OpenError, VeenError
+from veen.core.event import Event, Order
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.msg import Msg
+from veen.core.sealing.ciphertext import Opened, open_with_one
+from veen.io.local import Fs
+from veen.lake.log.columns import ENTRIES, Column, chosen
+from veen.lake.log.entries import Level, ReadSpec, batches
+from veen.lake.log.slices import LabelStream, Slice
+from veen.lake.log.times import Clock
+
+REASONS: Final = ("damaged", "erased", "missing", "sealed", "malformed", "ambiguous")
+
+_COLUMNS: Final = chosen(["stream_seq", "hub_ts", "msg", "receipt", "ok"], ENTRIES)
+_REST: Final = chosen(["leaf_hash", "client_id", "auth_ref"], ENTRIES)  # what identifies an erased entry
+
+ReadSlice = Callable[[Slice], Iterable[pa.RecordBatch]]
+
+
+def columns_of(part: Slice) -> tuple[Column, ...]:
+    """The columns of a slice, in this order, by which its entries are opened."""
+    return (*_COLUMNS, *_REST) if part.is_erased else _COLUMNS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """An entry that can be no event, with as much as is known of it."""
+
+    stream_id: bytes | None
+    label: bytes
+    epoch: int
+    stream_seq: int
+    leaf_hash: bytes | None
+    client_id: bytes | None
+    auth_ref: bytes | None
+    hub_ts: int | None
+    ts: int
+    reason: str  # one of REASONS
+
+    @property
+    def order(self) -> Order:
+        return self.ts, self.stream_id or b"", self.epoch, self.stream_seq, self.leaf_hash or b""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReader:
+    """The read keys of one stream, the newest first; without any, everything is sealed."""
+
+    keys: tuple[StreamKeys, ...] = field(default=(), repr=False)
+
+    def open(self, msg: Msg) -> Opened | str:
+        """What was sealed, or one of REASONS."""
+        try:
+            _, opened = open_with_one([(keys.secret(), keys.reader_pk) for keys in self.keys], msg)
+        except OpenError:
+            return "sealed"
+        except AmbiguousError:
+            return "ambiguous"
+        except VeenError:  # sealed to us by a writer who breaks the rules
+            return "malformed"
+        if opened.hdr.cap_ref is not None and not compare_digest(opened.hdr.cap_ref, msg.auth_ref or b""):
+            return "malformed"  # CLNT-13
+        return opened
+
+
+def reader_of(keyring: Keyring, stream_id: bytes) -> StreamReader:
+    """UnknownStream if the keyring has nothing of this stream."""
+    return StreamReader(tuple(keys for keys in keyring.readers(stream_id) if keys.can_read))
+
+
+class Opener:
+    """Opens entries with the keys of a reader. Owned by the thread that reads."""
+
+    def __init__(self, keyring: Keyring, *, level: Level = "hash", identity: HubIdentity | None = None) -> None:
+        self._keyring = keyring
+        self._spec = ReadSpec(columns=_COLUMNS, level=level, identity=identity)
+        self._streams = {keys.stream_id: None for keys in keyring.entries}  # in order, each once
+        self.names = {keys.stream_id: keys.name for keys in reversed(keyring.entries) if keys.name is not None}
+        self._readers: dict[bytes, tuple[LabelStream, StreamReader]] = {}  # by label
+
+    def events(self, fs: Fs, slices: Iterable[Slice]) -> Iterator[Event | Unread]:
+        """Every entry of some slices; those of a label stand in its order."""
+        return (event for event, _, _ in self.entries(fs, slices))
+
+    def entries(
+        self,
+        fs: Fs,
+        slices: Iterable[Slice],
+        *,
+        takes_time: Callable[[int], bool] | None = None,
+        read: ReadSlice | None = None,
+    ) -> Iterator[tuple[Event | Unread, bytes | None, bytes | None]]:
+        """The same with MSG and RECEIPT, byte for byte; entries of times that are not taken are not opened.
+
+        `read` gives the batches of a slice with `columns_of(part)`, checked to the level of this opener: for whoever
+        needs more columns of the same entries, which are then read once.
+        """
+        clock = Clock()
+        for part in slices:
+            clock.enter(part)
+            stream, reader = self._resolved(part.stream)
+            if part.is_missing:
+                for seq in part.missing_seqs():
+                    yield Unread(**_shared_fields(stream, seq, None, clock.ts), reason="missing"), None, None
+                continue
+            spec = replace(self._spec, columns=columns_of(part))
+            for batch in batches(fs, part, spec) if read is None else read(part):
+                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    seq, hub_ts, raw, receipt, *_ = row
+                    if not part.first <= seq <= part.last:
+                        continue  # bytes behind the last entry, which are none
+                    ts = clock.tick(hub_ts or 0)
+                    if takes_time is None or hub_ts is None or takes_time(hub_ts):
+                        yield _opened(part, stream, reader, row, ts), raw, receipt
+
+    def _resolved(self, stream: LabelStream) -> tuple[LabelStream, StreamReader]:
+        resolved = self._readers.get(stream.label)
+        if resolved is None:
+            named = stream._replace(stream_id=None) if stream.is_foreign else stream.resolved(self._streams) or stream
+            has_keys = named.stream_id is not None and named.stream_id in self._streams
+            resolved = named, reader_of(self._keyring, named.stream_id or b"") if has_keys else StreamReader()
+            self._readers[stream.label] = resolved
+        return resolved
+
+
+def _opened(part: Slice, stream: LabelStream, reader: StreamReader, row: tuple[Any, ...], ts: int) -> Event | Unread:
+    seq, hub_ts, raw, _, ok, *rest = row
+    msg = Msg.from_bytes(raw) if raw is not None else None
+    who = (msg.leaf_hash(), msg.client_id, msg.auth_ref) if msg is not None else tuple(rest)
+    shared = _shared_fields(stream, seq, hub_ts, ts, *who)
+    opened: Opened | str = "erased" if part.is_erased and shared["leaf_hash"] is not None else "damaged"
+    if ok and msg is not None:
+        opened = reader.open(msg)
+    if not isinstance(opened, str):
+        return Event.opened(opened.hdr, opened.body, **shared)
+    # A journal that names a stream which the label disproves: no key can be right.
+    return Unread(**shared, reason="damaged" if opened == "sealed" and part.stream.is_foreign else opened)
+
+
+def _shared_fields(
+    stream: LabelStream,
+    seq: int,
+    hub_ts: int | None,
+    ts: int,
+    leaf_hash: bytes | None = None,
+    client_id: bytes | None = None,
+    auth_ref: bytes | None = None,
+) -> dict[str, Any]:
+    """The fields that Event and Unread share."""
+    return {
+        "stream_id": stream.stream_id,
+        "label": stream.label,
+        "epoch": stream.epoch,
+        "stream_seq": seq,
+        "leaf_hash": leaf_hash,
+        "client_id": client_id,
+        "auth_ref": auth_ref,
+        "hub_ts": hub_ts,
+        "ts": ts,
+    }
+
+
+class _Ordered(Protocol):
+    @property
+    def order(self) -> Order: ...
+
+
+P = TypeVar("P", bound=_Ordered)
+
+
+def in_order(labels: Iterable[tuple[int, Iterator[P]]]) -> Iterator[P]:
+    """Labels merged by logical order (D-27); each is begun only when its first entry can be the next one.
+
+    With each label comes a time that is not after its first entry.
+    """
+    ticket = count()
+    heap: list[tuple[Order, int, P | None, Iterator[P]]] = [
+        ((begin, b"", 0, 0, b""), next(ticket), None, rest) for begin, rest in labels
+    ]
+    heapify(heap)
+    while heap:
+        _, _, item, rest = heappop(heap)
+        if item is not None:
+            yield item
+        following = next(rest, None)
+        if following is not None:
+            heappush(heap, (following.order, next(ticket), following, rest))

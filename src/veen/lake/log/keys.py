@@ -1,0 +1,77 @@
+"""Reader keys for those who open entries: by a path, never by value (D-120).
+
+Tasks are pickled, shown in plans and logged; so a task carries the path of a key file, and the file is read where
+the task runs. One line per key, as `veen id keyring` prints them: `veen-stream1…`.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from veen.client.errors import ClientError
+from veen.client.home import PrivateFs
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.lake.log.errors import OptionError
+from veen.lake.log.scratch import secret_file
+
+_MAX_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A file of stream keys on a path that every executor can read."""
+
+    path: str
+
+    def absolute(self) -> "KeyFile":
+        """The same file for a task, which runs in another directory."""
+        return KeyFile(str(Path(self.path).absolute()))
+
+    def load(self) -> Keyring:
+        """The keys; read once per process and version of the file."""
+        try:
+            stat = Path(self.path).stat()
+        except OSError as exc:
+            raise OptionError(f"key file {self.path}: {exc.strerror}") from exc
+        return _load(self.path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4)
+def _load(path: str, _changed: int, size: int) -> Keyring:
+    if size > _MAX_BYTES:
+        raise OptionError(f"key file {path}: {size} bytes are more than a key file has")
+    try:
+        lines = Path(path).read_text("ascii").split()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise OptionError(f"key file {path}: cannot be read") from exc
+    keys = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            keys.append(StreamKeys.from_text(line))
+        except ClientError:
+            raise OptionError(f"key file {path}: word {number} is no stream key") from None  # its text is a secret
+    return Keyring(tuple(keys))
+
+
+def write_keys(directory: Path, keys: Iterable[StreamKeys]) -> KeyFile:
+    """Put keys into a file that only its owner can read, and that stays."""
+    PrivateFs(directory).replace("reader.keys", _text_of(keys))
+    return KeyFile(str(directory / "reader.keys"))
+
+
+@contextmanager
+def keys_for_tasks(keys: "KeyFile | Keyring | Iterable[StreamKeys]") -> Iterator[KeyFile]:
+    """Executors of this machine read keys from a file that is gone afterwards; a cluster is given a KeyFile."""
+    if isinstance(keys, KeyFile):
+        yield keys
+        return
+    entries = keys.entries if isinstance(keys, Keyring) else keys
+    with secret_file(_text_of(key for key in entries if key.can_read)) as path:
+        yield KeyFile(path)
+
+
+def _text_of(keys: Iterable[StreamKeys]) -> bytes:
+    return "".join(f"{key.to_text()}\n" for key in keys).encode("ascii")

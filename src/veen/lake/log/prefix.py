@@ -1,0 +1,190 @@
+"""A pinned prefix of labels: what one execution reads, and the roots that bind what it makes (OVL-11).
+
+Small values without secrets: files, positions and ids of streams. The control journal says which stream a label is of;
+where the hub is known, the label itself proves it, also for labels that the journal does not name.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from veen.core.errors import VeenError
+from veen.core.labels import routing_key_of
+from veen.core.objects.identity import HubIdentity
+from veen.core.objects.receipt import Receipt
+from veen.io.local import Fs
+from veen.io.places import absolute, open_fs
+from veen.lake.log.columns import ENTRIES, chosen
+from veen.lake.log.entries import ReadSpec, batches
+from veen.lake.log.errors import PipelineError
+from veen.lake.log.slices import LabelStream, Selection, Slice, epochs_near, label_slices
+from veen.overlays.framework.snapshot import Cut
+from veen.storage.pinned import ChunkRef, LabelPin, LogView, first_ts, pin
+
+_RECEIPT: Final = ReadSpec(columns=chosen(["stream_seq", "receipt"], ENTRIES))
+
+
+class Shortened(PipelineError):
+    """Entries that were there before are in the directory no more."""
+
+    hint = "Restore the directory; `veen audit run --since DIRECTORY` tells what happened to it."
+
+
+class Mark(NamedTuple):
+    """How far a label was read before: the last position, and ts* there (D-27)."""
+
+    upto_seq: int = 0
+    ts: int = 0
+
+
+def label_stream(fs: Fs, label_pin: LabelPin, identity: HubIdentity | None) -> LabelStream:
+    """What the directory says about the stream of a label."""
+    routing_key = routing_key_of(identity.hub_id) if identity else None
+    epochs: tuple[int, ...] = ()
+    if label_pin.stream_id is None and routing_key is not None:
+        epochs = epochs_near(label_pin.epoch, first_ts(fs, label_pin.chunks[0]) if label_pin.chunks else None)
+    return LabelStream(label_pin.label, label_pin.epoch, label_pin.stream_id, routing_key, epochs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelRange:
+    """The entries after `before` and up to `head` of one label."""
+
+    stream: LabelStream
+    before: Mark
+    head: int
+    head_receipt: Receipt | None  # None if it cannot be read, or was not asked for
+    chunks: tuple[ChunkRef, ...]  # all of the label up to the head: proofs need every leaf
+    slices: tuple[Slice, ...]  # those that can hold what was selected, and those of kind "missing"
+
+    @property
+    def label(self) -> bytes:
+        return self.stream.label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """Some labels of a directory at one moment."""
+
+    uri: str
+    identity: HubIdentity | None = None
+    labels: tuple[LabelRange, ...]  # by label
+
+    @property
+    def slices(self) -> Iterator[Slice]:
+        """By label and position."""
+        return (part for label_range in self.labels for part in label_range.slices)
+
+    @property
+    def hub_id(self) -> str | None:
+        return self.identity.hub_id.hex() if self.identity else None
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Where state that is made of this prefix is bound to the log, by label; see `rootless`."""
+        return tuple(
+            Cut(label=label_range.label, upto_seq=label_range.head, mmr_root=label_range.head_receipt.mmr_root)
+            for label_range in self.labels
+            if label_range.head_receipt is not None
+        )
+
+    @property
+    def rootless(self) -> tuple[bytes, ...]:
+        """Labels whose last entry is damaged: nothing binds state to their head."""
+        return tuple(label_range.label for label_range in self.labels if label_range.head_receipt is None)
+
+    @property
+    def heads(self) -> dict[bytes, int]:
+        return {label_range.label: label_range.head for label_range in self.labels}
+
+    @property
+    def entries(self) -> int:
+        return sum(label_range.head - label_range.before.upto_seq for label_range in self.labels)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of log it has."""
+        return sum(part.size for part in self.slices)
+
+
+def make_prefix(
+    uri: str,
+    *,
+    streams: Collection[bytes] | None = None,
+    labels: Collection[bytes] | None = None,
+    since: Mapping[bytes, Mark] | None = None,
+    upto: Mapping[bytes, int] | None = None,
+    first_ts: int | None = None,
+    last_ts: int | None = None,
+    pinned: LogView | None = None,
+    roots: bool = True,
+) -> Prefix:
+    """Pin the directory, or take `pinned`, and plan to read it.
+
+    `streams` (ids) leaves only labels that are theirs. `since` says how far labels were read before; a label with
+    nothing new is left out. `upto` bounds labels, and leaves out those it does not name; Shortened if one is not there
+    any more up to that position. `first_ts` and `last_ts` leave out chunks without such times. Without `roots` nothing
+    of the log is read, and the prefix has no cuts.
+    """
+    fs = open_fs(uri)
+    reach = {**{label: mark.upto_seq for label, mark in (since or {}).items()}, **(upto or {})}
+    if pinned is None or any(pinned.heads.get(label, 0) < seq for label, seq in reach.items()):
+        pinned = pin(uri, reach=reach)  # a hub may have renamed files while the directory was looked at
+    if upto is not None and (
+        gone := sorted(label for label, head in upto.items() if head and label not in pinned.labels)
+    ):
+        raise Shortened(f"label {gone[0].hex()} had {upto[gone[0]]} entries and is not there any more")
+    ranges = []
+    for label, label_pin in sorted(pinned.labels.items()):
+        if (labels is not None and label not in labels) or (upto is not None and label not in upto):
+            continue
+        stream: LabelStream | None = label_stream(fs, label_pin, pinned.identity)
+        if stream is not None and streams is not None:
+            stream = stream.resolved(streams)
+        if stream is None:
+            continue
+        head = label_pin.size if upto is None else upto[label]
+        before = (since or {}).get(label, Mark())
+        if max(head, before.upto_seq) > label_pin.size:
+            raise Shortened(
+                f"label {label.hex()} had {max(head, before.upto_seq)} entries and now has {label_pin.size}"
+            )
+        if head <= before.upto_seq:
+            continue
+        selection = Selection(first_seq=before.upto_seq + 1, last_seq=head, first_ts=first_ts, last_ts=last_ts)
+        ranges.append(
+            LabelRange(
+                stream=stream,
+                before=before,
+                head=head,
+                head_receipt=receipt_at(fs, label_pin.chunks, head) if roots else None,
+                chunks=tuple(chunk for chunk in label_pin.chunks if chunk.start_seq <= head),
+                slices=tuple(label_slices(fs, label_pin, selection, stream, before.ts)),
+            )
+        )
+    return Prefix(uri=absolute(uri), identity=pinned.identity, labels=tuple(ranges))
+
+
+def receipt_at(fs: Fs, chunks: Sequence[ChunkRef], stream_seq: int) -> Receipt | None:
+    """The receipt of one entry, as the directory has it; None if it cannot be read."""
+    for chunk in reversed(chunks):
+        if chunk.start_seq <= stream_seq <= chunk.end_seq:
+            entry = Slice.whole(chunk)._replace(first=stream_seq, last=stream_seq)
+            for batch in batches(fs, entry, _RECEIPT):
+                for row in batch.to_pylist():
+                    try:
+                        return Receipt.from_bytes(row["receipt"]) if row["receipt"] is not None else None
+                    except VeenError:
+                        return None
+    return None
+
+
+def receipts_at(uri: str, heads: Mapping[bytes, int]) -> dict[bytes, Receipt]:
+    """By label: the receipt at a position; labels without a readable one there are left out."""
+    pinned, fs = pin(uri, heads.keys(), reach=heads), open_fs(uri)
+    receipts = {
+        label: receipt_at(fs, pinned.labels[label].chunks, seq)
+        for label, seq in heads.items()
+        if label in pinned.labels
+    }
+    return {label: receipt for label, receipt in receipts.items() if receipt is not None}

@@ -1,0 +1,248 @@
+"""Execution: matches in logical order become rows, hashes, evidence and a digest.
+
+`execute` is the same for every engine; an engine is only a `MatchSource`. `LocalSource` is the reference: one process,
+one entry after another, no Spark.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from veen.client.identity.keyring import Keyring
+from veen.core import canonical
+from veen.io.places import open_fs
+from veen.lake.log.decryption import in_order
+from veen.lake.log.prefix import LabelRange, Prefix
+from veen.lake.log.skips import Skips
+from veen.lake.log.slices import Slice
+from veen.lake.query.aggregate import GroupReceipts, Partial, row_of, total_ignored
+from veen.lake.query.control import ExecutionControl
+from veen.lake.query.coverage import Coverage
+from veen.lake.query.descriptor import Aggregate, QueryDescriptor
+from veen.lake.query.digest import EvidenceHash, ResultDigest, RowsHash, RowsTree
+from veen.lake.query.errors import EvidenceFailed
+from veen.lake.query.evidence import Leaves, Prover
+from veen.lake.query.matches import Match, Matcher, MatchTally
+from veen.lake.query.ordering import first_rows
+from veen.lake.query.sampling import sampler
+from veen.lake.query.times import timestamp
+from veen.storage.pinned import first_ts
+
+NO_HUB: Final = "unidentified"
+_T = TypeVar("_T")
+
+
+class ResultSink(Protocol):
+    """Where rows and evidence go, one by one."""
+
+    def row(self, row: bytes) -> None: ...
+    def verified(self, entry: bytes) -> None: ...
+
+
+class MatchSource(Protocol):
+    """Matching events of one plan."""
+
+    def matches(self, tally: MatchTally, /) -> Iterator[Match]:
+        """In logical order (D-27); what can be no row is counted, with those that the limit leaves out for certain."""
+
+    def groups(self, tally: MatchTally, /) -> Iterator[tuple[bytes, Partial]] | None:
+        """The groups of an aggregate by key, if the source can make them without the order of events; else None."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOutcome:
+    digest: ResultDigest
+    coverage: Coverage
+
+
+def execute(
+    prefix: Prefix,
+    descriptor: QueryDescriptor,
+    result_id: str,
+    source: MatchSource,
+    sink: ResultSink,
+    *,
+    now: Callable[[], int],
+    profile_id: str | None = None,
+    leaves: Leaves | None = None,
+    control: ExecutionControl | None = None,
+) -> QueryOutcome:
+    """Run a query to its end. EvidenceFailed if a receipt or proof does not hold: then there is no result."""
+    control = control or ExecutionControl()
+    rows, tree, evidence, tally = RowsHash(), RowsTree(), EvidenceHash(descriptor, result_id), MatchTally()
+    ignored: dict[str, int] = {}
+
+    def emit(row: bytes) -> None:
+        control.check()
+        rows.add(row)
+        tree.add(row)
+        sink.row(row)
+
+    with Prover(prefix, descriptor, leaves) as prover:
+
+        def verify(match: Match) -> None:
+            control.check()
+            if match.fault is not None:
+                raise EvidenceFailed(f"label {match.label.hex()}, entry {match.stream_seq}: {match.fault}")
+            signed = descriptor.evidence.mode == "full"  # then whoever opened it has verified its signatures
+            verified = match.verified or prover.verify(match, signed=signed).to_bytes()
+            evidence.add(verified)
+            sink.verified(verified)
+
+        if descriptor.aggregate is None:
+            is_sampled = sampler(descriptor.evidence, descriptor.query_id)
+            with _closing(source.matches(tally)) as matches:
+                first, matched = first_rows(matches, lambda match: match.row, descriptor.order, descriptor.limit)
+                for match in first:
+                    if is_sampled(rows.count):
+                        verify(match)
+                    emit(match.row)
+        else:
+            ignored, matched = _aggregate(descriptor, descriptor.aggregate, source, tally, emit, verify)
+    for part in prefix.slices:
+        if part.is_missing:
+            tally.add(part.label, "missing", part.first, part.entries)
+    coverage = Coverage.of(prefix, descriptor, tally, ignored, matched() + tally.left_out)
+    digest = ResultDigest(
+        query_id=descriptor.query_id,
+        result_id=result_id,
+        row_count=rows.count,
+        evidence_policy=descriptor.evidence,
+        rows_hash=rows.hexdigest(),
+        evidence_hash=evidence.hexdigest(),
+        coverage_hash=coverage.hexdigest(),
+        executed_at=timestamp(now()),
+        hub_id=prefix.hub_id or NO_HUB,
+        profile_id=profile_id,
+        rows_root=tree.root(),
+    )
+    return QueryOutcome(digest, coverage)
+
+
+@contextmanager
+def _closing(values: Iterator[_T]) -> Iterator[Iterator[_T]]:
+    """Close `values` at the end of the block. The exception of a failed query would keep them open."""
+    try:
+        yield values
+    finally:
+        if isinstance(values, Generator):
+            values.close()
+
+
+def _aggregate(
+    descriptor: QueryDescriptor,
+    aggregate: Aggregate,
+    source: MatchSource,
+    tally: MatchTally,
+    emit: Callable[[bytes], None],
+    verify: Callable[[Match], None],
+) -> tuple[dict[str, int], Callable[[], int]]:
+    """Rows by canonical group key, or in the order asked for. Memory grows with the number of groups only.
+
+    Gives the values that metrics could not take, and how many rows there were before the limit.
+    """
+    mode, receipts = descriptor.evidence.mode, GroupReceipts() if descriptor.names_receipts else None
+    if mode == "none" and receipts is None and (merged := source.groups(tally)) is not None:
+        with _closing(merged):
+            return _grouped(descriptor, aggregate, merged, emit)
+    groups: dict[bytes, Partial] = {}
+    for match in source.matches(tally):
+        assert match.partial is not None  # noqa: S101 - matches of an aggregate have one
+        group = groups.setdefault(match.row, match.partial)
+        if group is not match.partial:
+            group.absorb(aggregate, match.partial)
+        if receipts is not None:
+            receipts.add(match.row, match.leaf_hash)
+        if mode == "full":
+            verify(match)
+    if not aggregate.group_by and not groups:
+        groups[canonical.encode([])] = Partial.empty(aggregate)
+
+    def row(key: bytes) -> bytes:
+        return canonical.encode(row_of(aggregate, key, groups[key], receipts.receipt_id(key) if receipts else None))
+
+    remaining, matched = first_rows(sorted(groups), row, descriptor.order, descriptor.limit)
+    keys = list(remaining)
+    if mode == "spot":  # which rows are sampled is known only now: look at their events again (D-109)
+        is_sampled = sampler(descriptor.evidence, descriptor.query_id)
+        chosen = {key for number, key in enumerate(keys) if is_sampled(number)}
+        for match in source.matches(MatchTally()):
+            if match.row in chosen:
+                verify(match)
+    for key in keys:
+        emit(row(key))
+    return total_ignored(aggregate, groups), matched
+
+
+def _grouped(
+    descriptor: QueryDescriptor,
+    aggregate: Aggregate,
+    merged: Iterator[tuple[bytes, Partial]],
+    emit: Callable[[bytes], None],
+) -> tuple[dict[str, int], Callable[[], int]]:
+    """Rows of groups that a source has merged already; memory does not grow with them."""
+    ignored: dict[str, int] = {}
+
+    def rows() -> Iterator[bytes]:
+        is_empty = True
+        for key, partial in merged:
+            is_empty = False
+            for name, more in partial.ignored(aggregate).items():
+                ignored[name] = ignored.get(name, 0) + more
+            yield canonical.encode(row_of(aggregate, key, partial, None))
+        if not aggregate.group_by and is_empty:
+            yield canonical.encode(row_of(aggregate, canonical.encode([]), Partial.empty(aggregate), None))
+
+    chosen, matched = first_rows(rows(), lambda row: row, descriptor.order, descriptor.limit)
+    for row in chosen:
+        emit(row)
+    return ignored, matched
+
+
+# --- one process -----------------------------------------------------------------------------------------------
+
+
+class LocalSource:
+    """The reference engine: labels merged by logical order, each opened when its first entry can be the next."""
+
+    def __init__(
+        self,
+        prefix: Prefix,
+        descriptor: QueryDescriptor,
+        keyring: Keyring,
+        control: ExecutionControl | None = None,
+    ) -> None:
+        self._prefix, self._fs = prefix, open_fs(prefix.uri)
+        self._control = control or ExecutionControl()
+        self._matcher = Matcher(descriptor, keyring, prefix.identity)
+
+    def groups(self, tally: MatchTally) -> None:
+        return None
+
+    def matches(self, tally: Skips) -> Iterator[Match]:
+        control = self._control
+        control.add(total=sum(1 for _ in present(self._prefix.slices)))
+
+        def watched(slices: Iterable[Slice]) -> Iterator[Slice]:
+            for part in slices:
+                control.check()
+                yield part
+                control.add(done=1)
+
+        for match in in_order(
+            (self._begin(label_range), self._matcher.matches(self._fs, watched(present(label_range.slices)), tally))
+            for label_range in self._prefix.labels
+        ):
+            control.check()
+            yield match
+
+    def _begin(self, label_range: LabelRange) -> int:
+        """A time not after the first match of the label, so that labels far ahead stay closed."""
+        part = next(present(label_range.slices), None)
+        return (first_ts(self._fs, part.chunk) if part is not None else None) or 0
+
+
+def present(slices: Iterable[Slice]) -> Iterator[Slice]:
+    """Without those that no file has: `execute` counts their entries, however many a file name claims."""
+    return (part for part in slices if not part.is_missing)

@@ -1,0 +1,115 @@
+"""Errors of queries, with the codes of the Query API (QRY-25). Their HTTP status and words are in the catalogue."""
+
+from typing import ClassVar
+
+from veen.core.catalogue import catalogue
+from veen.core.errors import StatedError, VerifyError
+from veen.lake.log.errors import PipelineError
+
+
+class QueryError(PipelineError):
+    """Base. `error_code` is stable and goes to clients; the words are for people."""
+
+    error_code: ClassVar[str] = "internal_error"
+
+    @property
+    def status(self) -> int:
+        """The HTTP status of the Query API."""
+        return catalogue()[self.error_code].http_status or 500
+
+    def to_json(self) -> dict[str, str]:
+        return {"error_code": self.error_code, "message": str(self)}
+
+
+class InvalidJson(QueryError):
+    """Not JSON, or JSON that says two things at once."""
+
+    code = "E.USAGE"
+    error_code = "invalid_json"
+
+
+class InvalidDescriptor(QueryError, code="E.USAGE"):
+    """A member of the descriptor is missing, of the wrong type, or asks for what there is not."""
+
+    error_code = "invalid_query_descriptor"
+
+    def __init__(self, where: str, why: str) -> None:
+        super(StatedError, self).__init__(where, why)
+        self.where, self.why = where, why
+        self.what = f"{where}: {why}" if where else why
+
+
+class UnsupportedVersion(QueryError, code="E.USAGE"):
+    """A descriptor or digest of another version (QRY-31)."""
+
+    error_code = "unsupported_version"
+
+
+class ForbiddenScope(QueryError):
+    """A stream that does not exist or that the caller may not read: the two are not told apart (D-108)."""
+
+    error_code = "forbidden_scope"
+
+
+class QueryNotFound(QueryError):
+    """No query or result has this id."""
+
+    error_code = "query_not_found"
+
+
+class ResultDamaged(QueryError):
+    """A file of a stored result is a link, a device, or larger than such a file can be."""
+
+    hint = "Run the query again: the log has everything."
+
+
+class DuplicateQuery(QueryError):
+    """query_id was used before (QRY-02)."""
+
+    error_code = "duplicate_query_id"
+
+
+class NotReady(QueryError):
+    """The result is not there yet, or the state of an execution does not allow the step."""
+
+    error_code = "result_not_ready"
+
+
+class ExecutionFailed(QueryError):
+    """The query could not be answered."""
+
+    error_code = "execution_failed"
+
+
+class QueryCancelled(QueryError):
+    """Whoever submitted the query has ended it: there is no result, and there will be none."""
+
+    error_code = "cancelled"
+
+
+class EvidenceFailed(VerifyError, ExecutionFailed):
+    """A receipt or proof behind a row does not hold: there is no result (QRY-18, QRY-19)."""
+
+    hint = "Keep the directory as evidence and run `veen audit run` on it: it names every place that is damaged."
+
+
+class ServiceUnreachable(QueryError):
+    """A query service gave no answer that can be understood."""
+
+    code = "E.NET"
+    hint = "Check the URL and that the service runs; a private CA is named by `--service-ca`."
+
+
+class ServiceRefused(QueryError):
+    """A query service said no; `error_code` is its reason."""
+
+    def __init__(self, error_code: str, why: str) -> None:
+        super(StatedError, self).__init__(error_code, why)
+        self.refused_with, self.what = error_code, f"{error_code}: {why}"
+
+
+class ResultForged(VerifyError, QueryError):
+    """What a query service sent, or a store has, does not belong together: rows, coverage or descriptor are others."""
+
+    error_code = "result_forged"
+    hint = "Do not use the rows. Ask for the log and answer the query yourself: `veen query run`."

@@ -1,0 +1,139 @@
+"""Progress of Spark jobs, in one line, while they run.
+
+Spark is asked a few times a second by a thread of its own. That it cannot be asked, because it is stopping or has
+forgotten a stage, is no reason for anything to fail: the line then says less.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from veen.lake.spark.connect import is_connect
+from veen.lake.spark.session import doing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+STARTING: Final = "starting Spark: a Java virtual machine, some seconds"
+
+Tell = Callable[[str], None]
+_EVERY_SECONDS: Final = 0.5
+
+
+def entries_behind(query: "StreamingQuery") -> int | None:
+    """How many entries of the log a stream has not read yet, as of its last progress; None before the first one.
+
+    Of a query over several logs, all of them together.
+    """
+    progress: Any = query.lastProgress
+    if progress is None:
+        return None
+    behind = 0
+    for source in progress["sources"]:
+        newest, read = (_heads_of(source[name]) for name in ("latestOffset", "endOffset"))
+        behind += sum(max(0, seq - read.get(label, 0)) for label, seq in newest.items())
+    return behind
+
+
+def _heads_of(offset: Any) -> dict[str, int]:
+    """The heads of an offset as Spark shows it: JSON text, a mapping, or nothing; other sources have no heads."""
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return {}
+    heads = offset.get("heads") if isinstance(offset, dict) else None
+    return heads if isinstance(heads, dict) else {}
+
+
+class SparkStage(Protocol):
+    """What Spark tells about a stage."""
+
+    @property
+    def numTasks(self) -> int: ...  # noqa: N802 - Spark's names
+    @property
+    def numActiveTasks(self) -> int: ...  # noqa: N802
+    @property
+    def numCompletedTasks(self) -> int: ...  # noqa: N802
+    @property
+    def numFailedTasks(self) -> int: ...  # noqa: N802
+
+
+class Tracker(Protocol):
+    """SparkContext.statusTracker()."""
+
+    def getActiveStageIds(self) -> list[int]: ...  # noqa: N802 - Spark's names
+    def getStageInfo(self, stageId: int, /) -> SparkStage | None: ...  # noqa: N802, N803
+    def getExecutorInfos(self) -> Sequence[object]: ...  # noqa: N802
+
+
+@dataclass(frozen=True, slots=True)
+class _Tasks:
+    total: int = 0
+    done: int = 0
+    running: int = 0
+    failed: int = 0
+
+
+def _tasks(tracker: Tracker) -> _Tasks:
+    stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number)) is not None]
+    return _Tasks(
+        sum(stage.numTasks for stage in stages),
+        sum(stage.numCompletedTasks for stage in stages),
+        sum(stage.numActiveTasks for stage in stages),
+        sum(stage.numFailedTasks for stage in stages),
+    )
+
+
+def line(tracker: Tracker, phase: str, *, on_cluster: bool = False) -> str:
+    """`pass 2: 12 of 40 tasks, 2 running, 1 failed and tried again`; the phase alone where Spark has nothing to do."""
+    tasks = _tasks(tracker)
+    if not tasks.total:
+        return phase
+    text = f"{tasks.done} of {tasks.total} tasks"
+    if on_cluster and len(tracker.getExecutorInfos()) <= 1:  # the driver's own: the machines are busy, or too small
+        text += " wait for an executor"
+    elif tasks.running:  # Spark tells it late, and of short tasks not at all
+        text += f", {tasks.running} running"
+    if tasks.failed:  # a task that failed for good would have ended the job
+        text += f", {tasks.failed} failed and tried again"
+    return f"{phase}: {text}" if phase else text
+
+
+@contextmanager
+def watching(session: "SparkSession", tell: Tell, *, every: float = _EVERY_SECONDS) -> Iterator[Tell]:
+    """While inside, `tell` gets a line about the tasks that run. Gives a function that names the phase.
+
+    Where nobody names it, the description of the jobs does.
+    """
+    phase = ""
+    done = threading.Event()
+    if is_connect(session):  # which tells nothing of stages
+        yield tell
+        return
+    tracker: Any = session.sparkContext.statusTracker()
+    on_cluster = not session.sparkContext.master.startswith("local")
+
+    def name(detail: str) -> None:
+        nonlocal phase
+        phase = detail
+        tell(detail)
+
+    def ask() -> None:
+        while not done.wait(every):
+            try:
+                tell(line(tracker, phase or doing(), on_cluster=on_cluster))
+            except Exception:  # noqa: S112 - any error of a bridge to a JVM that may be going away
+                continue
+
+    thread = threading.Thread(target=ask, name="spark-progress", daemon=True)
+    thread.start()
+    try:
+        yield name
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,393 @@
+"""Loading: entries of a log become rows of bronze and silver, each exactly once.
+
+The manifest knows how far each label was loaded. A load reads what lies behind that, writes files, and commits them
+together with the new heads; so whatever is repeated, interrupted or run twice, a row is there once. Tasks are pure
+functions of a job and a part of the log: Spark runs them, or one process does.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from veen.core.objects.identity import HubIdentity
+from veen.io.local import Fs
+from veen.io.places import absolute, open_fs
+from veen.io.stores import TableStore
+from veen.lake.folds.readers import reader_mark
+from veen.lake.log.columns import ENTRIES, Column, arrow_schema, batched, chosen
+from veen.lake.log.decryption import columns_of
+from veen.lake.log.entries import Level, ReadSpec, batches
+from veen.lake.log.events import SILVER, EventJob, rows_of
+from veen.lake.log.keys import KeyFile
+from veen.lake.log.prefix import Prefix, make_prefix
+from veen.lake.log.slices import Slice, budget
+from veen.lake.log.times import Clock
+from veen.lake.spark.runner import collected, timed_tasks
+from veen.lake.tables.errors import LoadFailed, LogMoved, OtherHub
+from veen.lake.tables.index import index_of, paths_after
+from veen.lake.tables.log import TableLog
+from veen.lake.tables.manifest import Change, DataFile, TableHead, TableState
+from veen.lake.tables.parts import TARGET_BYTES, PartWriter, read_part
+from veen.lake.tables.schema import BRONZE, arrow_of
+from veen.lake.tables.typed import definition_of, installed, typed_batches
+from veen.overlays.framework.typed_table import TypedTable
+from veen.overlays.recorder.events import EVENTS_TABLE
+from veen.storage.pinned import pin
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Engine = Literal["python", "spark"]
+
+LOADED: Final = ("bronze", "silver")
+MAX_ENTRIES: Final = 5_000_000  # of one commit: what a crash can cost
+RESULTS: Final = (
+    Column("kind", "STRING", pa.string(), "file, head or reader"),
+    Column("name", "STRING", pa.string(), "the table, the label or the stream"),
+    Column("value", "STRING", pa.string(), "JSON"),
+)
+_DERIVED: Final = ("ts", "ok", "reason")
+_READ: Final = (
+    *chosen([column.name for column in BRONZE if column.name not in _DERIVED], ENTRIES),
+    *chosen(["ok"], ENTRIES),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadJob:
+    """What every task knows. A path of keys, and no key (D-120)."""
+
+    uri: str
+    to: TableStore
+    keys: KeyFile
+    level: Level = "hash"
+    identity: HubIdentity | None = None
+    target_bytes: int = TARGET_BYTES
+    typed: Mapping[str, str] = field(default_factory=dict)  # typed tables and the hashes of their declarations
+    indexes: tuple[str, ...] = ()  # paths of payloads that have an index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """What a load has done."""
+
+    version: int
+    entries: int = 0
+    commits: int = 0
+    files: int = 0
+    heads: Mapping[str, TableHead] = field(default_factory=dict)
+
+
+# --- tasks -------------------------------------------------------------------------------------------------------
+
+
+def load_task(job: LoadJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+    """Write the rows of some slices; what comes out says which files, and how far the time of labels went.
+
+    Each entry is read and checked once: its batch gives the rows of bronze, then those of silver, then typed ones.
+    """
+    declared = _declared(job.typed)
+    names = ("bronze", "silver", *(table.name for table in declared))
+    writers = {name: PartWriter(job.to, name, target_bytes=job.target_bytes, paths=job.indexes) for name in names}
+    heads: dict[str, TableHead] = {}
+
+    def add_bronze(batch: pa.RecordBatch) -> None:
+        writers["bronze"].add(batch)
+        if batch.num_rows:
+            label, head = _head_of(batch)
+            heads[label] = heads.get(label, head).later(head)
+
+    for batch in _silver(job, slices, add_bronze):
+        writers["silver"].add(batch)
+        for name, part in typed_batches(batch, declared):
+            writers[name].add(part)
+    results = list(_files(writers.values()))
+    results += ({"kind": "head", "name": label, "value": json.dumps(head)} for label, head in heads.items())
+    results += _readers(job, slices)
+    yield pa.RecordBatch.from_pylist(results, schema=arrow_schema(RESULTS))
+
+
+def _declared(typed: Mapping[str, str]) -> list[TypedTable]:
+    """The declarations that the driver knows, which a task must know as well: rows that it left out would be lost."""
+    tables = installed()
+    for name, definition in typed.items():
+        if name not in tables or definition_of(tables[name]) != definition:
+            raise LoadFailed(
+                f"{name}: the overlay that declares it is not installed, or another one, where a task runs"
+            )
+    return [tables[name] for name in sorted(typed)]
+
+
+def _files(writers: Iterable[PartWriter]) -> Iterator[dict[str, str]]:
+    for writer in writers:
+        for file in writer.done():
+            yield {"kind": "file", "name": writer.table, "value": json.dumps(file.to_json())}
+
+
+def _readers(job: LoadJob, slices: Sequence[Slice]) -> Iterator[dict[str, str]]:
+    keyring = job.keys.load()
+    names = {keys.stream_id for keys in keyring.entries}
+    streams = {part.stream.resolved(names) for part in slices}
+    for stream_id in sorted({stream.stream_id or b"" for stream in streams if stream is not None}):
+        yield {"kind": "reader", "name": stream_id.hex(), "value": reader_mark(keyring, stream_id, job.level)}
+
+
+def _head_of(batch: pa.RecordBatch) -> tuple[str, TableHead]:
+    """How far a batch goes; it is of one label and in its order."""
+    seqs, roots = batch.column("stream_seq"), batch.column("mmr_root")
+    rooted = np.flatnonzero(roots.is_valid().to_numpy(zero_copy_only=False))
+    head = TableHead(seqs[-1].as_py(), batch.column("ts")[-1].as_py())
+    if rooted.size:
+        last = int(rooted[-1])
+        head = head._replace(root_seq=seqs[last].as_py(), mmr_root=roots[last].as_py().hex())
+    return batch.column("label")[0].as_py().hex(), head
+
+
+def _checked(fs: Fs, part: Slice) -> Slice:
+    """Rows stay as they were loaded, so a file that cannot be read just now must not become damage for good."""
+    if part.chunk.kind in ("missing", "journal", "active"):  # an active chunk is found again under its sealed name
+        return part
+    try:
+        file = fs.open(part.chunk.path)
+    except FileNotFoundError as exc:
+        raise LogMoved(f"{part.chunk.path}: was there a moment ago") from exc
+    try:
+        file.read_at(0, 1)
+    finally:
+        file.close()
+    return part
+
+
+def _silver(
+    job: LoadJob, slices: Sequence[Slice], add_bronze: Callable[[pa.RecordBatch], None]
+) -> Iterator[pa.RecordBatch]:
+    """Rows of SILVER; those of BRONZE go to `add_bronze` as they are read."""
+    fs, clock = open_fs(job.uri), Clock()
+    spec = ReadSpec(columns=_READ, level=job.level, identity=job.identity)
+    opener = EventJob(job.uri, job.keys, job.level, job.identity).opener()
+
+    def entered() -> Iterator[Slice]:
+        for part in slices:
+            clock.enter(part)
+            if part.is_missing:
+                for batch in _missing(part, clock):
+                    add_bronze(batch)
+            yield part
+
+    def read(part: Slice) -> Iterator[pa.RecordBatch]:
+        names = [column.name for column in columns_of(part)]
+        for batch in batches(fs, _checked(fs, part), spec):
+            if (rows := _bronze(part, batch, clock)).num_rows:
+                add_bronze(rows)
+            yield batch.select(names)
+
+    events = (event for event, _, _ in opener.entries(fs, entered(), read=read))
+    return batched(rows_of(events, opener.names), arrow_schema(SILVER))
+
+
+def _missing(part: Slice, clock: Clock) -> Iterator[pa.RecordBatch]:
+    stream = part.stream
+    position = {"label": stream.label, "epoch": stream.epoch, "stream_id": _stream_id(part), "ts": clock.ts}
+    rows = (position | {"stream_seq": seq, "ok": False, "reason": "missing"} for seq in part.missing_seqs())
+    return batched(rows, arrow_of("bronze"))
+
+
+def _bronze(part: Slice, batch: pa.RecordBatch, clock: Clock) -> pa.RecordBatch:
+    """Rows of BRONZE: what the frames say, as far as they can be believed."""
+    schema = arrow_of("bronze")
+    seqs = batch.column("stream_seq").to_numpy()
+    inside = (seqs >= part.first) & (seqs <= part.last)
+    if not inside.all():  # bytes behind the last entry, which are none
+        batch = batch.filter(pa.array(inside))
+    if not batch.num_rows:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    times = batch.column("hub_ts").fill_null(0).to_numpy()
+    ts = np.maximum.accumulate(np.maximum(times, clock.ts))
+    clock.tick(int(ts[-1]))
+    gone = pc.if_else(pc.is_valid(batch.column("leaf_hash")), "erased" if part.is_erased else "damaged", "damaged")
+    columns = {name: batch.column(name) for name in batch.schema.names} | {
+        "ts": pa.array(ts, pa.int64()),
+        "reason": pc.if_else(batch.column("ok"), pa.scalar(None, pa.string()), gone),
+        "stream_id": pa.repeat(pa.scalar(_stream_id(part), pa.binary()), batch.num_rows),
+        "epoch": pa.repeat(pa.scalar(part.stream.epoch, pa.int64()), batch.num_rows),
+    }
+    return pa.record_batch({name: columns[name] for name in schema.names}, schema=schema)
+
+
+def _stream_id(part: Slice) -> bytes | None:
+    return None if part.stream.is_foreign else part.stream.stream_id
+
+
+# --- driving -----------------------------------------------------------------------------------------------------
+
+
+def commit_prefix(
+    log: TableLog,
+    state: TableState,
+    prefix: Prefix,
+    job: LoadJob,
+    *,
+    spark: "SparkSession | None" = None,
+    parts: int | None = None,
+    kind: str = "load",
+    batch: tuple[str, int] | None = None,
+) -> TableState:
+    """Load one prefix and commit it."""
+    state = complete_typed(log, state, job.typed, spark=spark)
+    tasks = timed_tasks(spark, prefix, parts, failure=LoadFailed)
+    results = collected(
+        spark, tasks, lambda slices: load_task(job, slices), RESULTS, what=f"tables: {kind}", failure=LoadFailed
+    )
+    add: dict[str, list[DataFile]] = {table: [] for table in (*LOADED, *job.typed)}
+    heads: dict[str, TableHead] = {}
+    readers: dict[str, str] = {}
+    for row in results:
+        if row["kind"] == "reader":
+            readers[row["name"]] = row["value"] if readers.get(row["name"], row["value"]) == row["value"] else ""
+        elif row["kind"] == "file":
+            add[row["name"]].append(DataFile.from_json(row["name"], json.loads(row["value"])))
+        else:
+            head = TableHead(*json.loads(row["value"]))
+            heads[row["name"]] = heads.get(row["name"], state.heads.get(row["name"], head)).later(head)
+    change = Change(
+        kind=kind,
+        at=log.now,
+        hub=prefix.identity.hub_id.hex() if prefix.identity else None,
+        batch=batch,
+        heads=heads,
+        add={table: tuple(files) for table, files in add.items()},
+        typed=job.typed,
+        readers=readers,
+        indexes=job.indexes,
+    )
+    return log.commit(state, change)
+
+
+def typed_now() -> dict[str, str]:
+    """The typed tables that a load fills, with the hashes of their declarations."""
+    return {name: definition_of(table) for name, table in installed().items()}
+
+
+def complete_typed(
+    log: TableLog, state: TableState, typed: Mapping[str, str], *, spark: "SparkSession | None" = None
+) -> TableState:
+    """Make typed tables that are new to these tables, or declared anew, from silver. Needs no keys."""
+    new = {name: text for name, text in typed.items() if state.typed.get(name) != text}
+    if not state.version or not new:
+        return state
+    store, paths = log.store, state.indexes
+
+    def derive(file: DataFile) -> Iterator[pa.RecordBatch]:
+        declared = _declared(new)
+        writers = {table.name: PartWriter(store, table.name, paths=paths) for table in declared}
+        for name, part in typed_batches(read_part(store, "silver", file), declared):
+            writers[name].add(part)
+        yield pa.RecordBatch.from_pylist(list(_files(writers.values())), schema=arrow_schema(RESULTS))
+
+    results = collected(spark, state.of("silver"), derive, RESULTS, what="tables: typed", failure=LoadFailed)
+    add: dict[str, list[DataFile]] = {name: [] for name in new}
+    for row in results:
+        add[row["name"]].append(DataFile.from_json(row["name"], json.loads(row["value"])))
+    change = Change(
+        kind="typed",
+        at=log.now,
+        add={name: tuple(files) for name, files in add.items()},
+        remove=tuple(file.path for name in new for file in state.of(name)),
+        typed={**state.typed, **new},
+    )
+    return log.commit(state, change)
+
+
+def complete_indexes(
+    log: TableLog, state: TableState, paths: tuple[str, ...], *, spark: "SparkSession | None" = None
+) -> TableState:
+    """Give every file of recorder events the indexes of these paths, and of no others. Files stay as they are."""
+    store, table = log.store, EVENTS_TABLE.name
+    files = [file for file in state.of(table) if file.file_index is not None and {*file.file_index.paths} != {*paths}]
+    if not files and state.indexes == paths:
+        return state
+
+    def describe(file: DataFile) -> Iterator[pa.RecordBatch]:
+        rows = read_part(store, table, file, check_paths=False)
+        index = index_of(table, rows, paths)
+        value = json.dumps(file._replace(file_index=index).to_json())
+        yield pa.RecordBatch.from_pylist(
+            [{"kind": "file", "name": table, "value": value}], schema=arrow_schema(RESULTS)
+        )
+
+    results = collected(spark, files, describe, RESULTS, what="tables: index", failure=LoadFailed)
+    described = tuple(DataFile.from_json(table, json.loads(row["value"])) for row in results)
+    return log.commit(state, Change(kind="index", at=log.now, add={table: described}, indexes=paths))
+
+
+def load(
+    path: str,
+    to: str | TableStore,
+    *,
+    keys: KeyFile,
+    engine: Engine = "spark",
+    spark: "SparkSession | None" = None,
+    parts: int | None = None,
+    streams: Collection[bytes] | None = None,
+    verify: Level = "hash",
+    max_entries: int = MAX_ENTRIES,
+    target_bytes: int = TARGET_BYTES,
+    indexes: Collection[str] = (),
+    drop_indexes: Collection[str] = (),
+) -> LoadReport:
+    """Bring the tables at `to` up to the log at `path`; with nothing new, nothing is written.
+
+    `indexes` are paths of payloads (`payload.amount`) that queries select by: from now on each file of recorder events
+    has an index of them, those that are there already included, until `drop_indexes` names them.
+
+    What was loaded stays as it is: entries that no key opened are rows with the reason `sealed`, also when a later load
+    comes with more keys.
+    """
+    if engine == "spark" and spark is None:
+        from veen.lake.spark.session import spark_session
+
+        spark = spark_session("veen-tables")
+    used = spark if engine == "spark" else None
+    log = TableLog(to)
+    first = state = log.state()
+    paths = paths_after(state.indexes, indexes, drop_indexes)
+    pinned = pin(path)
+    check_hub(state, pinned.identity)
+    whole = make_prefix(path, streams=streams, since=state.marks, pinned=pinned, roots=False)
+    heads = {label.hex(): head for label, head in whole.heads.items()}
+    job = LoadJob(
+        uri=absolute(path),
+        to=log.store,
+        keys=keys.absolute(),
+        level=verify,
+        identity=pinned.identity,
+        target_bytes=target_bytes,
+        typed=typed_now(),
+        indexes=paths,
+    )
+    while True:
+        start = {label: state.heads[label].upto_seq for label in heads if label in state.heads}
+        upto = {bytes.fromhex(label): head for label, head in budget(start, heads, max_entries).items()}
+        prefix = make_prefix(path, streams=streams, since=state.marks, upto=upto, pinned=pinned, roots=False)
+        if not prefix.labels:
+            break
+        state = commit_prefix(log, state, prefix, job, spark=used, parts=parts)
+    state = complete_typed(log, log.made(state, job.typed), job.typed, spark=used)
+    state = complete_indexes(log, state, paths, spark=used)
+    return LoadReport(
+        version=state.version,
+        entries=whole.entries,
+        commits=state.version - first.version,
+        files=sum(len(state.of(table)) - len(first.of(table)) for table in LOADED),
+        heads=state.heads,
+    )
+
+
+def check_hub(state: TableState, identity: HubIdentity | None) -> None:
+    if state.hub is not None and identity is not None and state.hub != identity.hub_id.hex():
+        raise OtherHub(f"the tables are of hub {state.hub}, the log is of {identity.hub_id.hex()}")

@@ -1,0 +1,146 @@
+"""The log of manifests: it gives the state of the tables, and is the only way to change them."""
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from veen.io.inside import FileRefused
+from veen.io.stores import TableStore, open_store
+from veen.lake.tables.errors import NoTable, TableBusy, TableDamaged
+from veen.lake.tables.manifest import (
+    MAX_MANIFEST_BYTES,
+    Change,
+    TableManifest,
+    TableState,
+    apply,
+    manifest_of,
+    read_manifest,
+)
+
+MANIFESTS: Final = "manifests"
+_LATEST: Final = f"{MANIFESTS}/latest"  # a hint: where to begin to look, never what counts
+_MAX_HINT_BYTES: Final = 32
+_BASE_EVERY: Final = 32
+
+
+def manifest_path(version: int) -> str:
+    return f"{MANIFESTS}/{version:020d}.json"
+
+
+class TableLog:
+    """The manifests of one place."""
+
+    def __init__(self, place: str | TableStore, *, now: Callable[[], float] = time.time) -> None:
+        self.store = open_store(place)
+        self._now = now
+
+    @property
+    def now(self) -> int:
+        return int(self._now())
+
+    def state(self, version: int | None = None) -> TableState:
+        """The tables as they are, or as they were; an empty state if there are none. Lists no directory of data."""
+        last = self._last() if version is None else self._read(version)
+        if last is None:
+            if version is None:
+                return TableState()
+            raise NoTable(f"{self.store.uri}: there is no version {version}")
+        behind: list[TableManifest] = []
+        at = last
+        while at.base is None and at.version > 1:
+            behind.append(at)
+            earlier = self._read(at.version - 1)
+            if earlier is None or earlier.digest != at.prev:
+                raise TableDamaged(f"{self.store.uri}: manifest {at.version - 1} is gone or not the one that was there")
+            at = earlier
+        state = at.base or apply(TableState(), at.change, version=at.version, digest=at.digest)
+        for manifest in reversed(behind):
+            state = apply(state, manifest.change, version=manifest.version, digest=manifest.digest)
+        return state
+
+    def existing(self, version: int | None = None) -> TableState:
+        """The same; NoTable if there is nothing."""
+        state = self.state(version)
+        if not state.version:
+            raise NoTable(f"{self.store.uri}: there are no tables")
+        return state
+
+    def made(self, state: TableState, typed: Mapping[str, str] | None = None) -> TableState:
+        """The same state; tables of an empty log are tables, too."""
+        return state if state.version else self.commit(state, Change(kind="load", at=self.now, typed=typed))
+
+    def last_base(self, state: TableState) -> int:
+        """The newest version up to `state` from which reading can begin."""
+        at = state.version
+        while at > 1:
+            manifest = self._read(at)
+            if manifest is None or manifest.base is not None:
+                break
+            at -= 1
+        return at
+
+    def commit(self, state: TableState, change: Change, *, whole: bool = False) -> TableState:
+        """Make a change to the tables as they were read; TableBusy if they are not so any more.
+
+        Before this line nothing has happened; after it, everything has. `whole`: the manifest repeats everything, so
+        that those before it are not needed any more.
+        """
+        version = state.version + 1
+        after = apply(state, change, version=version, digest="")
+        base = after if whole or version % _BASE_EVERY == 0 else None
+        data = manifest_of(change, version=version, prev=state.digest, base=base, writer=uuid.uuid4().hex)
+        manifest = read_manifest(data, manifest_path(version))
+        assert manifest is not None  # noqa: S101 - written a line above
+        if not self._put(version, data):
+            raise TableBusy(f"{self.store.uri}: version {version} was made by somebody else")
+        with contextlib.suppress(OSError):  # only a hint
+            self.store.put(_LATEST, str(version).encode())
+        return apply(state, change, version=version, digest=manifest.digest)
+
+    def _put(self, version: int, data: bytes) -> bool:
+        """Make a manifest; the place decides who of several writers does."""
+        path = manifest_path(version)
+        if self.store.put_new(path, data):
+            return True
+        try:
+            present = self.store.get(path, MAX_MANIFEST_BYTES)
+        except FileNotFoundError:
+            return False
+        except FileRefused as exc:
+            raise TableDamaged(str(exc)) from exc
+        if present == data:  # ours: the answer was lost, and the request was made again
+            return True
+        is_whole = read_manifest(present, path) is not None
+        return not is_whole and self.store.put_over(path, present, data)  # what was there was never finished
+
+    def _read(self, version: int) -> TableManifest | None:
+        path = manifest_path(version)
+        try:
+            manifest = read_manifest(self.store.get(path, MAX_MANIFEST_BYTES), path)
+        except FileNotFoundError:
+            return None
+        except FileRefused as exc:
+            raise TableDamaged(str(exc)) from exc
+        if manifest is not None and manifest.version != version:
+            raise TableDamaged(f"{path}: says that it is version {manifest.version}")
+        return manifest
+
+    def _last(self) -> TableManifest | None:
+        manifest = self._read(self._hint())
+        while (following := self._read(manifest.version + 1 if manifest else 1)) is not None:
+            manifest = following
+        return manifest
+
+    def _hint(self) -> int:
+        """A version that may be there. Without the hint, the names of the manifests tell."""
+        try:
+            hinted = int(self.store.get(_LATEST, _MAX_HINT_BYTES))
+        except (FileNotFoundError, ValueError, FileRefused):
+            hinted = 0
+        if hinted and self._read(hinted) is not None:
+            return hinted
+        names = (file.path.rpartition("/")[2].removesuffix(".json") for file in self.store.walk(MANIFESTS))
+        whole = (number for number in sorted((int(name) for name in names if name.isdecimal()), reverse=True))
+        return next((number for number in whole if self._read(number) is not None), 0)

@@ -1,0 +1,339 @@
+"""Manifests: what belongs to the tables, one immutable file per change.
+
+Version N is `manifests/N.json`: a line of JSON and a line with its hash, so half a manifest is none. A change is made
+when its manifest is there, all of it at once and over all tables; files that no manifest names are not there.
+Each names the hash of the one before it, and now and then one repeats everything, so that reading stays short.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, Self
+
+from veen.io.inside import FileRefused, check_name, check_size
+from veen.lake.log.errors import OptionError
+from veen.lake.log.prefix import Mark
+from veen.lake.tables.errors import TableDamaged
+from veen.lake.tables.index import FileIndex, path_of
+
+FORMAT: Final = 1
+MAX_MANIFEST_BYTES: Final = 256 << 20
+_MAX_FILE_BYTES: Final = 4 << 30
+_SUFFIX: Final = ".parquet"
+TABLES: Final = ("bronze", "silver", "gold", "gold_state", "gold_issues", "gold_entries")
+_TYPED: Final = re.compile(r"typed_[a-z0-9_]{1,128}")  # by schema; overlays declare them
+_STATE: Final = re.compile(r"state_[a-z0-9_]{1,128}")  # by fold; the same
+
+
+class DataFile(NamedTuple):
+    """One Parquet file and what is in it."""
+
+    path: str
+    rows: int
+    size: int
+    sha256: str
+    group: str  # the directory below its table: sid=…/day=…, or fold=…
+    first_ts: int = 0
+    last_ts: int = 0
+    labels: tuple[tuple[str, int, int], ...] = ()  # label in hex, first and last stream_seq
+    file_index: FileIndex | None = None  # None: written by an earlier release, or of a table that has none
+
+    def to_json(self) -> list[Any]:
+        value = [*self[:-2], [list(span) for span in self.labels]]
+        return value if self.file_index is None else [*value, self.file_index.to_json()]
+
+    @classmethod
+    def from_json(cls, table: str, value: list[Any]) -> Self:
+        """FileRefused unless it names a file of `table`."""
+        path, rows, size, digest, group, first_ts, last_ts, labels, *index = value
+        ranges = tuple((label, first, last) for label, first, last in labels)
+        if check_name(path, below=table) != f"{table}/{group}/{path.rpartition('/')[2]}" or not path.endswith(_SUFFIX):
+            raise FileRefused(f"{path!r} is no data file of {table}")
+        check_size(size, _MAX_FILE_BYTES, path)
+        file = cls(path, rows, size, digest, group, first_ts, last_ts, ranges)
+        return file._replace(file_index=FileIndex.from_json(index[0])) if index else file
+
+    def has(self, label: str, first: int, last: int) -> bool:
+        return any(other == label and a <= last and b >= first for other, a, b in self.labels)
+
+
+class TableHead(NamedTuple):
+    """How far a label was loaded, ts* there, and the last root that could be read, with its position."""
+
+    upto_seq: int
+    ts: int
+    root_seq: int = 0
+    mmr_root: str | None = None
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.upto_seq, self.ts)
+
+    def later(self, other: "TableHead") -> "TableHead":
+        """Both of them, whichever goes further in each respect."""
+        root = max((self.root_seq, self.mmr_root or ""), (other.root_seq, other.mmr_root or ""))
+        return TableHead(max(self.upto_seq, other.upto_seq), max(self.ts, other.ts), root[0], root[1] or None)
+
+
+class Dead(NamedTuple):
+    """A file that was replaced, and by what; it is removed later, so that readers of older versions go on."""
+
+    why: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What one manifest says. Everything but `kind` and `at` may be empty."""
+
+    kind: str  # load, stream, compact, erase, gold, typed, index, vacuum
+    at: int  # seconds: for people, and for the grace of replaced files
+    hub: str | None = None
+    batch: tuple[str, int] | None = None  # of a stream: its id and the number of the micro-batch
+    heads: Mapping[str, TableHead] = field(default_factory=dict)  # by label in hex
+    erased: Mapping[str, tuple[tuple[int, int, str], ...]] = field(default_factory=dict)  # all ranges of these labels
+    add: Mapping[str, tuple[DataFile, ...]] = field(default_factory=dict)  # by table
+    remove: tuple[str, ...] = ()  # paths
+    gone: tuple[str, ...] = ()  # replaced files that are removed by now
+    meta: Mapping[str, Any] = field(default_factory=dict)  # gold: by fold
+    typed: Mapping[str, str] | None = None  # the typed tables that are complete from now on; None: those before
+    readers: Mapping[str, str] = field(default_factory=dict)  # by stream in hex: whose keys opened it (`reader_mark`)
+    indexes: tuple[str, ...] | None = None  # paths of payloads that have an index from now on; None: those before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """The tables at one version."""
+
+    version: int = 0
+    digest: str | None = None  # of the manifest
+    hub: str | None = None
+    batches: Mapping[str, int] = field(default_factory=dict)
+    heads: Mapping[str, TableHead] = field(default_factory=dict)
+    erased: Mapping[str, tuple[tuple[int, int, str], ...]] = field(default_factory=dict)
+    files: Mapping[str, Mapping[str, DataFile]] = field(default_factory=dict)
+    dead: Mapping[str, Dead] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    typed: Mapping[str, str] = field(default_factory=dict)  # complete typed tables and the hash of their declaration
+    readers: Mapping[str, str] = field(default_factory=dict)  # as in Change; "": loads with several marks
+    indexes: tuple[str, ...] = ()  # paths of payloads that new files have an index of
+
+    def of(self, table: str) -> tuple[DataFile, ...]:
+        """The files of a table, by path."""
+        by_path = self.files.get(table, {})
+        return tuple(by_path[path] for path in sorted(by_path))
+
+    @property
+    def marks(self) -> dict[bytes, Mark]:
+        return {bytes.fromhex(label): head.mark for label, head in self.heads.items()}
+
+
+def apply(state: TableState, change: Change, *, version: int, digest: str) -> TableState:
+    """The state after a change."""
+    files = {table: dict(by_path) for table, by_path in state.files.items()}
+    dead = dict(state.dead)
+    removed = set(change.remove)
+    for by_path in files.values():
+        for path in removed & by_path.keys():
+            del by_path[path]
+            dead[path] = Dead(change.kind, change.at)
+    for table, added in change.add.items():
+        files.setdefault(table, {}).update((file.path, file) for file in added)
+    for path in change.gone:
+        dead.pop(path, None)
+    batches = dict(state.batches)
+    if change.batch is not None:
+        batches[change.batch[0]] = max(change.batch[1], batches.get(change.batch[0], -1))
+    return replace(
+        state,
+        version=version,
+        digest=digest,
+        hub=change.hub or state.hub,
+        batches=batches,
+        heads={**state.heads, **change.heads},
+        erased={**state.erased, **change.erased},
+        files=files,
+        dead=dead,
+        meta={**state.meta, **change.meta},
+        typed=state.typed if change.typed is None else change.typed,
+        readers={**state.readers, **_readers_after(state.readers, change.readers)},
+        indexes=state.indexes if change.indexes is None else change.indexes,
+    )
+
+
+def _readers_after(before: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    return {stream: mark if before.get(stream, mark) == mark else "" for stream, mark in new.items()}
+
+
+# --- bytes -------------------------------------------------------------------------------------------------------
+
+
+def manifest_of(
+    change: Change, *, version: int, prev: str | None, base: TableState | None = None, writer: str | None = None
+) -> bytes:
+    """Return the manifest of a change; with `base` (the state after it) it also repeats everything.
+
+    `writer` is a random name of the attempt, so that a writer can tell its own manifest from an equal one.
+    """
+    value: dict[str, Any] = {"format": FORMAT, "version": version, "prev": prev, "change": _change_json(change)}
+    if writer is not None:
+        value["writer"] = writer
+    if base is not None:
+        value["base"] = _state_json(base)
+    line = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+    return line + sha256(line).hexdigest().encode() + b"\n"
+
+
+class TableManifest(NamedTuple):
+    version: int
+    prev: str | None
+    digest: str
+    change: Change
+    base: TableState | None
+
+
+def read_manifest(data: bytes, path: str) -> TableManifest | None:
+    """None if it is not whole: then it was never finished. TableDamaged if it is whole and not one of ours.
+
+    Every path in it was checked when this returns: whoever reads or removes files by a manifest stays in the tables.
+    """
+    line, newline, digest = data.partition(b"\n")
+    checksum = digest.strip().decode("ascii", "replace")
+    if not newline or sha256(line + b"\n").hexdigest() != checksum:
+        return None
+    try:
+        value = json.loads(line)
+        if value["format"] != FORMAT:
+            raise TableDamaged(f"{path}: format {value['format']} is not known to this version")
+        base = _state_of(value["base"], value["version"], checksum) if "base" in value else None
+        return TableManifest(value["version"], value["prev"], checksum, _change_of(value["change"]), base)
+    except FileRefused as exc:
+        raise TableDamaged(f"{path}: {exc}") from exc
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise TableDamaged(f"{path}: is no manifest") from exc
+
+
+def _change_json(change: Change) -> dict[str, Any]:
+    return {
+        "kind": change.kind,
+        "at": change.at,
+        "hub": change.hub,
+        "batch": change.batch,
+        "heads": change.heads,
+        "erased": change.erased,
+        "add": _files_json(change.add),
+        "remove": sorted(change.remove),
+        "gone": sorted(change.gone),
+        "meta": change.meta,
+        "typed": change.typed,
+        "readers": change.readers,
+        "indexes": change.indexes,
+    }
+
+
+def _change_of(value: dict[str, Any]) -> Change:
+    batch = value["batch"]
+    return Change(
+        kind=value["kind"],
+        at=value["at"],
+        hub=value["hub"],
+        batch=None if batch is None else (batch[0], batch[1]),
+        heads={label: TableHead(*head) for label, head in value["heads"].items()},
+        erased=_ranges_of(value["erased"]),
+        add=_files_of(value["add"]),
+        remove=tuple(map(_data_path, value["remove"])),
+        gone=tuple(map(_data_path, value["gone"])),
+        meta=value["meta"],
+        typed=_typed_of(value.get("typed")),
+        readers=_readers_of(value),
+        indexes=_indexes_of(value),
+    )
+
+
+def _readers_of(value: dict[str, Any]) -> dict[str, str]:
+    """Absent in manifests of earlier releases."""
+    readers = value.get("readers", {})
+    if not all(type(text) is str for member in readers.items() for text in member):
+        raise FileRefused("a reader of a stream is none")
+    return dict(readers)
+
+
+def _indexes_of(value: dict[str, Any]) -> tuple[str, ...] | None:
+    """Absent in manifests of earlier releases."""
+    names = value.get("indexes")
+    try:
+        return None if names is None else tuple(path_of(name).name for name in names)
+    except OptionError as exc:
+        raise FileRefused(str(exc)) from exc
+
+
+def _typed_of(value: Any) -> dict[str, str] | None:
+    """Absent in manifests of earlier releases."""
+    if value is not None and not all(_TYPED.fullmatch(table) and type(text) is str for table, text in value.items()):
+        raise FileRefused("a typed table has a name or a declaration that is none")
+    return value if value is None else dict(value)
+
+
+def _state_json(state: TableState) -> dict[str, Any]:
+    return {
+        "hub": state.hub,
+        "batches": state.batches,
+        "heads": state.heads,
+        "erased": state.erased,
+        "files": _files_json({table: tuple(by_path.values()) for table, by_path in state.files.items()}),
+        "dead": state.dead,
+        "meta": state.meta,
+        "typed": state.typed,
+        "readers": state.readers,
+        "indexes": state.indexes,
+    }
+
+
+def _state_of(value: dict[str, Any], version: int, digest: str) -> TableState:
+    files = _files_of(value["files"])
+    return TableState(
+        version=version,
+        digest=digest,
+        hub=value["hub"],
+        batches=value["batches"],
+        heads={label: TableHead(*head) for label, head in value["heads"].items()},
+        erased=_ranges_of(value["erased"]),
+        files={table: {entry.path: entry for entry in listed} for table, listed in files.items()},
+        dead={_data_path(path): Dead(*entry) for path, entry in value["dead"].items()},
+        meta=value["meta"],
+        typed=_typed_of(value.get("typed")) or {},
+        readers=_readers_of(value),
+        indexes=_indexes_of(value) or (),
+    )
+
+
+def _files_json(files: Mapping[str, Iterable[DataFile]]) -> dict[str, Any]:
+    return {
+        table: [file.to_json() for file in sorted(listed, key=lambda file: file.path)]
+        for table, listed in files.items()
+    }
+
+
+def _files_of(value: Mapping[str, Any]) -> dict[str, tuple[DataFile, ...]]:
+    if not all(map(_is_table, value)):
+        raise FileRefused("there is a table that is none of ours")
+    return {table: tuple(DataFile.from_json(table, file) for file in listed) for table, listed in value.items()}
+
+
+def _is_table(name: str) -> bool:
+    return name in TABLES or _TYPED.fullmatch(name) is not None or _STATE.fullmatch(name) is not None
+
+
+def _data_path(path: Any) -> str:
+    """The path of a data file of any table."""
+    name = check_name(path)
+    table, slash, _ = name.partition("/")
+    if not _is_table(table) or not slash or not name.endswith(_SUFFIX):
+        raise FileRefused(f"{name!r} is no data file of a table")
+    return name
+
+
+def _ranges_of(value: Mapping[str, Any]) -> dict[str, tuple[tuple[int, int, str], ...]]:
+    return {label: tuple((a, b, kind) for a, b, kind in ranges) for label, ranges in value.items()}

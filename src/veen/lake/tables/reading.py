@@ -1,0 +1,176 @@
+"""Reading tables: what the manifest names, and nothing else.
+
+A DataFrame, or an iteration, is one version of a table: changes that come later do not reach it. Files that `compact`
+replaces stay until `vacuum`; files that `erase` replaces are gone at once, and a reader of an older version is told so.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import date, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from veen.core import cbor
+from veen.core.event import Order
+from veen.io.stores import TableStore
+from veen.lake.spark.runner import over
+from veen.lake.tables.errors import NoTable
+from veen.lake.tables.log import TableLog
+from veen.lake.tables.manifest import DataFile, TableState
+from veen.lake.tables.parts import read_part
+from veen.lake.tables.schema import COLUMNS, DAY, HOUR, PARTITIONS, arrow_of, columns_of, ddl_of, is_partitioned, sid_of
+from veen.lake.tables.states import installed_states, is_state, state_definition
+from veen.lake.tables.typed import definition_of, installed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def ready_tables(state: TableState) -> tuple[str, ...]:
+    """The tables that can be read: typed ones and states are complete as the installed overlays declare them."""
+    typed = (name for name, table in installed().items() if state.typed.get(name) == definition_of(table))
+    states = (name for name, table in installed_states().items() if _is_ready(state, name, state_definition(table)))
+    return (*COLUMNS, *sorted(typed), *sorted(states))
+
+
+def _is_ready(state: TableState, table: str, definition: str) -> bool:
+    """Whether some fold was made with this table, and none with another declaration of it."""
+    definitions = [meta["tables"][table] for meta in state.meta.values() if table in (meta.get("tables") or ())]
+    return bool(definitions) and all(text == definition for text in definitions)
+
+
+def chosen_files(
+    state: TableState,
+    table: str,
+    *,
+    streams: Collection[bytes] | None = None,
+    first_ts: int | None = None,
+    last_ts: int | None = None,
+) -> tuple[DataFile, ...]:
+    """The files that can hold rows of these streams and this time (of ts, both ends included)."""
+    columns_of(table)
+    if table not in ready_tables(state):
+        what = f"--fold {installed_states()[table].fold} and its overlay" if is_state(table) else "its overlay"
+        raise NoTable(f"{table} is not complete at version {state.version}: run `veen table load` with {what}")
+    sids = None if streams is None else {sid_of(stream_id) for stream_id in streams}
+    return tuple(
+        file
+        for file in state.of(table)
+        if (sids is None or _part(file.group, "sid") in sids)
+        and (first_ts is None or file.last_ts >= first_ts)
+        and (last_ts is None or file.first_ts <= last_ts)
+    )
+
+
+def read(
+    spark: "SparkSession",
+    to: str | TableStore,
+    table: str = "silver",
+    *,
+    version: int | None = None,
+    streams: Collection[bytes] | None = None,
+    first_ts: int | None = None,
+    last_ts: int | None = None,
+) -> "DataFrame":
+    """One version of a table. The bounds choose files, not rows: `where` does the rest.
+
+    Tasks read the files by `read_part`, as every engine does: a file that is not byte for byte what the manifest names
+    ends the query with TableDamaged, wherever it is read. Spark's own reader of Parquet notices nothing.
+    """
+    log = TableLog(to)
+    files = chosen_files(log.existing(version), table, streams=streams, first_ts=first_ts, last_ts=last_ts)
+    schema = ddl_of(table)
+    if not files:
+        return spark.createDataFrame([], schema)
+    store = log.store
+    columns = (*columns_of(table), *PARTITIONS) if is_partitioned(table) else columns_of(table)
+
+    def batches(file: DataFile) -> Iterator[pa.RecordBatch]:
+        yield from _with_partitions(table, file, read_part(store, table, file)).to_batches()
+
+    return over(spark, files, batches, columns)
+
+
+def _with_partitions(table: str, file: DataFile, content: pa.Table) -> pa.Table:
+    if not is_partitioned(table):
+        return content
+    day = date.fromisoformat(_part(file.group, "day"))
+    content = content.append_column(
+        "sid", pa.repeat(pa.scalar(_part(file.group, "sid"), pa.string()), content.num_rows)
+    )
+    return content.append_column("day", pa.repeat(pa.scalar(day, pa.date32()), content.num_rows))
+
+
+def _part(group: str, name: str) -> str:
+    return next((member.partition("=")[2] for member in group.split("/") if member.startswith(f"{name}=")), "")
+
+
+# --- the canonical row stream -------------------------------------------------------------------------------------
+
+
+def rows(
+    to: str | TableStore | TableLog, table: str = "silver", *, version: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """Every row, in logical order (D-27); the files of a day are held at a time. Needs no Spark."""
+    log = to if isinstance(to, TableLog) else TableLog(to)
+    state = log.existing(version)
+    files = chosen_files(state, table)
+    if not is_partitioned(table):
+        for file in files:
+            yield from read_part(log.store, table, file).to_pylist()
+        return
+    contents: dict[str, pa.Table] = {}  # of the files that reach into the hour
+    for first, last, inside in _by_hour(files):
+        contents = {
+            file.path: contents[file.path] if file.path in contents else read_part(log.store, table, file)
+            for file in inside
+        }
+        hour_rows: list[dict[str, Any]] = []
+        for content in contents.values():
+            times = content.column("ts").to_numpy()
+            hour_rows += content.filter(pa.array((times >= first) & (times <= last))).to_pylist()
+        hour_rows.sort(key=_order)
+        yield from hour_rows
+
+
+def _by_hour(files: Iterable[DataFile]) -> Iterator[tuple[int, int, list[DataFile]]]:
+    """Give each hour with the files that reach into it. A file is looked at in its own hours only."""
+    waiting = sorted(files, key=lambda file: file.first_ts, reverse=True)  # the next one is the last
+    inside: list[DataFile] = []
+    for first, last in _hours(tuple(waiting)):
+        inside = [file for file in inside if file.last_ts >= first]
+        while waiting and waiting[-1].first_ts <= last:
+            inside.append(waiting.pop())
+        yield first, last, inside
+
+
+def _hours(files: Iterable[DataFile]) -> Iterator[tuple[int, int]]:
+    """The hours in which there can be rows; no file spans more than a day, unless beyond all calendars."""
+    ends = {(file.first_ts // HOUR, file.last_ts // HOUR) for file in files}
+    begun = -1
+    for first, last in sorted(ends):
+        first = max(first, begun + 1)
+        if last - first > 2 * DAY // HOUR:
+            yield first * HOUR, last * HOUR + HOUR - 1
+        else:
+            for hour in range(first, last + 1):
+                yield hour * HOUR, hour * HOUR + HOUR - 1
+        begun = max(begun, last)
+
+
+def _order(row: dict[str, Any]) -> Order:
+    return row["ts"], row["stream_id"] or b"", row["epoch"], row["stream_seq"], row["leaf_hash"] or b""
+
+
+def digest(to: str | TableStore | TableLog, table: str = "silver", *, version: int | None = None) -> str:
+    """SHA-256 of the canonical row stream: equal tables have equal digests, whatever files they are in."""
+    names, hasher = arrow_of(table).names, sha256()
+    for row in rows(to, table, version=version):
+        hasher.update(cbor.encode([_plain(row[name]) for name in names]))
+    return hasher.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """A timestamp in seconds, as bodies and receipts have it."""
+    return int(value.timestamp()) if isinstance(value, datetime) else value

@@ -1,0 +1,115 @@
+"""Streaming into the tables: Spark says how far to go and when, the manifest says what is loaded.
+
+A micro-batch is a set of positions. Its rows are made by the very code of a batch load, from the heads in the manifest
+up to those positions, and committed with them in one manifest. A batch that is played again after a crash ends where
+the heads are already, or goes on from them: nothing is lost or doubled, whatever was killed, and also if the checkpoint
+location is lost.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from veen.io.places import absolute
+from veen.io.stores import TableStore
+from veen.lake.log.entries import Level
+from veen.lake.log.keys import KeyFile
+from veen.lake.log.prefix import Mark, make_prefix
+from veen.lake.tables.gold import refresh
+from veen.lake.tables.loading import LoadJob, check_hub, commit_prefix, complete_typed, typed_now
+from veen.lake.tables.log import TableLog
+from veen.lake.tables.manifest import TableState
+from veen.storage.pinned import pin
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+CHECKPOINT: Final = "stream"
+
+
+def stream(
+    spark: "SparkSession",
+    path: str,
+    to: str | TableStore,
+    *,
+    keys: KeyFile,
+    checkpoint: str | None = None,
+    folds: Sequence[str] = (),
+    every: str | None = None,
+    available_now: bool = False,
+    options: Mapping[str, str] | None = None,
+    verify: Level = "hash",
+    parts: int | None = None,
+) -> "StreamingQuery":
+    """Keep bronze, silver and the states of `folds` up to date; exactly once, also after a crash.
+
+    `every` is a pace ("10 seconds"); `available_now` ends when all that is there has been loaded. `options` are those
+    of the source, such as maxEntriesPerTrigger. `checkpoint` is where Spark keeps its offsets: beside the tables, if
+    they lie in a directory.
+    """
+    log, path, keys = TableLog(to), absolute(path), keys.absolute()
+    where = checkpoint or f"{log.store.uri}/{CHECKPOINT}"
+    source = (
+        spark.readStream.format("veen")
+        .schema("label BINARY, stream_seq BIGINT")  # positions only: rows are made by the load
+        .options(**{"verify": "none", **(options or {})})
+        .load(path)
+    )
+
+    def batch(found: "DataFrame", number: int) -> None:
+        ends = {bytes(row["label"]): row["last"] for row in _ends(found)}
+        load_upto(path, log.store, ends, keys=keys, spark=spark, verify=verify, parts=parts, batch=(where, number))
+        for fold in folds:
+            refresh(log.store, fold, spark=spark, path=path, keys=keys)
+
+    writer = source.writeStream.foreachBatch(batch).option("checkpointLocation", where).queryName("veen-tables")
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    elif every is not None:
+        writer = writer.trigger(processingTime=every)
+    return writer.start()
+
+
+def _ends(found: "DataFrame") -> Sequence[Any]:
+    from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
+
+    ends: Sequence[Any] = found.groupBy("label").agg(F.max("stream_seq").alias("last")).collect()
+    return ends
+
+
+def load_upto(
+    path: str,
+    to: str | TableStore,
+    ends: Mapping[bytes, int],
+    *,
+    keys: KeyFile,
+    spark: "SparkSession | None" = None,
+    verify: Level = "hash",
+    parts: int | None = None,
+    batch: tuple[str, int] | None = None,
+) -> TableState:
+    """Load labels up to the given positions, in one commit; what is loaded already is passed over."""
+    log = TableLog(to)
+    state = log.state()
+    pinned = pin(path)
+    check_hub(state, pinned.identity)
+    marks, upto = state.marks, {}
+    for label, end in ends.items():
+        there = pinned.labels[label].size if label in pinned.labels else 0
+        last = min(end, there)  # a row behind the last entry speaks of stray bytes, and is none
+        if last > marks.get(label, Mark()).upto_seq:
+            upto[label] = last
+    prefix = make_prefix(path, since=marks, upto=upto, pinned=pinned, roots=False)
+    typed = typed_now()
+    if not prefix.labels:
+        return complete_typed(log, log.made(state, typed), typed, spark=spark)
+    job = LoadJob(
+        uri=absolute(path),
+        to=log.store,
+        keys=keys.absolute(),
+        level=verify,
+        identity=pinned.identity,
+        typed=typed,
+        indexes=state.indexes,
+    )
+    return commit_prefix(log, state, prefix, job, spark=spark, parts=parts, kind="stream", batch=batch)

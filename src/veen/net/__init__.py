@@ -1,1 +1,0 @@
-"""What hub and client share of transports whose libraries are extras: NATS, QUIC."""

@@ -1,0 +1,331 @@
+"""Export: cut bundles from a stream, chained, and audit each (001 products §4.4, D-106, D-131, D-132).
+
+Order of steps for a bundle, so that a crash at any point makes no second bundle with the same number: write the file
+under a hidden name, keep the sealed audit record and the new head of the chain, rename, audit, advance. Started again,
+the exporter first finishes what it kept.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from veen.client.client import Client
+from veen.client.errors import Dropped
+from veen.client.identity.keyring import Keyring, StreamKeys
+from veen.client.read.reading import Entry
+from veen.core.crypto.ed25519 import SigningKey
+from veen.core.errors import FormatError, OpenError, VeenError
+from veen.core.hashing import H
+from veen.core.labels import stream_id_of
+from veen.core.objects.checkpoint import Checkpoint
+from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached
+from veen.core.sealing.attachments import att_root_of
+from veen.core.sealing.ciphertext import Opened, open_with_one, opening_of
+from veen.core.tree.mmr import Mmr
+from veen.overlays.airgap.bodies import ONLINE, OnlineRecord
+from veen.overlays.recorder import events as sdr
+from veen.products.bridge.audit import AuditEntry, Auditor
+from veen.products.bridge.bundle import (
+    MAX_ATTACHED_BYTES,
+    SUFFIX,
+    BundleEvent,
+    BundleWriter,
+    ExportCheckpoint,
+    Header,
+    WrittenBundle,
+    bridge_id_of,
+)
+from veen.products.bridge.files import BridgeFiles
+from veen.products.bridge.verify import MAX_CARRIED_BYTES
+
+OUTGOING: Final = "outgoing"
+_MANIFEST: Final = "MANIFEST.txt"
+
+# Why an event must not leave the zone; None if it may. `opened` is None if the exporter cannot open it.
+Withhold = Callable[[Entry, Opened | None], str | None]
+
+
+def _nothing(entry: Entry, opened: Opened | None) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    bridge: str
+    operator: str
+    with_openings: bool = False
+    with_attachments: bool = False
+    heartbeat: bool = True  # a bundle without events if there is nothing new
+    compress: bool = False
+    max_events: int = 50_000
+    max_bytes: int = 64 << 20
+    withhold: Withhold = _nothing
+    clock: Callable[[], float] = time.time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    """Where the chain of a label ends on this side."""
+
+    bundle_seq: int = 0
+    bundle_id: bytes | None = None
+    seq: int = 0
+    peaks: tuple[bytes, ...] = ()
+    ts: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "bundle_seq": self.bundle_seq,
+            "bundle_id": self.bundle_id.hex() if self.bundle_id else None,
+            "seq": self.seq,
+            "peaks": [peak.hex() for peak in self.peaks],
+            "ts": self.ts,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "_Head":
+        return cls(
+            bundle_seq=value["bundle_seq"],
+            bundle_id=bytes.fromhex(value["bundle_id"]) if value["bundle_id"] else None,
+            seq=value["seq"],
+            peaks=tuple(map(bytes.fromhex, value["peaks"])),
+            ts=value["ts"],
+        )
+
+
+@dataclass(slots=True)
+class _Collected:
+    """Events that are in the spool of a bundle, and the tree after them."""
+
+    mmr: Mmr
+    first_ts: int = 0
+    last_ts: int = 0
+
+
+class Exporter:
+    """Cuts bundles from streams of one hub. Owned by one task; its directory by one process."""
+
+    def __init__(
+        self,
+        client: Client,
+        keyring: Keyring,
+        key: SigningKey,
+        auditor: Auditor,
+        files: BridgeFiles,
+        options: ExportOptions,
+    ) -> None:
+        self._client, self._keyring, self._key, self._auditor = client, keyring, key, auditor
+        self._files, self._options = files, options
+        self._bridge_id = bridge_id_of(options.bridge)
+        self._state = files.load() or {"chains": {}, "pending": None}
+
+    async def export(self, stream: str) -> list[WrittenBundle]:
+        """All that is new in a stream, in bundles; a heartbeat if that is nothing."""
+        await self.finish()
+        bundles: list[WrittenBundle] = []
+        checkpoints = await self._client.checkpoints(stream)
+        for checkpoint in checkpoints:
+            head = self._head(checkpoint.label_curr)
+            while head.seq < checkpoint.upto_seq:
+                bundles.append(await self._bundle(stream, checkpoint, head))
+                head = self._head(checkpoint.label_curr)
+        if not bundles and checkpoints and self._options.heartbeat:
+            bundles.append(await self._bundle(stream, checkpoints[-1], self._head(checkpoints[-1].label_curr)))
+        return bundles
+
+    async def finish(self) -> None:
+        """Complete the bundle that an earlier run had made and not published or audited."""
+        pending = self._state["pending"]
+        if pending is None:
+            return
+        self._files.publish(OUTGOING, pending["name"])
+        await self._auditor.submit(AuditEntry.from_json(pending["audit"]))
+        self._note(pending["note"])
+        chains = {**self._state["chains"], pending["label"]: pending["head"]}
+        self._save({"chains": chains, "pending": None})
+
+    def _head(self, label: bytes) -> _Head:
+        chain = self._state["chains"].get(label.hex())
+        return _Head() if chain is None else _Head.from_json(chain)
+
+    async def _bundle(self, stream: str, latest: Checkpoint, head: _Head) -> WrittenBundle:
+        label, epoch = latest.label_curr, latest.epoch
+        name = f"{self._options.bridge}-{label.hex()[:8]}-{head.bundle_seq + 1:08d}{SUFFIX}"
+        with self._files.temporary(OUTGOING, f"{name}.events") as spool:
+            writer = BundleWriter(spool)
+            last = min(latest.upto_seq, head.seq + self._options.max_events)
+            collected = _Collected(Mmr(head.seq, head.peaks))
+            if last > head.seq:
+                await self._collect(stream, epoch, head.seq + 1, last, writer, collected)
+            upto = collected.mmr.size
+            checkpoint = latest
+            if upto != latest.upto_seq:
+                checkpoint = await self._client.checkpoint(stream, upto, epoch=epoch)
+            header = await self._header(stream, label, epoch, head, collected, writer.count)
+            identity = self._client.pin.identity
+            export = ExportCheckpoint(
+                checkpoint=checkpoint.to_bytes(),
+                timestamp=collected.last_ts or head.ts,
+                hub_public=identity.verify_checkpoint(checkpoint, 0).hub_pk,
+            )
+            with self._files.temporary(OUTGOING, name) as target:
+                written = writer.finish(header, export, self._key, target, compress=self._options.compress)
+        self._files.path(OUTGOING, f".{name}.events").unlink()
+        entry = await self._auditor.prepare(ONLINE, self._record(written, checkpoint))
+        new_head = _Head(
+            bundle_seq=header.bundle_seq,
+            bundle_id=written.trailer.bundle_id,
+            seq=upto,
+            peaks=collected.mmr.peaks(),
+            ts=export.timestamp,
+        )
+        note = f"{name} {written.bundle_hash.hex()} {stream} {header.export_seq_from}-{header.export_seq_to}"
+        self._save(
+            {
+                "chains": self._state["chains"],
+                "pending": {
+                    "name": name,
+                    "label": label.hex(),
+                    "head": new_head.to_json(),
+                    "audit": entry.to_json(),
+                    "note": note,
+                },
+            }
+        )
+        await self.finish()
+        return written
+
+    async def _collect(
+        self, stream: str, epoch: int, first: int, last: int, writer: BundleWriter, collected: _Collected
+    ) -> None:
+        keys = tuple(keys for keys in self._keyring.readers(stream) if keys.can_read)
+        async for entry in self._client.read(stream, from_seq=first, to_seq=last, epoch=epoch, open=False):
+            event = self._event(entry, keys)
+            mark = writer.mark()
+            writer.add(event)
+            if not await self._attached(event, writer):
+                writer.go_back(mark)
+                writer.add(replace(event, attachments=()))
+            collected.mmr.append(entry.receipt.leaf_hash)
+            collected.first_ts = collected.first_ts or entry.receipt.hub_ts
+            collected.last_ts = entry.receipt.hub_ts
+            if writer.item_bytes >= self._options.max_bytes:
+                return
+
+    async def _attached(self, event: BundleEvent, writer: BundleWriter) -> bool:
+        """Add the attachments of an event, one at a time; False if one is not there or they are too large together."""
+        size = 0
+        for index, coid in enumerate(event.attachments):
+            try:
+                ciphertext = await self._client.attachments.fetch(coid)
+            except Dropped:  # erased by retention: att_root names what stayed behind
+                return False
+            size += len(ciphertext)
+            if size > MAX_ATTACHED_BYTES:
+                return False
+            writer.attach(index, ciphertext)
+        return True
+
+    def _event(self, entry: Entry, keys: Sequence[StreamKeys]) -> BundleEvent:
+        raw, receipt = entry.msg.to_bytes(), entry.receipt.to_bytes()
+        opened, opening = _opened(entry, keys)
+        reason = self._options.withhold(entry, opened)
+        carried = len(opened.body) if opened is not None and self._options.with_openings else len(raw)
+        if reason is None and carried > MAX_CARRIED_BYTES:
+            reason = f"size: {carried} bytes are more than an imported event can hold"
+        if reason is not None:
+            return BundleEvent(seq=entry.seq, receipt=receipt, withheld_reason=reason[:256])
+        return BundleEvent(
+            seq=entry.seq,
+            receipt=receipt,
+            msg=raw,
+            opening=opening if self._options.with_openings else None,
+            attachments=_coids(opened) if self._options.with_attachments else (),
+        )
+
+    async def _header(
+        self, stream: str, label: bytes, epoch: int, head: _Head, collected: _Collected, count: int
+    ) -> Header:
+        answer = await self._client.identity()
+        identity = answer.to_identity()
+        stream_id = stream_id_of(stream)
+        return Header(
+            source_hub_id=self._client.hub_id,
+            source_hub_pk=identity.current.hub_pk,
+            identity=identity.to_bytes(),
+            identity_sig=answer.sig,
+            rotations=tuple(record.to_bytes() for record in await self._client.rotations()),
+            source_profile_id=(await self._client.status()).profiles[0].profile_id(),
+            export_stream_id=stream_id,
+            stream_name=None if stream.lower() == stream_id.hex() else stream,
+            label=label,
+            epoch=epoch,
+            export_seq_from=head.seq + 1,
+            export_seq_to=head.seq + count,
+            export_time_from=collected.first_ts or head.ts,
+            export_time_to=collected.last_ts or head.ts,
+            size_before=head.seq,
+            peaks_before=head.peaks,
+            bridge_id=self._bridge_id,
+            bundle_seq=head.bundle_seq + 1,
+            prev_bundle_id=head.bundle_id,
+            created_at=int(self._options.clock()),
+        )
+
+    def _record(self, written: WrittenBundle, checkpoint: Checkpoint) -> OnlineRecord:
+        header, trailer = written.header, written.trailer
+        return OnlineRecord(
+            bundle_id=trailer.bundle_id,
+            bundle_hash=written.bundle_hash,
+            bridge_id=header.bridge_id,
+            bundle_seq=header.bundle_seq,
+            export_stream_id=header.export_stream_id,
+            label=header.label,
+            epoch=header.epoch,
+            seq_from=header.export_seq_from,
+            seq_to=header.export_seq_to,
+            count=trailer.count,
+            withheld=trailer.withheld,
+            checkpoint_id=H(checkpoint.to_bytes()),
+            operator=self._options.operator,
+            ts=header.created_at,
+        )
+
+    def _note(self, note: str) -> None:
+        """For people who carry the bundles: which files there are, and what they hold."""
+        with Path(self._files.path(OUTGOING, _MANIFEST)).open("a", encoding="utf-8") as manifest:
+            manifest.write(f"{note}\n")
+
+    def _save(self, state: dict[str, Any]) -> None:
+        self._files.save(state)
+        self._state = state
+
+
+def _coids(opened: Opened | None) -> tuple[bytes, ...]:
+    """The attachments that an event declares; none if the list is not that of att_root."""
+    if opened is None or opened.hdr.att_root is None or opened.hdr.schema != ATTACHED_SCHEMA:
+        return ()
+    try:
+        coids = tuple(attachment.coid for attachment in Attached.from_bytes(opened.body).attachments)
+    except FormatError:
+        return ()
+    return coids if coids and att_root_of(coids) == opened.hdr.att_root else ()
+
+
+def _opened(entry: Entry, keys: Sequence[StreamKeys]) -> tuple[Opened | None, bytes | None]:
+    """What was sealed, and its opening; neither if no key fits, or if what was sealed breaks the rules.
+
+    Anybody who may write can seal nonsense. Such an event crosses sealed, as it is: a bundle must not fail for it.
+    """
+    if not keys:
+        return None, None
+    try:
+        number, opened = open_with_one([(key.secret(), key.reader_pk) for key in keys], entry.msg)
+        if opened.hdr.schema == sdr.EVENT.id:
+            sdr.RecorderEvent.from_bytes(opened.body)
+    except (OpenError, FormatError, VeenError):
+        return None, None
+    key = keys[number]
+    return opened, opening_of(key.secret(), entry.msg, reader_pk=key.reader_pk)

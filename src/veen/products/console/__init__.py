@@ -1,0 +1,15 @@
+"""The console: a log in a browser, served from the user's own machine (docs/console.md).
+
+`app` has the routes, `guard` decides who gets an answer, `views` turns verified entries into pages, `uploads` judges
+files, `writes` does what forms ask of a console that may write. Everything that is shown was read by `veen.client`,
+which verifies it against the pinned key.
+"""
+
+from veen.ext import Product
+
+PRODUCT = Product(
+    name="console",
+    about="Logs in a browser, served from the machine of the user.",
+    extra="console",
+    commands={"console": "veen.products.console.commands.group:console"},
+)

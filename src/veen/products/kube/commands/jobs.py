@@ -1,0 +1,141 @@
+"""`veen kube job`: a command or a self-test that runs once, inside a cluster (001 spec-4 §7, §8)."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from veen.cli.lazy import LazyGroup
+from veen.cli.shared.command import several
+from veen.cli.shared.output import Fail, Output, output_options
+from veen.products.kube.commands.common import CONTEXT, UNIVERSE, WITHIN, hub_named, universe_of
+from veen.products.kube.commands.lifecycle import failed_selftest
+
+if TYPE_CHECKING:
+    from veen.products.kube.objects import Manifest
+
+job = LazyGroup("job", help="Run a command or a self-test once, inside a cluster.")
+
+_JOB = several(
+    UNIVERSE,
+    click.option(
+        "--secret", required=True, metavar="NAME",
+        help="The Secret in the namespace of the hub with the keystore: keystore.enc, identity_card.",
+    ),
+    click.option("--identity", default="default", show_default=True, help="The name of the identity in the keystore."),
+    click.option("--cap", "has_cap", is_flag=True, help="The Secret has a capability token too: cap.cbor."),
+    click.option("--kube-context", "context", help="Run it there and wait; without it the manifest is printed."),
+    WITHIN,
+)  # fmt: skip
+
+
+def _run(
+    output: Output, hub: str, action: str, words: list[str], path: Path, context: str | None, within: int, **rest: Any
+) -> None:
+    from veen.products.kube.cluster import Cluster, json_in
+    from veen.products.kube.objects import cli_job, namespace_of
+    from veen.products.kube.render import to_yaml
+
+    universe, facts = universe_of(path)
+    tenant = hub_named(universe, hub)
+    manifest = cli_job(universe, tenant, facts[namespace_of(tenant)], action, words, **rest)
+    if context is None:
+        text = to_yaml([manifest])
+        output.result({"job": _name(manifest), "yaml": text}, lambda: click.echo(text, nl=False))
+        return
+    cluster = Cluster(context)
+    cluster.run_jobs([manifest])
+    namespace, name = manifest["metadata"]["namespace"], _name(manifest)
+    succeeded = cluster.wait_job(namespace, name, within)
+    text = cluster.logs(namespace, name, all_containers=not succeeded)
+    if not succeeded:
+        raise Fail(
+            "E.KUBE.JOB",
+            f"the Job {namespace}/{name} failed",
+            text.strip()[-500:] or "it did not say why",
+            f"kubectl describe job {name} --namespace {namespace}",
+        )
+    try:
+        answer: Any = json_in(text)
+    except ValueError:
+        answer = None
+    data = {"job": name, "namespace": namespace, "answer": answer}
+    output.result(data, lambda: output.text(text))
+
+
+def _name(manifest: "Manifest") -> str:
+    return str(manifest["metadata"]["name"])
+
+
+@job.verb("send", "Send a message from inside the cluster.")
+@click.argument("hub")
+@click.argument("stream_name", metavar="STREAM")
+@click.argument("body")
+@_JOB
+@output_options
+def send(output: Output, hub: str, stream_name: str, body: str, **rest: Any) -> None:
+    """Send BODY to STREAM at the hub of a tenant, or of `authority`, by a Job with keys from a Secret.
+
+    Who may read Jobs of the namespace can read BODY there.
+
+    \b
+    kubectl create secret generic writer --namespace veen-tenant-acme-prod \\
+        --from-file=keystore.enc --from-file=identity_card
+    veen kube job send acme-prod orders '{"event":"order"}' --secret writer --kube-context prod
+    """
+    _run(output, hub, "send", [stream_name, body], **rest)
+
+
+@job.verb("stream", "Read a stream from inside the cluster.")
+@click.argument("hub")
+@click.argument("stream_name", metavar="STREAM")
+@click.option("--from", "first", type=click.IntRange(min=0), default=0, show_default=True, help="The first position.")
+@_JOB
+@output_options
+def stream(output: Output, hub: str, stream_name: str, first: int, **rest: Any) -> None:
+    """Read STREAM at the hub of a tenant, or of `authority`, by a Job with keys from a Secret. The log of the Job has
+    what was read, in clear.
+
+    \b
+    veen kube job stream acme-prod orders --secret reader --kube-context prod
+    """
+    _run(output, hub, "stream", [stream_name, "--from", str(first)], **rest)
+
+
+@job.verb("selftest", "Run the self-test of a hub again.")
+@click.argument("hub")
+@UNIVERSE
+@CONTEXT
+@WITHIN
+@output_options
+def selftest(output: Output, hub: str, path: Path, context: str, within: int) -> None:
+    """Run the self-test Job of a tenant, or of `authority`, again, and wait for it. Exit code 7 if it fails.
+
+    \b
+    veen kube job selftest acme-prod --kube-context prod
+    """
+    from veen.products.kube.cluster import Cluster, json_in
+    from veen.products.kube.objects import namespace_of
+    from veen.products.kube.render import manifests
+
+    universe, facts = universe_of(path)
+    namespace = namespace_of(hub_named(universe, hub))
+    (manifest,) = (
+        o for o in manifests(universe, facts) if o["kind"] == "Job" and o["metadata"]["namespace"] == namespace
+    )
+    cluster = Cluster(context)
+    cluster.run_jobs([manifest])
+    if not cluster.wait_job(namespace, _name(manifest), within):
+        raise failed_selftest(cluster, manifest)
+    text = cluster.logs(namespace, _name(manifest))
+    try:
+        checks = [{"check": str(row["check"]), "result": str(row["result"])} for row in json_in(text)["checks"]]
+    except (ValueError, KeyError, TypeError) as exc:
+        raise Fail(
+            "E.KUBE.JOB",
+            f"the Job {namespace}/{_name(manifest)} did not report its checks",
+            text.strip()[-500:],
+            f"kubectl logs job/{_name(manifest)} --namespace {namespace}",
+        ) from exc
+    data = {"job": _name(manifest), "namespace": namespace, "checks": checks}
+    output.result(data, lambda: output.table(("result", "check"), [[row["result"], row["check"]] for row in checks]))

@@ -1,0 +1,21 @@
+"""VESN v0.0.1, the predecessor of VEEN: its logs stay verifiable, can be imported, and mirrored into a hub (002).
+
+objects      the records and their canonical encoding
+merkle       tree, attachments, inclusion proofs
+sealing      payloads, rekey chain, keystore
+ledger       a hub as a state machine, which writes logs
+logcheck     receipts and messages, one after another
+portability  the files of a set, written and verified
+lines        the NDJSON form of a stream
+files        sets in directories: the only module that opens files, with `archive`
+archive      import into an archive, export into a directory
+mirror       federation.mirror.v1 records of a set, through the client of VEEN
+"""
+
+from veen.ext import Product
+
+PRODUCT = Product(
+    name="vesn",
+    about="Logs of VESN, the predecessor.",
+    commands={"vesn": "veen.products.vesn.commands:vesn"},
+)

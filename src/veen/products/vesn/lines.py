@@ -1,0 +1,151 @@
+"""The stream of a VESN hub as NDJSON: one object {receipt, msg, mmr_proof?} per line (002 §16, D-154).
+
+Byte strings are lower-case hex. On input base64url is understood too: a field of fixed size shows by its length which
+of both it is, and a ciphertext by its ct_hash.
+"""
+
+import binascii
+import json
+from base64 import urlsafe_b64decode
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from veen.core.errors import FormatError, MalformedError
+from veen.core.hashing import H
+from veen.core.objects.recognise import parse_json
+from veen.products.vesn.errors import Problem, Violation
+from veen.products.vesn.logcheck import Findings, LogCheck, TooManyFindings, Trust
+from veen.products.vesn.merkle import MmrProof
+from veen.products.vesn.objects import MAX_MSG_BYTES, Msg, Receipt
+from veen.products.vesn.portability import MAX_RECORDS, Report
+
+MAX_LINE_BYTES: Final = 2 * MAX_MSG_BYTES + 64 * 1024
+_MAX_DEPTH: Final = 4  # a step of a path in a proof is the deepest object
+_SIZES: Final = {
+    "label": 32,
+    "hub_sig": 64,
+    "mmr_root": 32,
+    "leaf_hash": 32,
+    "sig": 64,
+    "ct_hash": 32,
+    "client_id": 32,
+    "profile_id": 32,
+    "sib": 32,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamEntry:
+    """One line of a stream."""
+
+    receipt: Receipt
+    msg: Msg
+    mmr_proof: MmrProof | None = None
+
+    @classmethod
+    def from_line(cls, line: bytes) -> "StreamEntry":
+        """FormatError unless the line is one entry."""
+        if len(line) > MAX_LINE_BYTES:
+            raise MalformedError(f"a line of more than {MAX_LINE_BYTES} bytes", "VESN stream")
+        tree = parse_json(line)
+        if type(tree) is not dict or not {"receipt", "msg"} <= tree.keys() <= {"receipt", "msg", "mmr_proof"}:
+            raise MalformedError("expected an object with receipt, msg and perhaps mmr_proof", "VESN stream")
+        proof = tree.get("mmr_proof")
+        return cls(
+            receipt=Receipt.from_json(_as_hex(tree["receipt"])),
+            msg=Msg.from_json(_as_hex(tree["msg"])),
+            mmr_proof=None if proof is None else MmrProof.from_json(_as_hex(proof)),
+        )
+
+    def to_line(self) -> bytes:
+        tree = {"receipt": self.receipt.to_json(), "msg": self.msg.to_json()}
+        if self.mmr_proof is not None:
+            tree["mmr_proof"] = self.mmr_proof.to_json()
+        return json.dumps(tree, separators=(",", ":")).encode() + b"\n"
+
+
+def verify_stream(lines: Iterable[bytes], trust: Trust) -> Report:
+    """Check a stream as a hub served it: signatures, I1 to I4, I6, and proofs where lines have them.
+
+    A stream may begin anywhere. Where it does not begin at stream_seq 1, only proofs show that a root is right.
+    """
+    findings = Findings()
+    log = LogCheck(trust, findings)
+    unproven, stopped = 0, False
+    try:
+        for number, line in enumerate(lines, start=1):
+            where = f"line {number}"
+            if number > MAX_RECORDS:
+                findings.add(Problem.LIMIT, where, f"more than {MAX_RECORDS} lines")
+                break
+            try:
+                unproven += _check_line(where, StreamEntry.from_line(line), log)
+            except Violation as exc:
+                findings.add_violation(where, exc)
+            except FormatError as exc:
+                findings.add(Problem.FORMAT, where, str(exc))
+    except TooManyFindings:
+        stopped = True
+    missing = [f"{unproven} entries have no mmr_proof and follow no entry that begins at 1"] if unproven else []
+    return Report(
+        findings=tuple(findings.items),
+        missing=tuple(missing),
+        notes=(f"client_seq skips numbers {log.client_seq_gaps} times (D-153)",) if log.client_seq_gaps else (),
+        evidence=(),
+        logs=tuple(log.logs.values()),
+        files={},
+        receipts=log.receipts,
+        messages=log.messages,
+        checkpoints=0,
+        tokens=0,
+        attachments=0,
+        stopped=stopped,
+    )
+
+
+def _check_line(where: str, entry: StreamEntry, log: LogCheck) -> bool:
+    """Whether nothing shows that the root of this entry is right."""
+    receipt = entry.receipt
+    if receipt.label not in log.logs:
+        log.begin_at(receipt)
+    if not log.receipt(where, receipt):
+        return False
+    entry.msg.verify()
+    log.message(where, receipt, entry.msg)
+    if entry.mmr_proof is not None:
+        entry.mmr_proof.verify(leaf_hash=receipt.leaf_hash, stream_seq=receipt.stream_seq, mmr_root=receipt.mmr_root)
+        return False
+    return log.logs[receipt.label].mmr is None
+
+
+def _as_hex(value: Any, name: str = "", depth: int = 0) -> Any:
+    """The same tree with base64url turned into hex; whatever is neither is left for the reader to refuse."""
+    if depth > _MAX_DEPTH:
+        return value
+    if type(value) is dict:
+        tree = {key: _as_hex(element, key, depth + 1) for key, element in value.items()}
+        return _with_hex_ciphertext(tree) if "ciphertext" in tree else tree
+    if type(value) is list:
+        return [_as_hex(element, "sib" if name == "peaks_after" else name, depth + 1) for element in value]
+    size = _SIZES.get(name)
+    if type(value) is str and size is not None and len(value) != 2 * size:
+        data = _from_base64(value)
+        return data.hex() if data is not None and len(data) == size else value
+    return value
+
+
+def _with_hex_ciphertext(tree: dict[str, Any]) -> dict[str, Any]:
+    """`abcd` is both hex and base64url: the hash decides."""
+    text, ct_hash = tree["ciphertext"], tree.get("ct_hash")
+    data = _from_base64(text) if type(text) is str else None
+    if data is not None and H(data).hex() == ct_hash:
+        return {**tree, "ciphertext": data.hex()}
+    return tree
+
+
+def _from_base64(text: str) -> bytes | None:
+    try:
+        return urlsafe_b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4))
+    except (binascii.Error, ValueError):
+        return None

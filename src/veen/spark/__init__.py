@@ -1,5 +1,0 @@
-"""The pipeline on Spark: session, data source, writer, and the runner of what `log`, `verify`, `folds`, `query` do.
-
-Besides this package only `veen.folds.on_spark`, `veen.query.on_spark`, `veen.tables` and the module by which Spark
-finds its data source import pyspark.
-"""
