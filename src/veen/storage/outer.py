@@ -23,7 +23,7 @@ from veen.core.hashing import H, u64be
 from veen.core.objects.control import ControlRecord
 from veen.core.tlog.errors import NoteError, TlogError
 from veen.core.tlog.leaf import CONTROL_LEAF, MAX_LEAF_BYTES, OuterLeaf
-from veen.core.tlog.note import ED25519, LogCheckpoint, Note, VerifierKey, check_name, verified_signatures
+from veen.core.tlog.note import ED25519, LogCheckpoint, Note, VerifierKey, check_name, verify_signatures
 from veen.core.tlog.tree import HASH_BYTES, TreeCursor, leaf_hash, prove_consistency, prove_inclusion, root_at
 from veen.core.tree.mmr import node_count, node_position
 from veen.io.errors import CorruptError, StorageError
@@ -119,7 +119,7 @@ class OuterLogFiles:
         try:
             note = Note.from_bytes(read_file(self._fs, path))
             checkpoint = LogCheckpoint.parse(note.text)
-            if self.vkey not in verified_signatures(note, (self.vkey,)) or checkpoint.origin != self.vkey.name:
+            if self.vkey not in verify_signatures(note, (self.vkey,)) or checkpoint.origin != self.vkey.name:
                 raise NoteError("signed by another key, or for another origin")
         except TlogError as exc:
             raise CorruptError(path, 0, str(exc)) from exc
@@ -227,7 +227,7 @@ class OuterLogFiles:
                 return self.signed
         if key.public != self.vkey.public or self.vkey.key_type != ED25519:
             raise StorageError("the outer log has another signing key")
-        note = checkpoint.signed(key)
+        note = checkpoint.sign(key)
         self._fs.replace(layout.OUTER_SIGNED, note.to_bytes())
         self.signed, self.head = note, checkpoint
         return note
@@ -242,7 +242,7 @@ class OuterLogFiles:
         checkpoint = LogCheckpoint.parse(note.text)
         if checkpoint != LogCheckpoint(self.vkey.name, self.size, self._cursor.root()):
             raise StorageError("the note is of another list than the one that is here")
-        if self.vkey not in verified_signatures(note, (self.vkey,)):
+        if self.vkey not in verify_signatures(note, (self.vkey,)):
             raise StorageError("the note is not signed by the key of the outer log")
         if checkpoint != self.head:
             signed = Note(note.text, tuple(line for line in note.signatures if line.is_by(self.vkey)))

@@ -36,7 +36,7 @@ class FakeLog:
         label = label_of(stream, epoch)
         events = self.by_label.setdefault(label, [])
         client_id = H(client.encode())
-        event = Event.opened(
+        event = Event.from_message(
             PayloadHdr(schema=draft.schema, parent_id=draft.parent_id, att_root=att_root, expires_at=draft.expires_at),
             draft.body,
             stream_id=H(stream.encode()),

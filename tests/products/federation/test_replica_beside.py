@@ -447,7 +447,7 @@ def test_what_the_primary_did_not_sign_is_not_written(tmp_path, operation, chang
 def signed_list(a, leaves):
     """A note over other leaves, signed by the key of the outer log."""
     tree = TlogTree(leaves)
-    return LogCheckpoint(a.outer.vkey.name, len(leaves), tree.root()).signed(a.outer.sign_receipt_key())
+    return LogCheckpoint(a.outer.vkey.name, len(leaves), tree.root()).sign(a.outer.sign_receipt_key())
 
 
 def bundle(leaves):

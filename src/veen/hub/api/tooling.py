@@ -184,7 +184,7 @@ class Tooling:
             return self._refused(Refuse(Refusal.CAP_INVALID, {"field": "sig_chain"}), call)
         if self._known_cap(token.auth_ref()) is None and not self._derived.take(request.parent_ref, now):
             return self._refused(Refuse(Refusal.CAP_RATE, {"field": "parent_ref"}, retry_after=_DAY), call)
-        record = await self._cap_record(token, CapDerive.derived(token, request.parent_ref))
+        record = await self._cap_record(token, CapDerive.from_parent(token, request.parent_ref))
         return self._authorized(token, record, call)
 
     def _refused(self, refuse: Refuse, call: Call) -> Reply:

@@ -65,7 +65,7 @@ def next_identity(
 ) -> HubIdentity:
     """The identity with one more key, introduced at hub_ts."""
     begins, until = validity_of_next(identity, hub_ts, lead_seconds, overlap_seconds)
-    return identity.rotated(hub_pk, valid_from=begins, overlap_until=until)
+    return identity.with_rotation(hub_pk, valid_from=begins, overlap_until=until)
 
 
 def given_key(fs: Fs, identity: HubIdentity) -> SigningKey:
@@ -145,7 +145,7 @@ def finish_rotation(fs: Fs, keys: HubKeys, journaled: Iterable[KeyRotate], root:
                         " another record retires: two rotations ran at once; `veen hub key repair DIR` repairs it"
                     )
                 continue  # void: a repair removed its key
-            identity = identity.rotated(
+            identity = identity.with_rotation(
                 body.hub_pk, valid_from=body.valid_from, overlap_until=body.retired_until or body.valid_from
             )
             signer = private[body.hub_pk] = read_key(fs, key_id_of(body.hub_pk))

@@ -197,5 +197,5 @@ def _identity_of(fs: Fs, identity: HubIdentity, void: set[bytes]) -> HubIdentity
         if body.retired_pk != repaired.current.hub_pk:
             raise CorruptError(layout.CONTROL, 0, f"record {record.seq} retires a key that was not the newest one")
         until = body.valid_from if body.retired_until is None else body.retired_until
-        repaired = repaired.rotated(body.hub_pk, valid_from=body.valid_from, overlap_until=until)
+        repaired = repaired.with_rotation(body.hub_pk, valid_from=body.valid_from, overlap_until=until)
     return repaired
