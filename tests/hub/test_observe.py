@@ -288,7 +288,7 @@ def test_the_six_metrics_of_a_hub_in_a_cluster(tmp_path):
                 clock.now += 1
                 with pytest.raises(HubRefused):
                     await client.send("orders", b"too late")
-            return families(hub.metrics_text()), hub.fs.used_bytes()
+            return families(hub.metrics_text()), hub.fs.bytes_in_use()
 
     rendered, used_bytes = run(scenario())
     assert value(rendered, "veen_appends_total", stream="orders") == 3

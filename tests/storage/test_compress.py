@@ -31,7 +31,7 @@ def filled(count=20):
 
 def compress(world, limits=ZLIB):
     index = Index(world.fs)
-    chunks = index.sealed(dropped=0) if limits.compression == "zlib" else ()
+    chunks = index.list_sealed(dropped=0) if limits.compression == "zlib" else ()
     sizes = [(label, chunk, compress_chunk(world.fs, label, chunk)) for label, chunk in chunks]
     done = [(label, chunk, saved) for label, chunk, saved in sizes if saved is not None]
     index.close()

@@ -145,7 +145,7 @@ def play(plan, capacity):
         nonlocal late
         if late is not None:
             hub.store.persist(late)
-            hub.store.retired()
+            hub.store.finish_retirement()
             late = None
 
     def commit(but=0):
@@ -334,7 +334,7 @@ def test_the_least_recently_used_saved_cursor_goes_first():
     assert loads == ["a", "b", "c", "d"]
     cache.get("c")
     assert loads[-1] == "c"
-    cache.saved("a")
+    cache.mark_saved("a")
     assert cache.get("a") is cursor
 
 

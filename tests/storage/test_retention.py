@@ -345,12 +345,12 @@ def test_a_record_that_is_on_its_way_to_the_disk_counts_as_an_erasure():
     step = plan(index, ALL, FAR)[0]
     index.close()
     place = (step.label, step.chunk.start_seq)
-    assert world.store.dropped(*place) == 0
+    assert world.store.drop_level(*place) == 0
     prepare(world.fs, step)
     group = Group()
     world.control(step.record(0), group)
-    assert world.store.dropped(*place) == 1
-    assert step.record(world.store.dropped(*place)) is None
+    assert world.store.drop_level(*place) == 1
+    assert step.record(world.store.drop_level(*place)) is None
     world.commit(group)
-    assert world.store.dropped(*place) == 1
-    assert world.store.dropped(step.label, step.chunk.start_seq + 1) is None  # no chunk begins there
+    assert world.store.drop_level(*place) == 1
+    assert world.store.drop_level(step.label, step.chunk.start_seq + 1) is None  # no chunk begins there

@@ -1,1 +1,1 @@
-"""The storage engine: the only code that knows files (spec §4.8, DESIGN §4)."""
+"""The storage engine: everything that a hub writes to its data directory (spec §4.8, DESIGN §4)."""

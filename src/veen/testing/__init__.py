@@ -1,4 +1,4 @@
-"""For tests of VEEN and of what is built on it: a real hub in this process, and fakes of the real interfaces."""
+"""Test support for VEEN and for programs that use it: a real hub in this process, and fakes of the real interfaces."""
 
 from typing import TYPE_CHECKING, Any
 

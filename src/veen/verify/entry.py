@@ -44,7 +44,7 @@ class EntryReading:
 
 def read_entry(data: bytes, pos: int, ref: ChunkRef, stream_seq: int) -> EntryReading | None:
     """The entry at `pos`; None if not even its length can be told: `frame_fault` says why."""
-    length = frame.wanted(data, pos)
+    length = frame.bytes_needed(data, pos)
     if length == FRAME_BYTES or pos + length > len(data):
         return None
     try:

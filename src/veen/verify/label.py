@@ -164,12 +164,12 @@ class LabelCheck:
         fs, label, path = self.rules.fs, self.label, run_path(self.label, run)
         if run.kind == "dropped" and run.end_seq is not None:
             receipts_path = layout.receipts_archive(label, run.start_seq, run.end_seq)
-            receipts = fs.exists(receipts_path) or self.rules.control.dropped(label, run.start_seq) < 2
+            receipts = fs.exists(receipts_path) or self.rules.control.drop_level(label, run.start_seq) < 2
             return archive.items(fs, label, run.start_seq, run.end_seq, receipts=receipts)
         if run.kind in ("chunk", "missing") and run.end_seq is not None and not fs.exists(path):
             bounds = (label, run.start_seq, run.end_seq)
             if fs.exists(layout.heads_archive(*bounds)):  # erased a moment ago by a running hub
-                if not self.rules.control.dropped(label, run.start_seq):
+                if not self.rules.control.drop_level(label, run.start_seq):
                     self.findings.late_error(path, 0, "missing", "the file is missing")
                 return archive.items(fs, *bounds, receipts=fs.exists(layout.receipts_archive(*bounds)))
         if run.kind == "active" and not fs.exists(path):  # sealed a moment ago by a running hub
@@ -225,7 +225,7 @@ class LabelCheck:
         return not self._soft or self.fold.size != self._strict
 
     def _seal(self, run: LabelRun) -> None:
-        seal = self.fold.seal(self._seals.dropped(run.start_seq))
+        seal = self.fold.seal(self._seals.drop_level(run.start_seq))
         self._seals.add(seal, run)
         self.index.chunk(seal)
         row, size = self.row, self.fold.size

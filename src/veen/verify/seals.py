@@ -85,9 +85,9 @@ class SealCheck:
         self._limits: list[Limits | None] = [limits]
         self._unjudged: Seal | None = None  # the last seal, until it is known what came after it
 
-    def dropped(self, start_seq: int) -> int:
+    def drop_level(self, start_seq: int) -> int:
         """What was erased of the chunk that begins here."""
-        return self._scope.control.dropped(self._label, start_seq, self._upto)
+        return self._scope.control.drop_level(self._label, start_seq, self._upto)
 
     def add(self, seal: Seal, run: LabelRun) -> None:
         """The next chunk, all of whose entries were good."""
@@ -103,7 +103,7 @@ class SealCheck:
             if drop.end_seq != row.end_seq or drop.entry_hashes_root != row.entry_hashes_root:
                 what = f"control record {drop.seq} drops another chunk than {row.start_seq} to {row.end_seq}"
                 self._findings.error(layout.CONTROL, 0, "retention", what)
-        if run.kind == "chunk" and self.dropped(run.start_seq):
+        if run.kind == "chunk" and self.drop_level(run.start_seq):
             path = layout.chunk(label, row.start_seq, row.end_seq)
             self._findings.warning(path, 0, "leftover", "its payloads should have been erased")
         self._unjudged = seal
@@ -218,6 +218,6 @@ class SealCheck:
         """Whether an erasure left this archive; the second erasure of a chunk removes its receipts."""
         if (file.start_seq, file.end_seq) not in self._sealed:
             return False
-        if file.kind == "receipts" and self.dropped(file.start_seq) > 1:
+        if file.kind == "receipts" and self.drop_level(file.start_seq) > 1:
             return False
-        return self._scope.control.dropped(self._label, file.start_seq) > 0
+        return self._scope.control.drop_level(self._label, file.start_seq) > 0

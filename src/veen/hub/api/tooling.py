@@ -335,12 +335,12 @@ class Tooling:
         except SignatureError:
             return self._refused(Refuse(Refusal.SIG_INVALID, {"field": "sig"}), call)
         store = self._context.store
-        cursor = store.applied_client(request.label, request.client_id)
+        cursor = store.find_applied_client(request.label, request.client_id)
         if cursor is None:
             return self._ok(ClientCursorResponse(last_client_seq=0, last_prev_ack=0), call)
         wanted = request.client_seq or 0
         accepted = 1 <= wanted <= cursor.client_seq  # no index is asked for a number it could not hold
-        entry = store.applied_entry(request.label, cursor.row, wanted) if accepted else None
+        entry = store.find_applied_entry(request.label, cursor.row, wanted) if accepted else None
         stream_seq, leaf = entry or (None, None)
         answer = ClientCursorResponse(
             last_client_seq=cursor.client_seq, last_prev_ack=cursor.prev_ack, stream_seq=stream_seq, leaf=leaf

@@ -606,7 +606,7 @@ class Sequencer:
         for group in (self._writing, self._open):
             if group is not None and (admitted := group.entries.get((client_row, client_seq))) is not None:
                 return admitted.stream_seq, admitted.leaf_hash
-        return self.store.applied_entry(label.label, client_row, client_seq)
+        return self.store.find_applied_entry(label.label, client_row, client_seq)
 
     # --- durable -----------------------------------------------------------------------------------------
 
@@ -742,7 +742,7 @@ class Sequencer:
         elif error is not None:
             self._fail(error, None)
         elif self._stopped is None:
-            self.store.retired()
+            self.store.finish_retirement()
 
     def _fail(self, error: BaseException, writing: _OpenGroup | None) -> None:
         """Answer nothing that is not durable. A full disk may recover; anything else stops the hub."""

@@ -307,7 +307,7 @@ class _Check:
         if ref.kind == "sealed" or self.context.chunks_only:
             return
         severity: Severity = "error" if self.context.control_whole else "warning"
-        erased = self.context.control.dropped(ref.label, ref.start_seq)
+        erased = self.context.control.drop_level(ref.label, ref.start_seq)
         if not erased:
             what = "the payloads are gone, and no record says that they were erased"
             self._add(ref.start_seq, 0, EntryFault("retention", what, severity))
@@ -320,7 +320,7 @@ class _Check:
         level: Level = "structure" if context.level == "structure" else "full"
         scope = LogScope(self.fs, level, context.identity, context.control, findings)
         check = SealCheck(scope, ref.label, stream_id, None, None)
-        seal = self.fold.seal(check.dropped(ref.start_seq))
+        seal = self.fold.seal(check.drop_level(ref.start_seq))
         check.add(seal, LabelRun("chunk" if ref.kind == "sealed" else "dropped", ref.start_seq, ref.end_seq))
         self.signatures += findings.counts["signatures"]
         for finding in findings.all:

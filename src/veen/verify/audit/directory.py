@@ -283,7 +283,7 @@ def _may_be_under_way(rest: bytes, label: bytes, stream_seq: int) -> bool:
     begin = b"\x01\x00" + label + u64be(stream_seq)
     if rest[: len(begin)] != begin[: len(rest)]:
         return False
-    return len(rest) < HEADER_BYTES or frame.wanted(rest, 0) > len(rest)
+    return len(rest) < HEADER_BYTES or frame.bytes_needed(rest, 0) > len(rest)
 
 
 @dataclass(frozen=True, slots=True)
