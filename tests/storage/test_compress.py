@@ -101,7 +101,7 @@ def test_compressed_chunks_can_be_erased():
     index = Index(world.fs)
     policy = retention.RetentionPolicy(retention.Periods(payload_sec=1))
     assert retention.apply(
-        world.fs, retention.plan(index, policy, world.now + 100), world.control, dropped=world.store.dropped
+        world.fs, retention.plan(index, policy, world.now + 100), world.control, dropped=world.store.drop_level
     )
     world.store.close()
     assert not chunk_files(world.fs)

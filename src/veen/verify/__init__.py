@@ -1,7 +1,7 @@
-"""What is checked of a data directory: entries, labels, seals, control records, identity, journal, index.
+"""Verification of a data directory: entries, labels, seals, control records, identity, journal, index.
 
-`veen.verify(path, hub_pk=…)` checks an evidence file. The function and this package have one name, so the module can be
-called, whichever of the two was imported first.
+`veen.verify(path, hub_pk=…)` checks an evidence file. The function and this package have one name, so the module is
+callable, whichever of the two was imported first.
 """
 
 import sys

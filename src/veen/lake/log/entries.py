@@ -165,7 +165,7 @@ def _from_vector(data: bytes, v: Vector, ref: ChunkRef, wanted: set[str]) -> pa.
     count = len(v)
 
     def hashes(at: Any, size: int = HASH_BYTES) -> pa.Array:
-        flat = np.ascontiguousarray(v.fixed(at, size)).reshape(-1)
+        flat = np.ascontiguousarray(v.rows(at, size)).reshape(-1)
         offsets = np.arange(0, (len(at) + 1) * size, size, dtype=np.int32)
         return pa.Array.from_buffers(pa.binary(), len(at), [None, pa.py_buffer(offsets), pa.py_buffer(flat)])
 
