@@ -158,7 +158,7 @@ def build(a: World) -> dict[str, Any]:
 
 
 def _signature(obj: Wire) -> dict[str, Any]:
-    """Which bytes are signed, under which tag, by which key: for objects that are not signed as MSG and RECEIPT are."""
+    """Return the signed bytes, the tag and the key of objects that are not signed as MSG and RECEIPT are."""
     for kind, tag, key, signer in (
         (IdentityCard, "veen/card", 6, "id_sign_pk"),
         (Manifest, "veen/portable-set", 5, "id_sign_pk"),
@@ -178,7 +178,7 @@ def _signature(obj: Wire) -> dict[str, Any]:
         tag = "veen/control"
         return {"tag": tag, "data": data, "digest": Ht(tag, data), "public": KEYS["hub"].public, "sig": obj.hub_sig}
     if isinstance(obj, SpeaksBinding | SpeaksEnd | PrincipalNext):
-        data, digest = cbor.encode(obj._signed()), obj.signing_digest()
+        data, digest = cbor.encode(obj._fields_to_sign()), obj.signing_digest()
         if isinstance(obj, PrincipalNext):
             public, sig = obj.new, obj.sig_new
         else:
@@ -188,7 +188,7 @@ def _signature(obj: Wire) -> dict[str, Any]:
 
 
 def _countersignature(obj: Wire) -> dict[str, Any]:
-    """The second key that signs the same bytes, for statements that need two."""
+    """Return the second key that signs the same bytes, for statements that need two."""
     if isinstance(obj, SpeaksBinding):
         return _signature(obj) | {"public": obj.client_id, "sig": obj.sig_client}
     if isinstance(obj, PrincipalNext):
@@ -206,7 +206,7 @@ def _row(name: str, obj: Wire) -> dict[str, Any]:
 
 
 def fields_of(objs: Iterable[Wire]) -> dict[str, list[str]]:
-    """The fields of every kind that occurs, in order: the n-th has the key n in a map."""
+    """Return the fields of every kind that occurs, in order: the n-th has the key n in a map."""
     names: dict[str, list[str]] = {}
 
     def walk(value: Any) -> None:
@@ -376,7 +376,7 @@ def _bech32(prefix: str, data: bytes) -> str:
 
 
 def _with_bits(prefix: str, data: bytes) -> str:
-    """The last bits, which fill up the last letter, are not zero."""
+    """Return base64 with non-zero bits that fill up the last letter."""
     values = bech32._regroup(data)
     spare = len(values) * 5 - len(data) * 8
     assert spare  # noqa: S101 - the vector needs bits to spoil
@@ -652,7 +652,7 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
 
 
 def _speaking() -> list[tuple[str, Wire]]:
-    """A client key that is bound to a principal, the ends of bindings, and the principal's next key (D-179)."""
+    """Return a client key that is bound to a principal, the ends of bindings, and the principal's next key (D-179)."""
     stream_id, client, following = stream_id_of("orders"), KEYS["client"], KEYS["stranger"]
     end = SpeaksEnd.issue(ID_SIGN, stream_id=stream_id, client_id=client.public, reason="lost", ended_at=NOW + 60)
     return [
@@ -667,7 +667,7 @@ def _speaking() -> list[tuple[str, Wire]]:
 
 
 def _cutover(hub: ed25519.SigningKey, label: bytes, root: bytes) -> list[tuple[str, Wire]]:
-    """A primary that is fenced, the replica that goes on, and what the replica asked for before."""
+    """Return a fenced primary, the replica that continues, and the earlier requests of the replica."""
     heads = root_of_heads([(label, 7, root), (bytes(32), 1, bytes(32))])
     fence = HubFence(upto=8, root=heads)
     promote = HubPromote(source="http://127.0.0.1:8080", upto=8, root=heads, complete=True)
@@ -845,7 +845,7 @@ def pow_cookies() -> list[dict[str, Any]]:
 
 
 def _draws() -> Callable[[int], bytes]:
-    """The n-th draw is H("veen/vector-draw" || u64be(n)), cut or repeated to the size."""
+    """Return a source of draws: the n-th is H("veen/vector-draw" || u64be(n)), cut or repeated to the size."""
     numbers: Iterator[int] = count(1)
 
     def draw(size: int) -> bytes:
@@ -993,7 +993,7 @@ def hub_identity() -> dict[str, Any]:
 
 
 def _ephemeral(identity: HubIdentity) -> dict[str, Any]:
-    """The same identity where a root signs it: `witness` plays the root."""
+    """Return the same identity signed by a root: `witness` is the root."""
     root_pk = KEYS["witness"].public
     return {
         "root": "witness",

@@ -87,7 +87,7 @@ def _summary_row(name: str, requirements: Iterable[Requirement], tests: Mapping[
 
 
 def render(known: Mapping[str, Requirement], tests: Mapping[str, Sequence[str]]) -> str:
-    """The whole document. Equal arguments give equal bytes."""
+    """Return the whole document. Equal arguments give equal bytes."""
     groups: dict[str, list[Requirement]] = {}
     for requirement in known.values():
         groups.setdefault(requirement.group, []).append(requirement)

@@ -1,4 +1,4 @@
-"""What the published histories are about: who writes which events, and how their state is read (docs/vectors.md).
+"""Subjects of the published histories: the writers of events, and the reading of their state (docs/vectors.md).
 
 A `Subject` draws the next message of a random history. tools/history_vectors.py keeps it or draws another one, so that
 every event of a good history counts, and one or two of a faulty one do not.
@@ -80,7 +80,7 @@ class Step(NamedTuple):
 
 @dataclass
 class Scene:
-    """What a writer knows: the history so far, and a source of choices."""
+    """State of a writer: the history so far, and a source of choices."""
 
     rng: Random
     settings: Mapping[str, Any]
@@ -101,11 +101,11 @@ class Scene:
         return KEYS[self.pick("alice", "alice", "bob", "carol", "mallory")]
 
     def name(self) -> bytes:
-        """An identity: a client key, or a principal that some client keys may be bound to."""
+        """Return an identity: a client key, or a principal that some client keys may be bound to."""
         return self.pick(ALICE, BOB, PRINCIPALS[0].public)  # type: ignore[no-any-return]  # one of the three
 
     def msg_id(self) -> bytes:
-        """The msg_id of an earlier event; of none if there is none."""
+        """Return the msg_id of an earlier event, or one of no event if there is none."""
         return self.rng.choice(self.events).msg_id if self.events else bytes(32)
 
     def reference(self) -> bytes:
@@ -153,7 +153,7 @@ def _damage(scene: Scene, draft: Draft) -> Draft:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a history comes to: the canonical state, and the events without effect."""
+    """Result of a history: the canonical state, and the events without effect."""
 
     tag: str
     state: bytes
@@ -188,7 +188,7 @@ def _by_fold(make: Callable[..., AnyFold], letter: Callable[..., AnyFold] | None
 
 
 def unhex(value: Any) -> Any:
-    """Settings as folds take them: hex of 32 bytes and more becomes bytes."""
+    """Return settings as folds take them: hex of 32 bytes and more becomes bytes."""
     if isinstance(value, dict):
         return {unhex(key): unhex(element) for key, element in value.items()}
     if isinstance(value, list):
@@ -440,7 +440,7 @@ def script_repeated_ref(scene: Scene) -> Iterator[tuple[Step, int]]:
 
 
 def script_stolen_identity(scene: Scene) -> Iterator[tuple[Step, int]]:
-    """An event of a stranger that comes first and names a payment as its parent."""
+    """Write an event of a stranger that comes first and names a payment as its parent."""
     yield from _opened(scene, "alice", "bob")
     yield _sent(drafts.deposit(_WALLET_ID["bob"], 7, ts=scene.now)), 5
     forged = drafts.deposit(_WALLET_ID["alice"], 0, ts=scene.now)
@@ -506,7 +506,7 @@ def write_speaks(scene: Scene) -> Step:
 
 
 def _or_binding(write: Callable[[Scene], Draft], one_in: int = 8) -> Write:
-    """An operation in the main stream, or a binding of the key of its sender."""
+    """Write an operation in the main stream, or a binding of the key of its sender."""
 
     def draw(scene: Scene) -> Step:
         if scene.chance(one_in):
@@ -808,7 +808,7 @@ def write_recorder(scene: Scene) -> Step:
 
 
 def read_recorder(settings: Any, events: Sequence[Event], policy: str) -> Reading:
-    """The configuration after the history; faults of changes, events and checkpoints (001 products §3, D-122)."""
+    """Return the configuration after the history, with faults of changes, events and checkpoints (products §3, D-122)."""
     ordered = sorted(events, key=lambda event: event.order)
     history = recorder_config.history_of(
         [event for event in ordered if event.stream_id == CHANGES], unhex(settings)["admins"]

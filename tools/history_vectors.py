@@ -292,7 +292,7 @@ def _earlier_of_author(log: Log, at: int) -> list[Entry]:
 
 
 def _pairs(log: Log, at: int, *changed: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    """The entries up to `at`, which `changed` replaces, and one more."""
+    """Return the entries up to `at`, which `changed` replaces, and one more."""
     pairs = [(entry.msg.to_bytes(), entry.receipt.to_bytes()) for entry in log.entries]
     return [*pairs[:at], *changed, *pairs[at + 1 : at + 2]]
 
@@ -306,7 +306,7 @@ def _upto(log: Log, at: int) -> Log:
 
 
 def _with_msg(log: Log, at: int, msg: Msg, *rules: str) -> Broken:
-    """The hub admits this message in place of the entry, and signs what is true of it."""
+    """Admit this message in place of the entry, with a RECEIPT that is true for it."""
     entry = log.entries[at]
     receipt = _upto(log, at).receipt(entry.receipt.label, msg.leaf_hash(), entry.receipt.hub_ts)
     return Broken(_pairs(log, at, (msg.to_bytes(), receipt.to_bytes())), at + 1, list(rules))
@@ -332,7 +332,7 @@ def _author_sig(log: Log, at: int) -> Broken:
 
 
 def _ct_hash(log: Log, at: int) -> Broken:
-    """The author signs another ct_hash than that of the ciphertext."""
+    """Let the author sign another ct_hash than that of the ciphertext."""
     entry = log.entries[at]
     msg = replace(entry.msg, ct_hash=_flip(entry.msg.ct_hash))
     msg = replace(msg, sig=entry.step.key.sign(msg.signing_digest()))
@@ -340,7 +340,7 @@ def _ct_hash(log: Log, at: int) -> Broken:
 
 
 def _swapped(log: Log, at: int) -> Broken:
-    """The receipts of an entry and of the next one in its label change places."""
+    """Exchange the receipts of an entry and of the next one in its label."""
     pairs = [(entry.msg.to_bytes(), entry.receipt.to_bytes()) for entry in log.entries]
     label = log.entries[at].receipt.label
     other = next(n for n in range(at + 1, len(pairs)) if log.entries[n].receipt.label == label)
@@ -349,7 +349,7 @@ def _swapped(log: Log, at: int) -> Broken:
 
 
 def _left_out(log: Log, at: int) -> Broken:
-    """The hub does not show an entry."""
+    """Leave out an entry."""
     label, author = log.entries[at].receipt.label, log.entries[at].msg.client_id
     following = next(n for n in range(at + 1, len(log.entries)) if log.entries[n].receipt.label == label)
     msg = log.entries[following].msg
@@ -362,7 +362,7 @@ def _left_out(log: Log, at: int) -> Broken:
 
 
 def _replayed(log: Log, at: int) -> Broken:
-    """The hub admits an earlier message of the author again."""
+    """Admit an earlier message of the author again."""
     return _with_msg(log, at, _earlier_of_author(log, at)[-1].msg, "CLIENT_SEQ")
 
 
@@ -371,14 +371,14 @@ def _another_label(log: Log, at: int) -> Broken:
 
 
 def _another_leaf(log: Log, at: int) -> Broken:
-    """The hub signs a leaf that is not that of the message, and the root with it."""
+    """Sign a leaf that is not that of the message, and the root with it."""
     entry = log.entries[at]
     receipt = _upto(log, at).receipt(entry.receipt.label, H(b"another leaf"), entry.receipt.hub_ts)
     return Broken(_pairs(log, at, (entry.msg.to_bytes(), receipt.to_bytes())), at + 1, ["LEAF"])
 
 
 def _format(log: Log, at: int) -> Broken:
-    """A byte follows the message."""
+    """Add a byte after the message."""
     entry = log.entries[at]
     return Broken(_pairs(log, at, (entry.msg.to_bytes() + b"\x00", entry.receipt.to_bytes())), at + 1, ["FORMAT"])
 

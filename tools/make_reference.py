@@ -32,7 +32,7 @@ _QUOTED = re.compile(r"((?:->|:) )'([^']+)'")  # a type by its name
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Groups and commands with the words that call them, a group before its commands."""
+    """Return groups and commands by name, a group before its commands."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -44,7 +44,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[t
 
 
 def help_of(words: tuple[str, ...], command: click.Command) -> str:
-    """The help of a command as a terminal shows it, without the options that every command has."""
+    """Return the help of a command as a terminal shows it, without the options that every command has."""
     own = copy.copy(command)
     own.params = [param for param in command.params if not set(param.opts) & set(COMMON)]
     own.add_help_option = False
@@ -75,7 +75,7 @@ def _cell(text: str) -> str:
 
 
 def errors_page() -> str:
-    """The codes by family, in the order of the catalogue."""
+    """Return the page of codes by family, in the order of the catalogue."""
     families: dict[str, list[str]] = {}
     for code, row in catalogue().items():
         family = row.part_of or ".".join(code.split(".")[:-1]) or "Query service"
@@ -101,7 +101,7 @@ def _doc(thing: object) -> str:
 
 
 def _signature(name: str, thing: object) -> str:
-    """How it is called, as a block of code."""
+    """Return the signature of a function as a block of code."""
     function = thing.__func__ if isinstance(thing, classmethod | staticmethod) else thing
     signature = inspect.signature(function)  # type: ignore[arg-type]
     shown = [parameter for parameter in signature.parameters.values() if parameter.name not in ("self", "cls")]

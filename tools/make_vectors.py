@@ -98,12 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def render() -> str:
-    """The whole file: members in a fixed order, byte strings in lower-case hex, one value a line."""
+    """Return the whole file: members in a fixed order, byte strings in lower-case hex, one value a line."""
     return json.dumps(_hexed(build()), indent=1, ensure_ascii=False) + "\n"
 
 
 def render_beyond() -> str:
-    """The other file, in the same form."""
+    """Return the other file, in the same form."""
     import beyond_vectors  # which uses the worlds of this module
 
     return json.dumps(_hexed(beyond_vectors.build(scenario_a().world)), indent=1, ensure_ascii=False) + "\n"
@@ -210,7 +210,7 @@ class Draft:
 
 @dataclass(kw_only=True)
 class World:
-    """What a scenario's hub is told beforehand, and what happens to it."""
+    """Setup of a scenario's hub, and its events."""
 
     profiles: Sequence[str]
     streams: Sequence[str]
@@ -587,7 +587,7 @@ def scenario_b() -> Scenario:
 
 
 def _recomposed(msg: Msg, ciphertext: bytes) -> Msg:
-    """The client's own signature over another ciphertext."""
+    """Return a message with the client's own signature over another ciphertext."""
     return Msg.compose(
         KEYS["client"],
         profile_id=msg.profile_id,
@@ -802,7 +802,7 @@ def object_token() -> CapToken:
 
 
 def envelopes(a: World) -> list[tuple[str, Wire]]:
-    """Requests and responses of the data plane (spec §10.4, §10.6)."""
+    """Return requests and responses of the data plane (spec §10.4, §10.6)."""
     label = a.label("test")
     tree = a.trees[label]
     (msg, receipt), (next_msg, next_receipt) = a.entries[label][:2]
@@ -835,7 +835,7 @@ def envelopes(a: World) -> list[tuple[str, Wire]]:
 
 
 def control_records(a: World, token: CapToken) -> list[tuple[str, Wire]]:
-    """A journal with one record of every kind, in one chain."""
+    """Return a journal with one record of every kind, in one chain."""
     label = a.label("test")
     root = a.trees[label].root()
     bodies: list[Wire] = [
@@ -987,7 +987,7 @@ def malformed(a: World, d: World) -> list[dict[str, Any]]:
 
 
 def _generic(obj: Wire) -> list[_Case]:
-    """What is wrong for every object, whatever it holds. Its first item is `ver` in most."""
+    """Yield faults that apply to every object. The first item is `ver` in most."""
     data, tree = obj.to_bytes(), obj.to_tree()
     count = data[0] & 0x1F
     wide, endless = (0x98, 0x9F) if obj.FORM == "array" else (0xB8, 0xBF)
@@ -1042,12 +1042,12 @@ def _generic(obj: Wire) -> list[_Case]:
 
 
 def _pairs(pairs: Sequence[tuple[Any, Any]]) -> bytes:
-    """A map of these pairs, also where keys repeat."""
+    """Return a map of these pairs, also if keys repeat."""
     return bytes([0xA0 + len(pairs)]) + b"".join(cbor.encode(key) + cbor.encode(value) for key, value in pairs)
 
 
 def _with(tree: Any, changes: Mapping[Any, Any]) -> bytes:
-    """The encoding of a copy of `tree`, some of whose places hold something else."""
+    """Return the encoding of a copy of `tree` with other values in some places."""
     copy = list(tree) if type(tree) is list else dict(tree)
     for key, value in changes.items():
         copy[key] = value

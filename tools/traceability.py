@@ -62,14 +62,14 @@ def read_requirements(path: Path) -> Mapping[str, Requirement]:
 
 
 def marked_ids(item: pytest.Item) -> Iterator[str]:
-    """The ids of all `req` marks of a test, from its function, class and module."""
+    """Return the ids of all `req` marks of a test, from its function, class and module."""
     for mark in item.iter_markers("req"):
         for identifier in mark.args:
             yield str(identifier)
 
 
 def check_marks(items: Iterable[pytest.Item], known: Mapping[str, Requirement]) -> Sequence[str]:
-    """What is wrong with the marks, one sentence each, sorted."""
+    """Return the faults of the marks, one sentence each, sorted."""
     problems: set[str] = set()
     for item in items:
         name = item.nodeid.partition("[")[0]  # one sentence for all cases of a parametrised test

@@ -30,7 +30,7 @@ from nacl.signing import VerifyKey
 TYPE, SIZE, VERSION = "E.FORMAT structural CBOR_INVALID", "E.SIZE structural FIELD_SIZE", "E.FORMAT structural VERSION"
 
 class Failed(Exception):
-    """What does not hold: a sentence; code, stage and detail_enum, or the vectors' word for it; further details."""
+    """A failed check: a sentence; code, stage and detail_enum, or the vectors' word for it; further details."""
 
 def require(condition: object, what: str, code: str = "-") -> None:
     if not condition:
@@ -73,7 +73,7 @@ def outline(tree: Any) -> str:
     return f"b{len(tree)}" if kind is bytes else f"t{tree.encode().hex()}" if kind is str else "?n"[tree is None]
 
 def matches(shape: str, text: str, sizes: bool = True, version: bool = True) -> bool:
-    """Whether an outline has this shape, with or without regard to sizes and to the version."""
+    """Return True if an outline has this shape, with or without regard to sizes and to the version."""
     shape = re.sub(r"=([\w.-]+)", lambda literal: "t" + literal[1].encode().hex(), shape)
     shape = shape if sizes else re.sub(r"\{\d+,\d+\}", "*", re.sub(r"\bb\d+\b", "b", shape))
     for token, real in (("b", r"b\\d+"), ("u", r"u\\d+"), ("t", "t[0-9a-f]*"), ("v", "u1" if version else r"u\\d+")):
@@ -81,7 +81,7 @@ def matches(shape: str, text: str, sizes: bool = True, version: bool = True) -> 
     return re.fullmatch(shape, text) is not None
 
 def check(kind: str, tree: Any) -> Any:
-    """A wrong type outranks a wrong size, and that an unknown version (§8.2)."""
+    """Raise the most important fault: a wrong type outranks a wrong size, and that an unknown version (§8.2)."""
     shape, text = SHAPES[kind], outline(tree)
     require(matches(shape, text, sizes=False, version=False), f"not a well-formed {kind}", TYPE)
     ids = tree[4][1] if kind == "cap_token" else []
@@ -119,7 +119,7 @@ def to_json(value: Any, kind: str = "") -> Any:
     return value.hex() if isinstance(value, bytes) else value
 
 def padding_of(ciphertext: bytes) -> bytes | None:
-    """What follows the parts of a ciphertext; None if they do not fit, or are above a limit (§4.2, §14)."""
+    """Return the bytes after the parts of a ciphertext; None if they do not fit, or are above a limit (§4.2, §14)."""
     hdr, body = (int.from_bytes(ciphertext[at : at + 4], "big") for at in (32, 36))
     fits = 40 <= 40 + hdr + body <= len(ciphertext) and hdr <= 16_384 and body <= 1_048_320
     return ciphertext[40 + hdr + body :] if fits else None
@@ -138,7 +138,7 @@ def signed_by(public: bytes, digest: bytes, signature: bytes) -> bool:
         return False
 
 def digest_of(tree: list[Any]) -> bytes:
-    """What the signature of a MSG, RECEIPT, CHECKPOINT or control record covers; a control record has text at 2."""
+    """Return the digest that signs a MSG, RECEIPT, CHECKPOINT or control record; a control record has text at 2."""
     return ht(f"veen/{'control' if type(tree[2]) is str else 'sig'}", cbor2.dumps(tree[: 9 if len(tree) == 10 else 6]))
 
 def leaf_of(msg: list[Any]) -> bytes:
@@ -161,7 +161,7 @@ def context_of(shared: bytes) -> tuple[bytes, bytes, Callable[[bytes], bytes]]:
 
 # --- The Merkle mountain range (§5). A block is a perfect tree: how many leaves it has, and its hash. ---
 def fold(blocks: Iterable[tuple[int, bytes]], tag: str = "veen/mmr-node") -> list[bytes]:
-    """The peaks, by increasing height, of blocks that begin at leaf 0 and leave no gap."""
+    """Return the peaks, by increasing height, of blocks that begin at leaf 0 without a gap."""
     stack: list[tuple[int, bytes]] = []
     for size, node in blocks:
         while stack and stack[-1][0] == size:
@@ -279,7 +279,7 @@ def plain_cbor(data: bytes) -> Any:
     return tree
 
 def check_hub(body: Any, hub_pk: bytes | None, hub_id: bytes | None) -> tuple[Any, list[Any]]:
-    """The identity, and those of its keys that the given one leads to (§8.4)."""
+    """Return the identity, and those of its keys that the given one leads to (§8.4)."""
     raw = body[1]
     hub = json.loads(raw)
     canonical = json.dumps(hub, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
@@ -314,7 +314,7 @@ def check_hub(body: Any, hub_pk: bytes | None, hub_id: bytes | None) -> tuple[An
     return hub, [key for key in keys if not hub_pk or x(key["hub_pk"]) in trusted]
 
 def signed_then(tree: list[Any], keys: list[Any], start: int, end: int) -> bool:
-    """Whether one of the keys that are valid at some time in start … end - 1 signed; of all keys if that is empty."""
+    """Return True if one of the keys valid at some time in start … end - 1 signed; any key if that is empty."""
     valid = [k for k in keys if start == end or (k["valid_from"] < end and start < k.get("valid_until", 1 << 64))]
     return any(signed_by(x(key["hub_pk"]), digest_of(tree), tree[6]) for key in valid)
 
@@ -359,7 +359,7 @@ def check_run(run: Any, proof: Any, label: bytes, size: int, root: bytes, keys: 
     return result
 
 def check_content(msg: list[Any], content: list[Any]) -> None:
-    """An opening must open header and body; plaintext proves nothing, but its header has a form."""
+    """Check that an opening opens header and body; plaintext proves nothing, but its header has a form."""
     if content and type(content[0]) is list:
         from_cbor("payload_hdr", content[0][0])
     elif content:

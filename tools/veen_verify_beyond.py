@@ -31,7 +31,7 @@ COID = h(b"the ciphertext of an attachment")
 
 
 def refuse(condition: object, why: str) -> None:
-    """The first reason that applies is the verdict."""
+    """Raise the first reason that applies: it is the verdict."""
     require(condition, why, why)
 
 
@@ -46,7 +46,7 @@ def decoded(data: bytes) -> Any:
 
 
 def sequence(data: bytes) -> Iterator[Any]:
-    """The items of a CBOR sequence, each in its one encoding: encoded again they are the file."""
+    """Return the items of a CBOR sequence, each in its one encoding: encoded again they are the file."""
     while data:
         item = cbor2.loads(data)
         size = len(cbor2.dumps(item))
@@ -106,7 +106,7 @@ def check_word(prefix: str, word: str) -> bytes:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The values of a tree in order, byte strings in hex: the same for CBOR and JSON, whatever keys are called."""
+    """Yield the values of a tree in order, byte strings in hex: the same for CBOR and JSON, whatever the keys."""
     if isinstance(tree, dict):
         tree = list(tree.values())
     if isinstance(tree, list):
@@ -115,7 +115,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def check_keys(tree: Any, shown: Any, fields: Any) -> None:
-    """The keys of every map are the places of its names in the fields of some kind; text keys are the names."""
+    """Check that the keys of every map match its names in the fields of some kind; text keys are the names."""
     if isinstance(tree, list):
         for item, other in zip(tree, shown, strict=True):
             check_keys(item, other, fields)
@@ -323,7 +323,7 @@ def check_identity(row: Any, keys: Any) -> None:
 
 
 def check_birth(data: bytes, hub_pk: bytes, now: int) -> None:
-    """Whether a blank directory may begin with a key at this second; the first reason against it is the verdict."""
+    """Check that a blank directory may begin with a key at this second; the first reason against it is the verdict."""
     data = data.removesuffix(b"\n")
     try:
         require(len(data) <= 1024, "too long")

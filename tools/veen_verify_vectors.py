@@ -77,7 +77,7 @@ class Hub:
     def root(self, label: bytes, size: int) -> bytes: return root_of(fold(ones(e[0] for e in self.logs[label][:size])))
 
     def active(self, start: int, end: int) -> list[str]:
-        """The keys valid at some time in start … end - 1, the newest first, which signs (D-41)."""
+        """Return the keys valid at some time in start … end - 1, the newest first, which signs (D-41)."""
         keys = [k for k in self.told["hub_keys"] if k["valid_from"] < end and start < k.get("valid_until", 1 << 64)]
         return [k["key"] for k in sorted(keys, key=lambda k: -k["valid_from"])]
 
@@ -88,7 +88,7 @@ class Hub:
         require(good and trusted, "a link or the issuer of the token is bad", "E.CAP auth CAP_INVALID")
 
     def authorize(self, raw: bytes, now: int) -> bytes:
-        """The control record of a token: the first one ever, or a new link of the journal (D-46, D-47)."""
+        """Return the control record of a token: the first one ever, or a new link of the journal (D-46, D-47)."""
         ref, token = ht("veen/cap", raw), from_cbor("cap_token", raw)
         self.check_token(token)
         if ref not in self.caps:
@@ -99,7 +99,7 @@ class Hub:
         return bytes(self.caps[ref]["record"])
 
     def submit(self, raw: bytes, now: int) -> bytes:
-        """The receipt of a message, or its refusal; only acceptance changes anything."""
+        """Return the receipt of a message, or its refusal; only acceptance changes the state."""
         msg = from_cbor("MSG", raw)
         _, profile_id, label, client_id, client_seq, prev_ack, auth_ref, *_ = msg
         require(profile_id.hex() in self.told["profile_ids"], "unknown profile", "E.FORMAT structural PROFILE")

@@ -72,7 +72,7 @@ def shaped(record: Any, kind: str) -> Rec:
     return dict(record)
 
 def records(data: bytes, kind: str) -> list[Rec]:
-    """The records of a CBOR sequence; each must be its own canonical encoding."""
+    """Yield the records of a CBOR sequence; each must be its own canonical encoding."""
     decoder, position, items = cbor2.CBORDecoder(BytesIO(data)), 0, list[Rec]()
     while position < len(data):
         try:
@@ -111,7 +111,7 @@ def check_token(token: Rec) -> None:
         previous = h(link)
 
 def verify(files: dict[str, bytes], hubs: list[bytes], witnesses: list[bytes], epoch_secs: list[int]) -> int:
-    """The number of entries; Failed if anything is wrong."""
+    """Return the number of entries; raise Failed if anything is wrong."""
     single, rest = {}, set(files)
     for name in {"identity_card", "keystore.enc", "routing_secret", "sync_state"} & rest:
         content = records(files[name], name)
