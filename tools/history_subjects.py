@@ -808,7 +808,7 @@ def write_recorder(scene: Scene) -> Step:
 
 
 def read_recorder(settings: Any, events: Sequence[Event], policy: str) -> Reading:
-    """Return the configuration after the history, with faults of changes, events and checkpoints (products §3, D-122)."""
+    """Return the configuration after the history, with faults of changes, events and checkpoints (products §3)."""
     ordered = sorted(events, key=lambda event: event.order)
     history = recorder_config.history_of(
         [event for event in ordered if event.stream_id == CHANGES], unhex(settings)["admins"]
