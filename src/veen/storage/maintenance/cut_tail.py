@@ -148,14 +148,10 @@ class _Durable:
 
 def find_tail(fs: Fs) -> Tail | None:
     """Return the torn end of the journal, None if a hub could start; raise DamagedTailError if it was acknowledged."""
-    numbers = wal.segments(fs)
-    run = numbers[-1:]
-    while run and run[0] - 1 in numbers:
-        run.insert(0, run[0] - 1)
     if wal.is_empty(fs):
         return None
     durable = _read_indexed_sizes(fs)
-    opened = wal.open_segments(fs, run)
+    opened = wal.open_segments(fs, wal.newest_run(wal.segments(fs)))
     try:
         try:
             for placed in wal.walk(opened):
