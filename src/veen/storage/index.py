@@ -233,7 +233,7 @@ class Index:
             if new:  # before its tables: what has tables must say which
                 self._db.execute(f"PRAGMA user_version = {_VERSION}")
             elif version != _VERSION:
-                what = f"of version {version}, where {_VERSION} is needed: run `veen hub rebuild-index`"
+                what = f"version {version} is not supported, expected {_VERSION}: run `veen hub rebuild-index`"
                 raise CorruptError(layout.INDEX, 0, what)
             self._db.executescript(_SCHEMA)
         except sqlite3.DatabaseError as exc:

@@ -56,8 +56,8 @@ class GroupError(CorruptError):
     """A group whose head or bytes do not match their check: damage, or a write torn by a power failure."""
 
     hint = (
-        "If the machine lost power, `veen hub cut-tail DIR` shows which receipts may exist, and cuts the group if"
-        " somebody says that none left. Otherwise keep the directory as evidence and restore from a replica."
+        "If the machine lost power, `veen hub cut-tail DIR` lists the receipts that may exist, and cuts the group if"
+        " you confirm that none left the hub. Otherwise keep the directory as evidence and restore from a replica."
     )
 
     def __init__(self, path: str, offset: int, what: str, end: int | None = None) -> None:

@@ -346,9 +346,9 @@ class Store:
         chunk = self.chunk_at(files, body.start_seq) if files else None
         ahead = self._staged_drops[body.label, body.start_seq] if staged else 0
         if chunk is None or (chunk.start_seq, chunk.end_seq) != (body.start_seq, body.end_seq):
-            raise StorageError(f"entries {body.start_seq} to {body.end_seq} are no chunk that could be erased")
+            raise StorageError(f"entries {body.start_seq} to {body.end_seq} are not a sealed chunk")
         if chunk.dropped + ahead > 1:
-            raise StorageError(f"entries {body.start_seq} to {body.end_seq} were erased before, receipts included")
+            raise StorageError(f"entries {body.start_seq} to {body.end_seq} were already erased, receipts included")
         return chunk
 
     def drop_level(self, label: bytes, start_seq: int) -> int | None:
