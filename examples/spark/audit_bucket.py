@@ -9,11 +9,8 @@ Exit code 1 means that the evidence is bad.
 import os
 import sys
 
-from veen.lake.spark.audit import SparkEngine
-from veen.lake.spark.progress import watching
-from veen.lake.spark.session import using_session
-from veen.verify.audit import AuditOptions, audit
-from veen.verify.audit.report import document, lines
+from veen import AuditOptions, audit, audit_lines
+from veen.contrib.spark import SparkEngine, using_session, watching
 
 
 def main(place: str) -> int:
@@ -22,7 +19,7 @@ def main(place: str) -> int:
         watching(session, lambda text: print(text, file=sys.stderr)) as phase,
     ):
         result = audit(place, AuditOptions(level="full"), engine=SparkEngine(session), progress=phase)
-    print("\n".join(lines(document(result))))
+    print("\n".join(audit_lines(result)))
     return 0 if result.ok else 1
 
 

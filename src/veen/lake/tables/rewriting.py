@@ -49,6 +49,8 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuumed:
+    """Numbers of the files that `vacuum` removed, by the reason."""
+
     version: int
     replaced: int = 0
     orphans: int = 0
