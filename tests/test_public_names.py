@@ -67,8 +67,8 @@ def is_public(module, name):
 
 
 def test_documents_and_examples_import_nothing_but_public_names():
-    found = [(str(path), *pair) for path, program in programs() for pair in imported(program)]
-    assert len(found) > 40
-    assert [pair for pair in found if not is_public(*pair[1:])] == []
+    imports = [(str(path), *pair) for path, program in programs() for pair in imported(program)]
+    assert len(imports) > 40
+    assert [pair for pair in imports if not is_public(*pair[1:])] == []
     assert not is_public("veen.core.hashing", "H")
     assert not is_public("veen.client", None)

@@ -1,4 +1,9 @@
-"""For tests of VEEN and of what is built on it: a real hub in this process, and fakes of the real interfaces."""
+"""For tests of VEEN and of what is built on it: a real hub in this process, and fakes of the real interfaces.
+
+`hub` runs a hub for a test, and `veen_hub` is the same as a fixture of pytest. `FakeLog` and `FakeHub` are a log and a
+hub in memory, for tests of overlays; `check_laws` tries the laws that every fold must keep. The other modules are for
+VEEN's own tests: `memfs` is a disk that fails, `hostile` a hub that lies.
+"""
 
 from typing import TYPE_CHECKING
 
