@@ -13,7 +13,7 @@ is public with its names. docs/reference/python.md lists them.
 Each name is imported when it is first used: `import veen` loads nothing but this file.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 from veen import _moved
 
