@@ -65,7 +65,7 @@ def show(output: Output, session: CliSession, file: Path, trusted: tuple[bytes, 
 
 def _compared(evidence: "Equivocation") -> "list[tuple[str, Any, Any]]":
     """Fields of both statements by name; what only one of them has stands against nothing."""
-    first, second = dict(evidence.first.named()), dict(evidence.second.named())
+    first, second = dict(evidence.first.present_fields()), dict(evidence.second.present_fields())
     return [(name, first.get(name), second.get(name)) for name in dict.fromkeys((*first, *second))]
 
 

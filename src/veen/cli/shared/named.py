@@ -7,7 +7,7 @@ from veen.core.wire import Wire
 
 def named(obj: Wire) -> dict[str, Any]:
     """Every field by the name that the spec gives it, bytes as hex. `veen verify` reads this form as well."""
-    return {name: _plain(value) for name, value in obj.named()}
+    return {name: _plain(value) for name, value in obj.present_fields()}
 
 
 def _plain(value: Any) -> Any:
