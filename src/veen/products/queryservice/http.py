@@ -18,13 +18,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from veen.core import canonical
-from veen.core.canonical import Json
+from veen.core.canonical import InvalidJson, Json
 from veen.core.errors import VeenError
 from veen.hub.process.logs import LineBudget
 from veen.io.asgi_server import certificate_of
 from veen.io.metrics_text import CONTENT_TYPE
 from veen.lake.query.descriptor import MAX_BYTES
-from veen.lake.query.errors import InvalidDescriptor, InvalidJson, QueryError, QueryNotFound
+from veen.lake.query.errors import InvalidDescriptor, QueryError, QueryNotFound
 from veen.lake.query.store import DEFAULT_LIMIT, MAX_LIMIT
 from veen.products.queryservice.observe import line
 from veen.products.queryservice.openapi import document_bytes
