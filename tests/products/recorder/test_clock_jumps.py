@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 from veen.core.verdict import Outcome
 from veen.overlays.recorder.config import Configuration
-from veen.products.recorder.heads import select_covered, heads_of, is_due, read_chain, take
+from veen.products.recorder.heads import heads_of, is_due, read_chain, select_covered, take
 from veen.products.recorder.roles import record_streams
 from veen.products.recorder.setup import read_history
 

@@ -13,7 +13,7 @@ from veen.core import cbor
 from veen.lake.query.fields import payload_of
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.emitting import line_records
-from veen.products.recorder.events import SourceRecord, draft_of, json_line, fit_record, to_bytes
+from veen.products.recorder.events import SourceRecord, draft_of, fit_record, json_line, to_bytes
 from veen.products.recorder.fields import Selectors, seconds_of, value_at
 
 CLIENT = b"\x07" * 32

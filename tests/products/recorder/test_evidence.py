@@ -14,7 +14,7 @@ from veen.core.verdict import Outcome
 from veen.overlays.recorder import events as sdr
 from veen.overlays.recorder.checkpoint import log_root_of
 from veen.products.recorder.events import CHANGES_STREAM, CHECKPOINTS_STREAM, OWN_STREAM
-from veen.products.recorder.heads import select_covered, heads_of, is_due, read_chain, take
+from veen.products.recorder.heads import heads_of, is_due, read_chain, select_covered, take
 from veen.products.recorder.ocsf import canonical, fingerprint_of, ocsf_event
 from veen.products.recorder.replay import EdgeUnproven, check_edges, replay_range, replay_window
 from veen.products.recorder.roles import record_streams

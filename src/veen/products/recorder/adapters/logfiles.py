@@ -399,7 +399,7 @@ class LogFiles:
             return None if self._is_closed else next(turn, None)
 
     def turn(self) -> Iterator[Step]:
-        """Yield the steps of reading everything new. End early if files are renamed meanwhile; the next turn continues."""
+        """Yield the steps of reading everything new. End early if files are renamed meanwhile."""
         self.is_interrupted = False
         try:
             listing = self._list_files()

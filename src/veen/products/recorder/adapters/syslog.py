@@ -213,7 +213,7 @@ class Framer:
         self._is_counted: bool | None = None  # None: no frame has begun yet
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the frames that end in this chunk. Raise BrokenCount if a count is missing; `rest` has the bytes then."""
+        """Yield the frames that end in this chunk. Raise BrokenCount if a count is missing."""
         buffer = self._buffer
         buffer += chunk
         at = 0
