@@ -249,7 +249,7 @@ def test_both_zones_are_compared_up_to_a_chosen_checkpoint(tmp_path):
     alone = reconcile(*compared(world, online=False, checkpoints=tuple(signed)))
     assert alone.is_clean, texts(alone)
     within = signed[0].issue(
-        world.z1.identity.lock.private[world.z1.identity.current_pk],
+        world.z1.identity.held.private[world.z1.identity.current_pk],
         label_prev=signed[0].label_prev, label_curr=signed[0].label_curr,
         upto_seq=8, mmr_root=H(b"another"), epoch=signed[0].epoch,
     )  # fmt: skip
@@ -412,8 +412,8 @@ def test_beside_running_hubs_the_journal_is_read_and_growth_is_beyond(tmp_path):
         assert report.data["imported_entries"] == 12
         assert report.is_clean, texts(report)
         logs = report.data["logs"]
-        assert {log["hub_id"] for log in logs["sending"]} == {world.z1.identity.lock.identity.hub_id.hex()}
-        assert {log["hub_id"] for log in logs["receiving"]} == {world.z2.identity.lock.identity.hub_id.hex()}
+        assert {log["hub_id"] for log in logs["sending"]} == {world.z1.identity.held.identity.hub_id.hex()}
+        assert {log["hub_id"] for log in logs["receiving"]} == {world.z2.identity.held.identity.hub_id.hex()}
         assert all(log["head"] == log["read_upto"] > 0 and log["root"] for log in logs["sending"] + logs["receiving"])
         await send_numbers(world, 13, 14)
         grown = await asyncio.to_thread(lambda: reconcile(*compared(world)))
