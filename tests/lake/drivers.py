@@ -109,13 +109,13 @@ COLUMNS = ("label", "stream_seq", "leaf_hash", "ok", "reason")
 def in_one_process(directory):
     """What every cluster must find."""
     from veen.io.places import open_fs
-    from veen.lake.log.columns import ENTRIES, chosen
+    from veen.lake.log.columns import ENTRIES, select_columns
     from veen.lake.log.entries import ReadSpec, batches
     from veen.lake.log.slices import Slice
 
     path, keys = directory / "log", KeyFile(str(directory / "keys" / "reader.keys"))
     pinned, fs = pin(str(path)), open_fs(str(path))
-    spec = ReadSpec(columns=chosen(COLUMNS, ENTRIES), level="full", identity=pinned.identity)
+    spec = ReadSpec(columns=select_columns(COLUMNS, ENTRIES), level="full", identity=pinned.identity)
     rows = [
         tuple(row[name] for name in COLUMNS)
         for chunk in pinned.chunks()

@@ -20,7 +20,7 @@ from veen.core.errors import VeenError
 from veen.lake import folds
 from veen.lake.folds import fold_named
 from veen.lake.folds.coverage import FoldCoverage
-from veen.lake.folds.partials import merged, summarized
+from veen.lake.folds.partials import merge_parts, summarize_part
 from veen.lake.folds.transport import entries_in
 from veen.lake.log.decryption import in_order
 from veen.lake.log.events import EventJob, event_batches, make_prefix, read_events
@@ -169,12 +169,12 @@ def check_folds(found, here, there, parts, keys):
                 pickle.dumps((EventJob(prefix.uri, keys), timed_tasks(None, prefix, count)))
             )
             rng.shuffle(tasks)
-            summaries = [summarized(fold, entries_in(event_batches(job, works))) for works in tasks]
+            summaries = [summarize_part(fold, entries_in(event_batches(job, works))) for works in tasks]
             while len(summaries) > 1:  # any two that are there
                 left, other = summaries.pop(rng.randrange(len(summaries))), summaries.pop(rng.randrange(len(summaries)))
-                summary, noted = merged(fold, (left, other))
+                summary, noted = merge_parts(fold, (left, other))
                 summaries.append([fold.dump(summary), noted.to_tree()])
-            assert states(fold, *merged(fold, summaries)) == expected
+            assert states(fold, *merge_parts(fold, summaries)) == expected
 
 
 def check(seed, root, keys, parts=CUTS):

@@ -13,12 +13,12 @@ from tests.storage.driver import START
 
 from veen.core import canonical
 from veen.core.objects.receipt import Receipt
-from veen.lake.log.columns import arrow_schema, batched
+from veen.lake.log.columns import arrow_schema, to_batches
 from veen.lake.log.errors import OptionError
 from veen.lake.log.keys import KeyFile, write_keys
 from veen.lake.log.skips import Skips
 from veen.lake.log.slices import divide
-from veen.lake.log.times import survey_batches, surveyed_times, with_times
+from veen.lake.log.times import survey_batches, times_by_slice, with_times
 from veen.lake.query.aggregate import Partial
 from veen.lake.query.descriptor import normalise
 from veen.lake.query.engine import LocalSource, execute, present
@@ -68,7 +68,7 @@ class Cut:
         tasks = divide(present(self.plan.slices), self.parts)
         slices = [part for task in tasks for part in task]
         rows = [row for batch in survey_batches(self.plan.uri, 0, slices) for row in batch.to_pylist()]
-        times = surveyed_times(rows, len(slices))
+        times = times_by_slice(rows, len(slices))
         tasks = with_times(tasks, times)
         bounds = boundaries(tasks, times, 5)
         assert list(bounds) == sorted(bounds)
@@ -96,7 +96,7 @@ class Cut:
         assert buckets == sorted(buckets)  # buckets follow the order, so sorting inside of each is enough
         limit = None if self.asked.order or self.asked.aggregate else self.asked.limit
         for bucket in range(max(buckets, default=-1) + 1):
-            batches = batched((row for row in keyed if row["bucket"] == bucket), arrow_schema(MATCHES))
+            batches = to_batches((row for row in keyed if row["bucket"] == bucket), arrow_schema(MATCHES))
             for packed in pack_batches(limited_batches(batches, limit), MATCHES):
                 yield from matches_in(packed.column(0)[0].as_py(), sorted(self.asked.stream_names), tally)
 

@@ -269,10 +269,10 @@ def test_a_selective_query_needs_few_files_and_row_groups(tmp_path, keys, to):
         world.emit(STREAMS[number % 3], client=number % 3)
     load(world.done(), to, keys)
     state = TableLog(to).state()
-    everything = tables.chosen_files(state, "silver")
+    everything = tables.select_files(state, "silver")
     assert len({part.group for part in everything}) == len(everything) >= 30  # a stream and a day each
     first = world.now - 3 * DAY
-    few = tables.chosen_files(state, "silver", streams=[stream_id_of(STREAMS[0])], first_ts=first, last_ts=first + 100)
+    few = tables.select_files(state, "silver", streams=[stream_id_of(STREAMS[0])], first_ts=first, last_ts=first + 100)
     assert len(few) == 1
     for part in everything:
         data = pq.read_table(f"{to}/{part.path}", partitioning=None)

@@ -24,7 +24,7 @@ from veen.lake.spark.source import EntryStream
 from veen.lake.tables.errors import LoadFailed
 from veen.lake.tables.log import TableLog
 from veen.lake.tables.schema import columns_of
-from veen.lake.tables.typed import installed
+from veen.lake.tables.typed import typed_declarations
 from veen.overlays import kv
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
@@ -127,7 +127,7 @@ def test_recorder_events_are_asked_by_subject_in_spark_sql(spark, log, keys, loa
 @pytest.mark.slow
 def test_spark_reads_the_typed_table_of_every_schema(spark, log, keys, loaded):
     """Also where a column has a name that SQL reserves."""
-    for name in installed():
+    for name in typed_declarations():
         frame = tables.read(spark, loaded, name)
         assert frame.columns == [*(column.name for column in columns_of(name)), "sid", "day"]
     queue = tables.read(spark, loaded, "typed_veen_queue_v1")

@@ -32,8 +32,8 @@ from veen.lake.log.keys import write_keys
 from veen.lake.tables.errors import NoTable, TableDamaged
 from veen.lake.tables.log import TableLog
 from veen.lake.tables.sql import run_sql
-from veen.lake.tables.states import installed_states, state_columns, state_tables
-from veen.lake.tables.typed import installed
+from veen.lake.tables.states import state_columns, state_declarations, state_tables
+from veen.lake.tables.typed import typed_declarations
 from veen.overlays import crdt, crud, kv, queue
 from veen.overlays.anchoring import AnchorFold
 from veen.overlays.discovery.bodies import advertise, retire
@@ -127,7 +127,7 @@ def test_the_rows_of_a_state_are_equal_however_its_log_was_cut_and_values_fit(na
     for _ in range(data.draw(st.integers(0, 12))):
         stream, client = data.draw(st.sampled_from(["north", "south"])), data.draw(st.sampled_from(["alice", "bob"]))
         log.append(write(data.draw, log), stream=stream, client=client, ts=log.now + data.draw(st.integers(0, 2)))
-    events, fold = log.all(), make()
+    events, fold = log.record(), make()
     whole = fold.summarize(events)
     cut = data.draw(st.integers(0, len(events)))
     halves = fold.combine([fold.summarize(events[cut:]), fold.summarize(events[:cut])])
@@ -137,7 +137,7 @@ def test_the_rows_of_a_state_are_equal_however_its_log_was_cut_and_values_fit(na
     for table, rows in expected.items():
         unfit = "".join(filter(None, rows.column("unfit").to_pylist()))
         assert not unfit or "no whole number of 64 bits" in unfit, (table, unfit)  # a sum may be any number
-        key = installed_states()[table].key
+        key = state_declarations()[table].key
         assert len({tuple(row[column] for column in key) for row in rows.to_pylist()}) == rows.num_rows
 
 
@@ -232,7 +232,7 @@ def test_the_view_of_a_nested_join_gives_the_tables_of_all_its_parts():
     fold = Joined([Joined([kv.KvFold(), crud.CrudFold()]), queue.QueueFold()])
     log = FakeLog()
     log.append(kv.put("a", 1))
-    contents = state_tables("x", fold, fold.view(fold.summarize(log.all())), bytes(32))
+    contents = state_tables("x", fold, fold.view(fold.summarize(log.record())), bytes(32))
     assert sorted(contents) == ["state_crud", "state_kv", "state_queue_deliveries", "state_queue_items"]
     assert contents["state_kv"].column("key").to_pylist() == ["a"]
 
@@ -240,7 +240,7 @@ def test_the_view_of_a_nested_join_gives_the_tables_of_all_its_parts():
 def test_a_result_of_a_fold_gives_its_tables_without_a_place_for_them():
     log = FakeLog()
     log.append(kv.put("a", 1))
-    result = folds.run(log.all(), "kv", engine="python")
+    result = folds.run(log.record(), "kv", engine="python")
     (content,) = tables.tables_of(result).values()
     assert content.column("key").to_pylist() == ["a"]
     assert content.column("state_hash").to_pylist() == [result.state_hash]
@@ -292,13 +292,13 @@ def with_tally(monkeypatch):
         monkeypatch.setitem(sys.modules, "veen_test_tally", module)
         points = [EntryPoint("tallies", "veen_test_tally:OVERLAY", "veen.overlays")]
         monkeypatch.setattr(registry, "entry_points", lambda group: points)
-        installed.cache_clear()
-        installed_states.cache_clear()
+        typed_declarations.cache_clear()
+        state_declarations.cache_clear()
 
     yield install
     monkeypatch.undo()
-    installed.cache_clear()
-    installed_states.cache_clear()
+    typed_declarations.cache_clear()
+    state_declarations.cache_clear()
 
 
 def test_another_overlay_declares_the_table_of_its_state_and_may_change_it(tmp_path, keys, to, with_tally):

@@ -51,10 +51,10 @@ def fold_named(name: str) -> "AnyFold":
 def _owned(session: CliSession, fold: "AnyFold") -> "AnyFold":
     """Give a fold of policy the client keys of the owner of each of its streams (D-186)."""
     from veen.cli.label.realm import AdminRealm
-    from veen.lake.folds.owners import by_owner, unowned_streams
+    from veen.lake.folds.owners import by_owner, streams_without_owner
 
     realm = AdminRealm("default")
-    named = {stream: realm.emitters(session, f"hex:{stream.hex()}") for stream in unowned_streams(fold)}
+    named = {stream: realm.emitters(session, f"hex:{stream.hex()}") for stream in streams_without_owner(fold)}
     return by_owner(fold, named) if named else fold
 
 

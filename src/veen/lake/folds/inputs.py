@@ -1,4 +1,4 @@
-"""What a fold on Spark reads: rows of SILVER in a DataFrame, or a log that its tasks open themselves.
+"""Inputs of a fold on Spark: rows of SILVER in a DataFrame, or a log that its tasks open themselves.
 
 A task that opens its part of a log and folds it in one go sends a summary to the JVM. Rows of SILVER would be written
 for the JVM and read back from it, headers and bodies included, which takes longer than most folds do.
@@ -31,10 +31,10 @@ class FoldInput(Protocol):
 
     @property
     def parts(self) -> int:
-        """How many tasks there are."""
+        """Number of tasks."""
 
-    def mapped(self, step: EntryStep, columns: Sequence[Column]) -> "DataFrame":
-        """What `step` makes of the entries of each part."""
+    def map_entries(self, step: EntryStep, columns: Sequence[Column]) -> "DataFrame":
+        """Apply `step` to the entries of each part; return its rows as a DataFrame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class LogInput:
 
     @classmethod
     def of(cls, session: "SparkSession", prefix: Prefix, keys: KeyFile, parts: int | None = None) -> "LogInput":
-        """Runs a job that surveys times, if there is more than one task."""
+        """Divide a prefix into tasks. With more than one task run a job that surveys times."""
         job = EventJob(prefix.uri, keys.absolute(), identity=prefix.identity)
         return cls(session, job, timed_tasks(session, prefix, parts))
 

@@ -26,7 +26,7 @@ from veen.core.tree.mmr import Mmr, NodeAt, node_count, node_position
 from veen.core.tree.proof import prove_inclusion
 from veen.io.local import Fs
 from veen.io.places import open_fs
-from veen.lake.log.columns import ENTRIES, chosen
+from veen.lake.log.columns import ENTRIES, select_columns
 from veen.lake.log.entries import ReadSpec, batches
 from veen.lake.log.prefix import LabelRange, Prefix
 from veen.lake.log.slices import Slice
@@ -42,7 +42,7 @@ Leaves = Callable[[LabelRange], Iterator[tuple[int, bytes | None]]]  # positions
 _HASH_BYTES: Final = 32
 _OPEN_TREES: Final = 32
 _WRITE_BYTES: Final = 1 << 20
-_LEAVES: Final = ReadSpec(columns=chosen(["stream_seq", "leaf_hash"], ENTRIES), level="none")
+_LEAVES: Final = ReadSpec(columns=select_columns(["stream_seq", "leaf_hash"], ENTRIES), level="none")
 
 
 class _Tree:

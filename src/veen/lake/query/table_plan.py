@@ -102,7 +102,7 @@ def plan_tables(
     TableDamaged or OtherHub if the tables contradict the log.
     """
     log = TableLog(to)
-    state = log.existing()
+    state = log.require_state()
     check_hub(state, prefix.identity)
     if state.typed.get(EVENTS) != definition_of(EVENTS_TABLE):
         return log_plan(prefix, f"{EVENTS} is not complete: run `veen table load`")

@@ -23,7 +23,7 @@ from veen.core import canonical
 from veen.core.event import Order
 from veen.core.objects.identity import HubIdentity
 from veen.io.places import open_fs
-from veen.lake.log.columns import Column, arrow_schema, batched
+from veen.lake.log.columns import Column, arrow_schema, to_batches
 from veen.lake.log.keys import KeyFile
 from veen.lake.log.prefix import Prefix
 from veen.lake.log.skips import Skips
@@ -159,7 +159,7 @@ def match_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
             yield row | match.witness._asdict() if match.witness else row
         yield from _notes(tally)
 
-    yield from batched(rows(), arrow_schema(MATCHES))
+    yield from to_batches(rows(), arrow_schema(MATCHES))
 
 
 def _verified(job: QueryJob, part: Part, matches: Iterator[Match]) -> Iterator[Match]:
@@ -231,7 +231,7 @@ def limited_batches(batches: Iterable[pa.RecordBatch], limit: int | None) -> Ite
         tally.left_out += batch.num_rows - notes - count
         yield batch.slice(0, notes + count)
     if tally.left_out:
-        yield from batched(_notes(tally), arrow_schema(MATCHES))
+        yield from to_batches(_notes(tally), arrow_schema(MATCHES))
 
 
 def pack_batches(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
@@ -325,7 +325,7 @@ def group_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
         yield from ({"key": key, "partial": group.to_bytes()} for key, group in groups.items())
         yield from ({"key": b"", "partial": data} for data in _skip_rows(tally))
 
-    yield from batched(rows(), arrow_schema(GROUPS))
+    yield from to_batches(rows(), arrow_schema(GROUPS))
 
 
 def merged_batches(descriptor: QueryDescriptor, sorted_rows: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
@@ -349,4 +349,4 @@ def merged_batches(descriptor: QueryDescriptor, sorted_rows: Iterable[tuple[byte
         if current is not None:
             yield {"key": current, "partial": partial.to_bytes()}
 
-    yield from batched(rows(), arrow_schema(GROUPS))
+    yield from to_batches(rows(), arrow_schema(GROUPS))

@@ -25,7 +25,7 @@ def narrowed(selection: Selection, condition: Filter) -> Selection:
     if name in ("label", "stream_id") and isinstance(condition, (EqualTo, In)):
         values = [value] if isinstance(condition, EqualTo) else [element for element in value if element is not None]
         named = [bytes(element) for element in values]
-        return selection.narrowed(labels=named) if name == "label" else selection.narrowed(streams=named)
+        return selection.narrow(labels=named) if name == "label" else selection.narrow(streams=named)
     if name not in ("stream_seq", "hub_ts"):
         return selection
     if isinstance(condition, EqualTo):
@@ -39,5 +39,5 @@ def narrowed(selection: Selection, condition: Filter) -> Selection:
 
 def _bounded(selection: Selection, name: str, first: int | None, last: int | None) -> Selection:
     if name == "stream_seq":
-        return selection.narrowed(first_seq=first, last_seq=last)
-    return selection.narrowed(first_ts=first, last_ts=last)
+        return selection.narrow(first_seq=first, last_seq=last)
+    return selection.narrow(first_ts=first, last_ts=last)

@@ -12,7 +12,7 @@ from veen.lake.log.columns import Column, ddl
 from veen.lake.log.errors import PipelineError, SparkFailed
 from veen.lake.log.prefix import Prefix
 from veen.lake.log.slices import Slice, divide
-from veen.lake.log.times import TIMES, Times, survey_batches, surveyed_times, with_times
+from veen.lake.log.times import TIMES, Times, survey_batches, times_by_slice, with_times
 from veen.lake.spark.connect import parallelism
 from veen.lake.spark.session import described
 from veen.lake.spark.settings import SparkSettings
@@ -125,7 +125,7 @@ def surveyed(
         numbered.append((count, task))
         count += len(task)
     rows = collected(spark, numbered, lambda task: survey_batches(uri, *task), TIMES, what=what, failure=failure)
-    return surveyed_times(rows, count)
+    return times_by_slice(rows, count)
 
 
 def timed_tasks(

@@ -239,7 +239,7 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = start[_HEADS].get(label, 0) + 1
             if first > last:
                 continue
-            chosen = self._options.selection.narrowed(labels=[bytes.fromhex(label)], first_seq=first, last_seq=last)
+            chosen = self._options.selection.narrow(labels=[bytes.fromhex(label)], first_seq=first, last_seq=last)
             slices += self._source.slices(pinned, chosen)
             self._check_whole(pinned, label, first, last)
         return _partitions(slices, pinned, self._options)
@@ -285,12 +285,12 @@ class EntrySource(DataSource):
         if "keys" in options:
             if self.COLUMNS is not columns.ENTRIES:
                 raise OptionError(f"keys: {self.name()} has nothing to open; format('veen') has")
-            return columns.ddl(columns.offered(options.get("columns", "lean"), OPENED, OPENED_LEAN))
-        return columns.ddl(columns.offered(options.get("columns", "lean"), self.COLUMNS, self.LEAN))
+            return columns.ddl(columns.parse_columns(options.get("columns", "lean"), OPENED, OPENED_LEAN))
+        return columns.ddl(columns.parse_columns(options.get("columns", "lean"), self.COLUMNS, self.LEAN))
 
     def _wanted(self, schema: StructType, options: Options) -> tuple[Column, ...]:
         """A user's own schema may name any column."""
-        return columns.chosen(schema.fieldNames(), self.COLUMNS if options.keys is None else OPENED)
+        return columns.select_columns(schema.fieldNames(), self.COLUMNS if options.keys is None else OPENED)
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark pickles a source once, and plans every query of a DataFrame from that copy.

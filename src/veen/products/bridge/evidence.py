@@ -15,7 +15,7 @@ from veen.core.tree.mmr import Mmr
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 from veen.io.local import Fs
 from veen.io.places import open_fs
-from veen.lake.log.columns import ENTRIES, chosen
+from veen.lake.log.columns import ENTRIES, select_columns
 from veen.lake.log.decryption import Opener
 from veen.lake.log.entries import ReadSpec, batches
 from veen.lake.log.prefix import LabelRange
@@ -33,7 +33,7 @@ from veen.products.bridge.verify import BundleVerdict, judge_alone
 from veen.storage.attachments import AttachmentFiles
 
 LINKS: Final = ("author", "receipt", "checkpoint", "bundle", "online log", "offline log", "import")
-_LEAVES: Final = ReadSpec(columns=chosen(["stream_seq", "leaf_hash", "receipt"], ENTRIES), level="none")
+_LEAVES: Final = ReadSpec(columns=select_columns(["stream_seq", "leaf_hash", "receipt"], ENTRIES), level="none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
