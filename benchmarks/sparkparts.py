@@ -43,7 +43,7 @@ from veen.lake.folds import typed_frame
 from veen.lake.folds.coverage import FoldCoverage
 from veen.lake.folds.on_spark import NATIVE
 from veen.lake.folds.planning import PlanName
-from veen.lake.log.columns import ENTRIES, LEAN, arrow_schema, select_columns, ddl
+from veen.lake.log.columns import ENTRIES, LEAN, arrow_schema, ddl, select_columns
 from veen.lake.log.entries import Level, ReadSpec, batches
 from veen.lake.log.events import EventJob, make_prefix
 from veen.lake.log.keys import KeyFile

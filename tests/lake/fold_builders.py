@@ -162,7 +162,7 @@ def history(seed, count=60, *, kinds=tuple(WRITERS), copies=True, unread=True):
         stream, epoch = rng.choice(("north", "south")), rng.choice((0, 0, 1))
         log.append(draft, stream=stream, epoch=epoch, client=client, ts=log.now + rng.choice((0, 0, 1, 3, -2)))
         del number
-    return [_perhaps_unread(rng, event) if unread else event for event in log.record()]
+    return [_perhaps_unread(rng, event) if unread else event for event in log.all()]
 
 
 def _perhaps_unread(rng, event):

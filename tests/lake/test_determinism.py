@@ -149,7 +149,7 @@ def states(fold, summary, seen):
     """Every byte of a state and what it was made of."""
     sealed = fold.seal(summary)
     ts = max(seen.times.values(), default=0)
-    return state_hash(fold.name, fold.view(sealed, ts)), fold.issues(sealed), seen.unopened(), seen.counts, seen.heads
+    return state_hash(fold.name, fold.view(sealed, ts)), fold.issues(sealed), seen.count_unopened(), seen.counts, seen.heads
 
 
 def check_folds(found, here, there, parts, keys):

@@ -165,22 +165,22 @@ def in_windows(fold, events, bounds):
 def test_windows_of_the_ledger_settle_to_the_sequential_fold(world, bounds):
     """Violations, freezes, limits, copies by bridges and strangers, forgeries: table, identities, issues, all of it."""
     fold = LedgerFold(mirrors=Mirrors.by([WALLET_BRIDGE]), policy=ANY_TIME)
-    _, progress = in_windows(fold, world.record(), bounds)
-    cuts = cuts_of(world.record())
-    assert outcome(fold, progress, cuts) == outcome(fold, fold.summarize(world.record()), cuts)
+    _, progress = in_windows(fold, world.all(), bounds)
+    cuts = cuts_of(world.all())
+    assert outcome(fold, progress, cuts) == outcome(fold, fold.summarize(world.all()), cuts)
 
 
 @pytest.mark.req("WAL-17", "SNAP-02")
 @examples(80)
 @given(worlds(max_events=30), st.lists(st.integers(0, 40), max_size=4), st.data())
 def test_a_policy_refuses_the_same_events_in_windows(world, bounds, data):
-    clients = sorted({event.client_id for event in world.record()})
+    clients = sorted({event.client_id for event in world.all()})
     services = data.draw(st.lists(st.sampled_from(clients), max_size=3))
     policy = WalletPolicy.institutional(services=services, currencies=["USD"], max_skew_sec=90_000)
     fold = LedgerFold(mirrors=Mirrors.by([WALLET_BRIDGE]), policy=policy)
-    _, progress = in_windows(fold, world.record(), bounds)
-    cuts = cuts_of(world.record())
-    assert outcome(fold, progress, cuts) == outcome(fold, fold.summarize(world.record()), cuts)
+    _, progress = in_windows(fold, world.all(), bounds)
+    cuts = cuts_of(world.all())
+    assert outcome(fold, progress, cuts) == outcome(fold, fold.summarize(world.all()), cuts)
 
 
 @examples(150)
@@ -194,9 +194,9 @@ def test_owners_are_asked_for_in_windows_as_in_the_sequential_fold(world, bounds
     policy = WalletPolicy.institutional(services=services, max_skew_sec=None) if services else ANY_TIME
     mirrors = Mirrors.by([WALLET_BRIDGE] if bridged else [])
     fold = LedgerFold(mirrors=mirrors, policy=policy.on_shared_streams(owners))
-    _, progress = in_windows(fold, world.record(), bounds)
-    cuts = cuts_of(world.record())
-    assert outcome(fold, progress, cuts) == outcome(fold, fold.summarize(world.record()), cuts)
+    _, progress = in_windows(fold, world.all(), bounds)
+    cuts = cuts_of(world.all())
+    assert outcome(fold, progress, cuts) == outcome(fold, fold.summarize(world.all()), cuts)
 
 
 @pytest.mark.parametrize("seed", spread(range(25), 5))
@@ -220,11 +220,11 @@ def test_where_nothing_is_refused_nothing_is_replayed_although_the_wallets_open_
     for number in range(20):
         world.send_all(drafts.transfer(ANN, BOB, 5, ts=1, transfer_id=xfer(number)))
     fold = LedgerFold(policy=ANY_TIME)
-    books, progress = in_windows(fold, world.record(), [7, 14])
+    books, progress = in_windows(fold, world.all(), [7, 14])
     assert books.replayed == 0
     assert fold.view(progress).balance(BOB) == 100
     world.send_all(drafts.transfer(ANN, BOB, 5, ts=1, transfer_id=xfer(30)))  # one too many
-    books, progress = in_windows(fold, world.record(), [7, 14])
+    books, progress = in_windows(fold, world.all(), [7, 14])
     assert 0 < books.replayed <= 10  # only the window in which it stands
     assert [issue.code for issue in fold.issues(progress)] == ["WAL.INSUFFICIENT_FUNDS"]
 
@@ -247,7 +247,7 @@ def test_whoever_has_seen_all_leaves_knows_the_root_of_what_was_folded(seed):
             tree = coverage.peaks(cut.label, cut.upto_seq)
             assert (tree is None) == (cut.label in unknown)
             assert tree is None or tree.root() == cut.mmr_root
-        assert sum(entry.count for entry in coverage.unopened()) == sum(isinstance(entry, Unread) for entry in entries)
+        assert sum(entry.count for entry in coverage.count_unopened()) == sum(isinstance(entry, Unread) for entry in entries)
 
 
 def test_a_row_that_is_missing_or_stands_twice_leaves_no_single_run():
@@ -380,7 +380,7 @@ def test_windows_refuse_a_log_in_which_keys_are_bound():
     fold = LedgerFold(policy=WalletPolicy().on_shared_streams())
     log = KeyLog()
     log.send(card(0, 0), KEYS[0])
-    assert list(windows.wallet_events(fold, log.record())) == []
+    assert list(windows.wallet_events(fold, log.all())) == []
     log.send(bind(0, 0), KEYS[0])
     with pytest.raises(PlanUnfit, match="in order"):
-        list(windows.wallet_events(fold, log.record()))
+        list(windows.wallet_events(fold, log.all()))

@@ -21,7 +21,7 @@ from veen.lake.log.slices import divide
 from veen.lake.log.times import survey_batches, times_by_slice, with_times
 from veen.lake.query.aggregate import Partial
 from veen.lake.query.descriptor import normalise
-from veen.lake.query.engine import LocalSource, execute, present
+from veen.lake.query.engine import LocalSource, execute, skip_missing
 from veen.lake.query.errors import EvidenceFailed
 from veen.lake.query.evidence import Prover
 from veen.lake.query.matches import MatchTally, Witness
@@ -34,10 +34,10 @@ from veen.lake.query.tasks import (
     add_note,
     boundaries,
     group_batches,
-    limited_batches,
+    limit_batches,
     match_batches,
     matches_in,
-    merged_batches,
+    merge_batches,
     pack_batches,
     pairs_in,
     with_evidence,
@@ -65,7 +65,7 @@ class Cut:
         self.plan, self.asked, self.keys, self.parts, self.rng = plan, asked, keys, parts, rng
 
     def prepared(self):
-        tasks = divide(present(self.plan.slices), self.parts)
+        tasks = divide(skip_missing(self.plan.slices), self.parts)
         slices = [part for task in tasks for part in task]
         rows = [row for batch in survey_batches(self.plan.uri, 0, slices) for row in batch.to_pylist()]
         times = times_by_slice(rows, len(slices))
@@ -79,7 +79,7 @@ class Cut:
         return pickle.loads(pickle.dumps((job, parts)))  # noqa: S301 - as Spark does to tasks
 
     def shuffled(self, run):
-        job, tasks = self.prepared()
+        job, tasks = self.load_prepared()
         self.rng.shuffle(tasks)
         for task in tasks:
             if self.rng.random() < 0.3:
@@ -97,12 +97,12 @@ class Cut:
         limit = None if self.asked.order or self.asked.aggregate else self.asked.limit
         for bucket in range(max(buckets, default=-1) + 1):
             batches = to_batches((row for row in keyed if row["bucket"] == bucket), arrow_schema(MATCHES))
-            for packed in pack_batches(limited_batches(batches, limit), MATCHES):
+            for packed in pack_batches(limit_batches(batches, limit), MATCHES):
                 yield from matches_in(packed.column(0)[0].as_py(), sorted(self.asked.stream_names), tally)
 
     def groups(self, tally):
         pairs = sorted((row["key"], row["partial"]) for row in self.shuffled(group_batches))
-        for packed in pack_batches(merged_batches(self.asked, pairs), GROUPS):
+        for packed in pack_batches(merge_batches(self.asked, pairs), GROUPS):
             for key, data in pairs_in(packed.column(0)[0].as_py()):
                 if key:
                     yield key, Partial.from_bytes(data)
@@ -226,7 +226,7 @@ def test_no_key_travels_with_a_task(tmp_path):
     keys = write_keys(tmp_path / "keys", KEYS.values())
     asked = normalise(descriptor()).descriptor
     plan = plan_query(path, asked)
-    job, tasks = Cut(plan, asked, keys, 3, random.Random(0)).prepared()
+    job, tasks = Cut(plan, asked, keys, 3, random.Random(0)).load_prepared()
     travelling = pickle.dumps((job, tasks)) + repr((job, tasks)).encode()
     for stream_keys in KEYS.values():
         for secret in (stream_keys.secret(), stream_keys.secret().hex().encode(), stream_keys.to_text().encode()):
@@ -273,7 +273,7 @@ def match_row(number, size=0, **columns):
 def packed(rows, limit=None, batch=7):
     table = pa.Table.from_pylist(rows, arrow_schema(MATCHES))
     batches = table.to_batches(max_chunksize=batch)
-    return [blob.column(0)[0].as_py() for blob in pack_batches(limited_batches(batches, limit), MATCHES)]
+    return [blob.column(0)[0].as_py() for blob in pack_batches(limit_batches(batches, limit), MATCHES)]
 
 
 def unpacked(blobs):

@@ -127,7 +127,7 @@ def test_the_rows_of_a_state_are_equal_however_its_log_was_cut_and_values_fit(na
     for _ in range(data.draw(st.integers(0, 12))):
         stream, client = data.draw(st.sampled_from(["north", "south"])), data.draw(st.sampled_from(["alice", "bob"]))
         log.append(write(data.draw, log), stream=stream, client=client, ts=log.now + data.draw(st.integers(0, 2)))
-    events, fold = log.record(), make()
+    events, fold = log.all(), make()
     whole = fold.summarize(events)
     cut = data.draw(st.integers(0, len(events)))
     halves = fold.combine([fold.summarize(events[cut:]), fold.summarize(events[:cut])])
@@ -232,7 +232,7 @@ def test_the_view_of_a_nested_join_gives_the_tables_of_all_its_parts():
     fold = Joined([Joined([kv.KvFold(), crud.CrudFold()]), queue.QueueFold()])
     log = FakeLog()
     log.append(kv.put("a", 1))
-    contents = state_tables("x", fold, fold.view(fold.summarize(log.record())), bytes(32))
+    contents = state_tables("x", fold, fold.view(fold.summarize(log.all())), bytes(32))
     assert sorted(contents) == ["state_crud", "state_kv", "state_queue_deliveries", "state_queue_items"]
     assert contents["state_kv"].column("key").to_pylist() == ["a"]
 
@@ -240,7 +240,7 @@ def test_the_view_of_a_nested_join_gives_the_tables_of_all_its_parts():
 def test_a_result_of_a_fold_gives_its_tables_without_a_place_for_them():
     log = FakeLog()
     log.append(kv.put("a", 1))
-    result = folds.run(log.record(), "kv", engine="python")
+    result = folds.run(log.all(), "kv", engine="python")
     (content,) = tables.tables_of(result).values()
     assert content.column("key").to_pylist() == ["a"]
     assert content.column("state_hash").to_pylist() == [result.state_hash]

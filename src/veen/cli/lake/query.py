@@ -509,7 +509,7 @@ def verify(
     try:
         recorded = _fetched(output, result_id, place, service) if service.url is not None else None
         if recorded is None:
-            recorded = api.stored(_store(session, store_dir), result_id)
+            recorded = api.load_stored(_store(session, store_dir), result_id)
     except VerifyError as exc:
         verdict = Verdict.of([], [Reason(Because.EVIDENCE, str(exc))])
         _show_check(output, result_id, ResultCheck(verdict=verdict, comparison=None))
@@ -563,7 +563,7 @@ def replay(
     if (result_id is None) == (descriptor_file is None) or (descriptor_file is None) != (digest_file is None):
         raise click.UsageError("give RESULT_ID, or --descriptor and --digest")
     recorded = (
-        api.stored(_store(session, store_dir), result_id)
+        api.load_stored(_store(session, store_dir), result_id)
         if result_id is not None
         else _recorded(str(descriptor_file), str(digest_file))
     )
@@ -577,11 +577,11 @@ def replay(
 
 
 def _recorded(descriptor_file: str, digest_file: str) -> "Recorded":
-    from veen.lake.query.api import recorded_as
+    from veen.lake.query.api import make_recorded
     from veen.lake.query.descriptor import QueryDescriptor
     from veen.lake.query.digest import ResultDigest
 
-    return recorded_as(
+    return make_recorded(
         QueryDescriptor.from_bytes(Path(descriptor_file).read_bytes().rstrip(b"\n")),
         ResultDigest.from_bytes(Path(digest_file).read_bytes()),
     )

@@ -82,10 +82,10 @@ def _refresh(output: Output, session: CliSession, place: str) -> None:
 
 
 def _keep(root: Path, digest: "SqlDigest") -> None:
-    from veen.lake.query.store import put_once
+    from veen.lake.query.store import create_once
 
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    put_once(root / f"{digest.result_id}.json", digest.to_bytes())
+    create_once(root / f"{digest.result_id}.json", digest.to_bytes())
 
 
 def _kept(root: Path, result_id: str) -> "SqlDigest":

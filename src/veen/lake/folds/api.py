@@ -235,7 +235,7 @@ class _Log:
             cuts={cut.label: cut for cut in snapshot.cuts},
             marks=earlier.marks if earlier.marks.keys() >= ends.keys() else marks_at(uri, ends),
             trees=earlier.trees,
-            unopened=earlier.skipped,
+            unopened=earlier.unopened,
         )
 
     def _fold_prefix(
@@ -313,7 +313,7 @@ def _check_readers(earlier: EarlierState, whole: Prefix, readers: Mapping[bytes,
 
 def _check_unopened(earlier: EarlierState, whole: Prefix) -> None:
     """Raise SnapshotRefused if entries that a state could not read may be readable now, or the reverse."""
-    counts = {(skip.label, skip.reason): skip.count for skip in earlier.skipped}
+    counts = {(skip.label, skip.reason): skip.count for skip in earlier.unopened}
     ends = {cut.label: cut.upto_seq for cut in earlier.snapshot.cuts}
     for label_range in whole.labels:
         label, end = label_range.label, ends.get(label_range.label, 0)
@@ -368,7 +368,7 @@ def _make_result(
         as_of=ts if as_of is None else as_of,
         cuts=cuts,
         unproven=tuple(sorted({*rootless, *(cut.label for cut in cuts if cut.label not in trees)})),
-        unopened=all_unopened(start.skipped, coverage.skipped()),
+        unopened=all_unopened(start.unopened, coverage.count_unopened()),
         entries=coverage.rows,
         plan=plan,
         streams=streams,

@@ -131,7 +131,7 @@ class FoldCoverage:
             self._fold_leaves(label)
         return self.runs
 
-    def skipped(self) -> tuple[UnopenedCount, ...]:
+    def count_unopened(self) -> tuple[UnopenedCount, ...]:
         return _count_unopened(self.skips)
 
     def peaks(self, label: bytes, size: int, before: Span | None = None) -> Span | None:

@@ -47,7 +47,7 @@ class FrameInput:
     def parts(self) -> int:
         return partition_count(self.frame)
 
-    def mapped(self, step: EntryStep, columns: Sequence[Column]) -> "DataFrame":
+    def map_entries(self, step: EntryStep, columns: Sequence[Column]) -> "DataFrame":
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return step(entries_in(batches))
 
@@ -73,7 +73,7 @@ class LogInput:
     def parts(self) -> int:
         return len(self.tasks)
 
-    def mapped(self, step: EntryStep, columns: Sequence[Column]) -> "DataFrame":
+    def map_entries(self, step: EntryStep, columns: Sequence[Column]) -> "DataFrame":
         job = self.job
 
         def run(slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:

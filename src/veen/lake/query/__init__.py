@@ -15,7 +15,7 @@ __all__ = ["connect"]
 
 
 def __getattr__(name: str) -> Any:
-    """`connect` brings an HTTP client along, which most users of this package do not need."""
+    """Import `connect` on first use: it needs an HTTP client, which most users of this package do not."""
     if name == "connect":
         from veen.lake.query.remote import connect
 

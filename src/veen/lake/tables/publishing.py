@@ -133,7 +133,7 @@ def publish(
     done: dict[tuple[str, LakeFormat], tuple[int, int, int]] = {(name, kind): (0, 0, 0) for name, kind, _ in lakes}
     for _, _, lake in lakes:
         if lake.manifest_version() > state.version:
-            raise PublishRefused(f"{lake.location}: shows version {lake.published()}, the tables have {state.version}")
+            raise PublishRefused(f"{lake.location}: shows version {lake.manifest_version()}, the tables have {state.version}")
     first = min((lake.manifest_version() for _, _, lake in lakes), default=state.version) + 1
     foreign = {(name, kind): _count_foreign(log, name, lake) for name, kind, lake in lakes}
     for at in _states(log, first, state):
@@ -249,7 +249,7 @@ class DeltaLake:
     def _open(self) -> Any:
         return self._delta.DeltaTable(self.location, storage_options=self._options)
 
-    def published(self) -> int:
+    def manifest_version(self) -> int:
         return 0 if self._lake is None else int(self._lake.transaction_version(NAMESPACE) or 0)
 
     def paths(self) -> set[str]:
@@ -333,7 +333,7 @@ class IcebergLake:
         if self._lake is not None and self._lake.schema().column_names != self._arrow.names:
             raise PublishRefused(f"{self.location}: was published with other columns; drop it from the catalog first")
 
-    def published(self) -> int:
+    def manifest_version(self) -> int:
         snapshot = None if self._lake is None else self._lake.current_snapshot()
         return 0 if snapshot is None else int(snapshot.summary.additional_properties.get(_VERSION, 0))
 

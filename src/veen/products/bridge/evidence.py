@@ -20,7 +20,7 @@ from veen.lake.log.decryption import Opener
 from veen.lake.log.entries import ReadSpec, batches
 from veen.lake.log.prefix import LabelRange
 from veen.lake.log.slices import Slice
-from veen.lake.query.engine import present
+from veen.lake.query.engine import skip_missing
 from veen.overlays.airgap.bodies import OFFLINE, ONLINE, read_crossed
 from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.schema import AnySchema
@@ -160,7 +160,7 @@ def _imported(msg_id: bytes, uri: str, keyring: Keyring) -> EvidenceLink:
     fs, opener = open_fs(uri), Opener(keyring)
     prefix = import_prefix(uri, keyring)
     for label_range in prefix.labels:
-        for event in opener.events(fs, present(label_range.slices)):
+        for event in opener.events(fs, skip_missing(label_range.slices)):
             if not isinstance(event, Event) or event.hdr.parent_id != msg_id:
                 continue
             crossed = read_crossed(event)

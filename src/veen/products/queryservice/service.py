@@ -50,9 +50,9 @@ from veen.lake.query.recording import (
     EXECUTIONS,
     REQUESTS,
     RESULTS,
-    failed_event,
-    result_event,
-    submitted_event,
+    make_failed,
+    make_result,
+    make_submitted,
 )
 from veen.lake.query.store import DEFAULT_LIMIT, ResultPage, ResultStore, Status
 from veen.overlays.framework.body import Draft
@@ -352,7 +352,7 @@ class QueryService:
     async def _record_request(self, unanswered: _Unanswered) -> RecordedRequest:
         """Record a request, and begin its execution when the log has it. The caller holds `_submitting`."""
         descriptor, subject_id, received_at = unanswered
-        draft = submitted_event(
+        draft = make_submitted(
             descriptor,
             subject_id=subject_id,
             principal_id=self._client.client_id,
@@ -434,7 +434,7 @@ class QueryService:
         try:
             if (failure := self._failures.get(result_id)) is not None:
                 raise failure
-            digest = self._store.prepared(result_id)
+            digest = self._store.load_prepared(result_id)
             if digest is None:
                 digest = await self._answered(execution)
             execution.is_recording = True  # a stop comes too late from here on: the digest may reach the log
@@ -458,7 +458,7 @@ class QueryService:
         self._retries[request.result_id] = loop.call_later(self._settings.retry_seconds, self._begin, request)
 
     def _ended_with(self, result_id: str, how: str) -> None:
-        self.metrics.ended(how)
+        self.metrics.list_ended(how)
         self.retention.add(result_id)
         self._remove_results()
 
@@ -506,7 +506,7 @@ class QueryService:
             if recorded != digest:
                 raise ExecutionFailed(f"result {digest.result_id}: the log has another digest of it than was made now")
             return
-        draft = result_event(
+        draft = make_result(
             digest,
             subject_id=self._settings.subject_id,
             principal_id=self._client.client_id,
@@ -518,7 +518,7 @@ class QueryService:
 
     async def _fail(self, request: RecordedRequest, exc: Exception) -> None:
         error_code, message = api.failure_of(exc)
-        draft = failed_event(
+        draft = make_failed(
             request.descriptor.query_id,
             request.result_id,
             error_code,
