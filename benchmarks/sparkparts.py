@@ -59,7 +59,7 @@ from veen.lake.query.tasks import QueryJob, group_batches, match_batches
 from veen.lake.query.times import timestamp
 from veen.lake.spark.audit import SparkEngine
 from veen.lake.spark.events import events_frame
-from veen.lake.spark.runner import timed_tasks
+from veen.lake.spark.runner import divide_timed
 from veen.lake.spark.session import spark_session
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvFold
@@ -297,7 +297,7 @@ def folds(bench: Bench) -> Iterator[Figure]:
     def tasks(log: Log) -> list[tuple[Any, ...]]:
         prefix = make_prefix(log.path, streams=[stream_id_of(STATE)])
         job = EventJob(prefix.uri, log.keys)
-        return [(job, slices) for slices in timed_tasks(None, prefix, 8 * bench.cores)]
+        return [(job, slices) for slices in divide_timed(None, prefix, 8 * bench.cores)]
 
     plain = in_processes(bench, _fold_alone, tasks, _writes(bench.log))
     for plan in _PLANS:

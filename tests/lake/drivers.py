@@ -164,14 +164,14 @@ _KINDS = ("BINARY", "BIGINT", "BINARY", "BOOLEAN", "STRING")
 def main(directory, faults, how):
     """Every step, disturbed by the hook that lies in `faults`."""
     from veen.lake.spark import executor_check as fitness
-    from veen.lake.spark.session import described, spark_session
+    from veen.lake.spark.session import describe, spark_session
 
     session = spark_session("veen tests", settings=json.loads(os.environ["VEEN_TEST_CONFS"]))
     steps, outcomes, struck = OnSpark(session, Path(directory)), {}, {}
     above = [ancestors(executor.process) for executor in fitness.check(session, key_file=steps.keys.path)]
     for name in STEPS:
         arm(Path(faults), *KILLS[how][name])
-        with described(session, f"test: {name}"):
+        with describe(session, f"test: {name}"):
             outcomes[name] = getattr(steps, name)()
         struck[name] = len(list(Path(faults).glob("slot-*")))
     session.stop()

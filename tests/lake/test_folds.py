@@ -83,7 +83,7 @@ def test_ordered_folds_step_through_sorted_rows_from_any_tasks(seed, mirrors):
             continue
         expected = outcome(fold, reference(fold, entries), cuts)
         for parts in PARTS:
-            rows = [row for part in dealt(entries, parts, seed) for row in partials.ordered_rows(fold, part)]
+            rows = [row for part in dealt(entries, parts, seed) for row in partials.rows_in_order(fold, part)]
             coverage = merge_coverages(row for row in rows if "data" in row)
             events = [event_of(row) for row in rows if "data" not in row]
             events += events[: len(events) // 3]  # rows that stand twice
@@ -100,7 +100,7 @@ def test_records_that_are_independent_can_be_stepped_through_apart(seed):
     cuts = cuts_of(entries)
     for fold in (CrudFold(), QueueFold(), QueueFold(groups=["", "a"])):
         key_of = partials.KEYS[type(fold)]
-        rows = [row for row in partials.ordered_rows(fold, entries, key_of) if "data" not in row]
+        rows = [row for row in partials.rows_in_order(fold, entries, key_of) if "data" not in row]
         for parts in PARTS:
             shards: list[list[Event]] = [[] for _ in range(parts)]
             for row in rows:
@@ -247,7 +247,9 @@ def test_whoever_has_seen_all_leaves_knows_the_root_of_what_was_folded(seed):
             tree = coverage.peaks(cut.label, cut.upto_seq)
             assert (tree is None) == (cut.label in unknown)
             assert tree is None or tree.root() == cut.mmr_root
-        assert sum(entry.count for entry in coverage.count_unopened()) == sum(isinstance(entry, Unread) for entry in entries)
+        assert sum(entry.count for entry in coverage.count_unopened()) == sum(
+            isinstance(entry, Unread) for entry in entries
+        )
 
 
 def test_a_row_that_is_missing_or_stands_twice_leaves_no_single_run():

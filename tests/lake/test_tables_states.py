@@ -33,7 +33,7 @@ from veen.lake.tables.errors import NoTable, TableDamaged
 from veen.lake.tables.log import TableLog
 from veen.lake.tables.sql import run_sql
 from veen.lake.tables.states import state_columns, state_declarations, state_tables
-from veen.lake.tables.typed import typed_declarations
+from veen.lake.tables.typed import load_declarations
 from veen.overlays import crdt, crud, kv, queue
 from veen.overlays.anchoring import AnchorFold
 from veen.overlays.discovery.bodies import advertise, retire
@@ -292,12 +292,12 @@ def with_tally(monkeypatch):
         monkeypatch.setitem(sys.modules, "veen_test_tally", module)
         points = [EntryPoint("tallies", "veen_test_tally:OVERLAY", "veen.overlays")]
         monkeypatch.setattr(registry, "entry_points", lambda group: points)
-        typed_declarations.cache_clear()
+        load_declarations.cache_clear()
         state_declarations.cache_clear()
 
     yield install
     monkeypatch.undo()
-    typed_declarations.cache_clear()
+    load_declarations.cache_clear()
     state_declarations.cache_clear()
 
 

@@ -162,14 +162,14 @@ def check(output: Output, master: str | None, key_file: str | None, confs: tuple
     executors: list[Executor] = []
     wrong: list[str] = []
     if master is not None:
-        from veen.lake.spark.executor_check import ask, faults
+        from veen.lake.spark.executor_check import ask_executors, find_faults
 
         with (
             output.progress("asking") as progress,
             spark_at_work("veen spark check", master, progress, dict(map(_conf, confs))) as (session, _),
         ):
-            executors = ask(session, key_file=key_file)
-        wrong = [fault for executor in executors for fault in faults(executor)]
+            executors = ask_executors(session, key_file=key_file)
+        wrong = [fault for executor in executors for fault in find_faults(executor)]
     rows = [
         {"host": row.host, "python": row.python, "veen": row.veen, "lacking": list(row.lacking)} for row in executors
     ]

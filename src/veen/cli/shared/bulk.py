@@ -184,11 +184,11 @@ def spark_at_work(
     register: bool = False,
 ) -> Iterator[tuple[Any, "Tell"]]:
     """A session, and whom to tell the phase: the line of `progress` then shows the tasks of that phase as well."""
-    from veen.lake.spark.progress import STARTING, watching
+    from veen.lake.spark.progress import STARTING, watch_tasks
     from veen.lake.spark.session import using_session
 
     progress(STARTING)
     with using_session(app=app, master=master, settings=settings, log_bytes=log_bytes, register=register) as session:
         progress("")
-        with watching(session, progress) as tell:
+        with watch_tasks(session, progress) as tell:
             yield session, tell

@@ -18,7 +18,7 @@ from veen.lake.log.keys import KeyFile
 from veen.lake.log.prefix import Prefix
 from veen.lake.log.slices import Slice
 from veen.lake.spark.connect import partition_count
-from veen.lake.spark.runner import over, timed_tasks
+from veen.lake.spark.runner import divide_timed, over
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,7 +67,7 @@ class LogInput:
     def of(cls, session: "SparkSession", prefix: Prefix, keys: KeyFile, parts: int | None = None) -> "LogInput":
         """Divide a prefix into tasks. With more than one task run a job that surveys times."""
         job = EventJob(prefix.uri, keys.absolute(), identity=prefix.identity)
-        return cls(session, job, timed_tasks(session, prefix, parts))
+        return cls(session, job, divide_timed(session, prefix, parts))
 
     @property
     def parts(self) -> int:

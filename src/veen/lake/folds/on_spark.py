@@ -26,14 +26,14 @@ from veen.core.tree.mmr import span_nodes
 from veen.lake.folds.coverage import FoldCoverage
 from veen.lake.folds.errors import FoldFailed, PlanUnfit
 from veen.lake.folds.inputs import FoldInput, input_of
-from veen.lake.folds.partials import KEYED, KEYS, AnyOrdered, merge_parts, ordered_rows, summarize_part, unite_parts
+from veen.lake.folds.partials import KEYED, KEYS, AnyOrdered, merge_parts, rows_in_order, summarize_part, unite_parts
 from veen.lake.folds.planning import PlanName, plan_of
 from veen.lake.folds.transport import EVENTS, PARCELS, check_columns, merge_coverages, pack, unpack
 from veen.lake.folds.typed import HALF, columns_of, decode_rows, event_columns
 from veen.lake.folds.windows import WALLET_EVENTS, Books, RangeSummary, WalletEvent, summarize_range, wallet_rows
 from veen.lake.log.columns import arrow_schema, ddl, to_batches
 from veen.lake.log.events import SORT_KEYS, LogEntry, event_of
-from veen.lake.spark.runner import job
+from veen.lake.spark.runner import run_job
 from veen.overlays.crdt import Add, CounterFold, LwwFold, OrSetFold, OrSetState, Register
 from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.framework.fold import AnyFold, Compact, Summary
@@ -127,27 +127,27 @@ def order_of() -> list["Column"]:
 
 def collect_rows(frame: "DataFrame", what: str) -> list[Any]:
     """Collect all rows; for few rows."""
-    with job(frame.sparkSession, what, FoldFailed):
+    with run_job(frame.sparkSession, what, FoldFailed):
         return list(frame.collect())
 
 
 def collect_arrow(frame: "DataFrame", what: str) -> list[dict[str, Any]]:
     """Collect all rows through Arrow; for as many rows as a state has records."""
-    with job(frame.sparkSession, what, FoldFailed):
+    with run_job(frame.sparkSession, what, FoldFailed):
         rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
         return rows
 
 
 def rows_in(frame: "DataFrame", what: str) -> Iterator[tuple[Any, ...]]:
     """Collect all rows through Arrow as tuples in the order of the columns, which cost less than dicts."""
-    with job(frame.sparkSession, what, FoldFailed):
+    with run_job(frame.sparkSession, what, FoldFailed):
         table = frame.toArrow()
     return zip(*(column.to_pylist() for column in table.columns), strict=True)
 
 
 def stream_rows(frame: "DataFrame", what: str) -> Iterator[Any]:
     """Yield row after row, one partition ahead."""
-    with job(frame.sparkSession, what, FoldFailed):
+    with run_job(frame.sparkSession, what, FoldFailed):
         yield from frame.toLocalIterator(prefetchPartitions=True)
 
 
@@ -207,7 +207,7 @@ def fold_in_order(
 
     def cut(entries: Iterator[LogEntry]) -> Iterator[pa.RecordBatch]:
         part_number()
-        yield from to_batches(ordered_rows(fold, entries), arrow_schema(EVENTS))
+        yield from to_batches(rows_in_order(fold, entries), arrow_schema(EVENTS))
 
     with cache_frame(input_of(source).map_entries(cut, EVENTS)) as rows:
         coverage = merge_coverages(
@@ -227,11 +227,11 @@ def fold_by_key(
 
     def cut(entries: Iterator[LogEntry]) -> Iterator[pa.RecordBatch]:
         part_number()
-        yield from to_batches(ordered_rows(fold, entries, key_of), arrow_schema(KEYED))
+        yield from to_batches(rows_in_order(fold, entries, key_of), arrow_schema(KEYED))
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         number, coverage = part_number(), FoldCoverage()
-        summary = fold_events(fold, _keyed_events(batches, coverage))
+        summary = fold_events(fold, _events_by_key(batches, coverage))
         yield from pack(number, [fold.dump(summary), coverage.to_tree()])
 
     entries = input_of(source)
@@ -247,7 +247,7 @@ def fold_by_key(
     return replace(summary, ts=max(summary.ts, coverage.ts)), coverage
 
 
-def _keyed_events(batches: Iterator[pa.RecordBatch], coverage: FoldCoverage) -> Iterator[Event]:
+def _events_by_key(batches: Iterator[pa.RecordBatch], coverage: FoldCoverage) -> Iterator[Event]:
     for batch in batches:
         for row in batch.to_pylist():
             if row["data"] is not None:

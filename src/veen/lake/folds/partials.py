@@ -72,7 +72,7 @@ def is_keyed(fold: Any) -> bool:
     return type(fold) in KEYS and not fold.mirrors
 
 
-def ordered_rows(fold: AnyOrdered, found: Iterable[LogEntry], key_of: KeyOf | None = None) -> Iterator[dict[str, Any]]:
+def rows_in_order(fold: AnyOrdered, found: Iterable[LogEntry], key_of: KeyOf | None = None) -> Iterator[dict[str, Any]]:
     """Yield the events that the fold counts, and last the coverage."""
     coverage, find = FoldCoverage(), dict(fold.schemas).get
     for event in coverage.events(found):

@@ -198,7 +198,7 @@ def summarize_range(entries: Iterable[WalletEvent]) -> RangeSummary:
     last: Order | None = None
     senders: set[tuple[bytes, bytes]] = set()
 
-    def counted_bodies() -> Iterator[WalletBody]:
+    def bodies() -> Iterator[WalletBody]:
         nonlocal last
         for entry in entries:
             if entry.order == last or entry.identity is None:
@@ -216,7 +216,7 @@ def summarize_range(entries: Iterable[WalletEvent]) -> RangeSummary:
                     senders.add((body.wallet_id, entry.sender))
                 yield body
 
-    window = replace(flows.summarize(counted_bodies()), senders=frozenset(senders))
+    window = replace(flows.summarize(bodies()), senders=frozenset(senders))
     return RangeSummary(window, identities, refused, upto, last)
 
 

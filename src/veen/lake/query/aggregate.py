@@ -115,9 +115,7 @@ class Partial:
 
     def to_bytes(self) -> bytes:
         """Encode for transport between tasks; sums as text, since they may have more digits than our JSON allows."""
-        return canonical.encode(
-            [self.count, *([_number_to_text(c.value), c.count, c.ignored] for c in self.cells)]
-        )
+        return canonical.encode([self.count, *([_number_to_text(c.value), c.count, c.ignored] for c in self.cells)])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:

@@ -455,7 +455,7 @@ def _open_source(
             yield PlannedSource(plan, [table, rest], proven)
         return
     from veen.lake.query.on_spark import SparkSource
-    from veen.lake.spark.control import controlled
+    from veen.lake.spark.control import control_jobs
     from veen.lake.spark.session import spark_session
 
     session = spark or spark_session("veen query", log_bytes=prefix.size, register=False)
@@ -469,7 +469,7 @@ def _open_source(
     def report(done: int, total: int) -> None:
         control.set(Progress(done, total))
 
-    with controlled(session, control.name, pool=control.pool, stopped=control.stopped, report=report):
+    with control_jobs(session, control.name, pool=control.pool, stopped=control.stopped, report=report):
         try:
             if isinstance(keys, KeyFile):
                 yield source(keys)

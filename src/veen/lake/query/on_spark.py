@@ -43,7 +43,7 @@ from veen.lake.query.tasks import (
     pairs_in,
     with_evidence,
 )
-from veen.lake.spark.runner import job, over, parts_for, surveyed
+from veen.lake.spark.runner import over, parts_for, run_job, survey_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,7 +137,7 @@ class SparkSource:
         if len(self._tasks) == 1 and not self._files:  # it reads all slices in order, into one bucket
             return self._job, with_evidence(self._job.descriptor, self._prefix, self._tasks)
         if self._times is None:
-            self._times = surveyed(
+            self._times = survey_times(
                 self._spark, self._job.uri, self._tasks, what="query: survey times", failure=ExecutionFailed
             )
         tasks = with_times(self._tasks, self._times)
@@ -149,6 +149,6 @@ class SparkSource:
         ]
 
     def _blobs(self, frame: "DataFrame", what: str) -> Iterator[bytes]:
-        with job(self._spark, what, ExecutionFailed):
+        with run_job(self._spark, what, ExecutionFailed):
             for row in frame.toLocalIterator(prefetchPartitions=True):
                 yield bytes(row[0])

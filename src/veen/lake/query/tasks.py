@@ -133,7 +133,7 @@ def _matches(job: QueryJob, part: Part, skips: Skips) -> Iterator[Match]:
 
 
 def stream_numbers(descriptor: QueryDescriptor) -> dict[bytes, int]:
-    """Number the streams of the scope in the order of their ids."""
+    """Return the number of each stream of the scope, in the order of their ids."""
     return {stream_id: number for number, stream_id in enumerate(sorted(descriptor.stream_names))}
 
 

@@ -96,14 +96,14 @@ def refresh(
     declared = None if maker is None else definitions_of(maker)  # None: not installed here, so nothing is known
     if meta_before is not None and meta_before["bound"] == bound and declared in (None, meta_before.get("tables")):
         return Refreshed(version=state.version, fold=fold, state_hash=meta_before["state_hash"], changed=False)
-    resumable = meta_before is not None and meta_before["erased"] == _erased(state)
+    resumable = meta_before is not None and meta_before["erased"] == _hash_erased(state)
     if path is not None and keys is not None:
         result = _fold_log(log, state, fold, path, keys, cuts, spark, parts, resume=resumable)
     else:
         result = _fold_silver(log, state, fold, cuts, spark, parts)
     meta = {
         "bound": bound,
-        "erased": _erased(state),
+        "erased": _hash_erased(state),
         "state_hash": result.state_hash.hex(),
         "plan": result.plan,
         "tables": definitions_of(result.fold),
@@ -119,7 +119,7 @@ def refresh(
 def _bound(state: TableState, cuts: tuple[Cut, ...], readers: Mapping[str, str]) -> str:
     """Return a hash of all that a state depends on: cuts, erased ranges, and the keys that opened the entries."""
     places = [(cut.label, cut.upto_seq, cut.mmr_root) for cut in cuts]
-    return sha256(repr((places, _erased(state), sorted(readers.items()))).encode()).hexdigest()
+    return sha256(repr((places, _hash_erased(state), sorted(readers.items()))).encode()).hexdigest()
 
 
 def _readers(state: TableState, keys: KeyFile | None) -> Mapping[str, str]:
@@ -132,7 +132,7 @@ def _readers(state: TableState, keys: KeyFile | None) -> Mapping[str, str]:
     return {stream_id.hex(): mark for stream_id, mark in marks.items()}
 
 
-def _erased(state: TableState) -> str:
+def _hash_erased(state: TableState) -> str:
     return sha256(repr(sorted(state.erased.items())).encode()).hexdigest()
 
 

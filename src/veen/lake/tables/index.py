@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from veen.io.inside import FileRefused
 from veen.lake.log.errors import OptionError
 from veen.lake.query.fields import FieldPath
-from veen.lake.tables.typed import is_typed, typed_declarations
+from veen.lake.tables.typed import is_typed, load_declarations
 from veen.overlays.recorder.events import EVENTS_TABLE
 
 _MAX_VALUES: Final = 16  # of a column: so many are listed one by one
@@ -251,7 +251,7 @@ def _range_of_values(values: list[Any], rows: int) -> ColumnRange:
 def _index_columns(table: str, names: Iterable[str]) -> list[str]:
     if not is_typed(table):
         return ["hub_ts"]
-    declared = typed_declarations().get(table)
+    declared = load_declarations().get(table)
     own = {column.name for column in declared.columns if column.kind in _KINDS} if declared is not None else set()
     return [name for name in names if name in own or name in _PLACES]
 

@@ -27,14 +27,14 @@ from veen.lake.log.keys import KeyFile
 from veen.lake.log.prefix import Prefix, make_prefix
 from veen.lake.log.slices import Slice, budget
 from veen.lake.log.times import Clock
-from veen.lake.spark.runner import collected, timed_tasks
+from veen.lake.spark.runner import collect, divide_timed
 from veen.lake.tables.errors import LoadFailed, LogMoved, OtherHub
 from veen.lake.tables.index import index_of, paths_after
 from veen.lake.tables.log import TableLog
 from veen.lake.tables.manifest import Change, DataFile, TableHead, TableState
 from veen.lake.tables.parts import TARGET_BYTES, PartWriter, read_part
 from veen.lake.tables.schema import BRONZE, arrow_of
-from veen.lake.tables.typed import definition_of, to_typed_batches, typed_declarations
+from veen.lake.tables.typed import definition_of, load_declarations, to_typed_batches
 from veen.overlays.framework.typed_table import TypedTable
 from veen.overlays.recorder.events import EVENTS_TABLE
 from veen.storage.pinned import pin
@@ -117,7 +117,7 @@ def _check_declarations(typed: Mapping[str, str]) -> list[TypedTable]:
 
     Rows of a table that a task does not know would be lost.
     """
-    tables = typed_declarations()
+    tables = load_declarations()
     for name, definition in typed.items():
         if name not in tables or definition_of(tables[name]) != definition:
             raise LoadFailed(
@@ -177,7 +177,7 @@ def _read_silver(
     spec = ReadSpec(columns=_READ, level=job.level, identity=job.identity)
     opener = EventJob(job.uri, job.keys, job.level, job.identity).opener()
 
-    def entered() -> Iterator[Slice]:
+    def enter_slices() -> Iterator[Slice]:
         for part in slices:
             clock.enter(part)
             if part.is_missing:
@@ -192,7 +192,7 @@ def _read_silver(
                 add_bronze(rows)
             yield batch.select(names)
 
-    events = (event for event, _, _ in opener.entries(fs, entered(), read=read))
+    events = (event for event, _, _ in opener.entries(fs, enter_slices(), read=read))
     return to_batches(rows_of(events, opener.names), arrow_schema(SILVER))
 
 
@@ -245,8 +245,8 @@ def commit_prefix(
 ) -> TableState:
     """Load one prefix and commit it."""
     state = complete_typed(log, state, job.typed, spark=spark)
-    tasks = timed_tasks(spark, prefix, parts, failure=LoadFailed)
-    results = collected(
+    tasks = divide_timed(spark, prefix, parts, failure=LoadFailed)
+    results = collect(
         spark, tasks, lambda slices: load_task(job, slices), RESULTS, what=f"tables: {kind}", failure=LoadFailed
     )
     add: dict[str, list[DataFile]] = {table: [] for table in (*LOADED, *job.typed)}
@@ -274,9 +274,9 @@ def commit_prefix(
     return log.commit(state, change)
 
 
-def typed_definitions() -> dict[str, str]:
+def definitions_of_typed() -> dict[str, str]:
     """Return the typed tables that a load fills, with the hashes of their declarations."""
-    return {name: definition_of(table) for name, table in typed_declarations().items()}
+    return {name: definition_of(table) for name, table in load_declarations().items()}
 
 
 def complete_typed(
@@ -295,7 +295,7 @@ def complete_typed(
             writers[name].add(part)
         yield pa.RecordBatch.from_pylist(list(_file_results(writers.values())), schema=arrow_schema(RESULTS))
 
-    results = collected(spark, state.of("silver"), derive, RESULTS, what="tables: typed", failure=LoadFailed)
+    results = collect(spark, state.of("silver"), derive, RESULTS, what="tables: typed", failure=LoadFailed)
     add: dict[str, list[DataFile]] = {name: [] for name in new}
     for row in results:
         add[row["name"]].append(DataFile.from_json(row["name"], json.loads(row["value"])))
@@ -326,7 +326,7 @@ def complete_indexes(
             [{"kind": "file", "name": table, "value": value}], schema=arrow_schema(RESULTS)
         )
 
-    results = collected(spark, files, describe, RESULTS, what="tables: index", failure=LoadFailed)
+    results = collect(spark, files, describe, RESULTS, what="tables: index", failure=LoadFailed)
     described = tuple(DataFile.from_json(table, json.loads(row["value"])) for row in results)
     return log.commit(state, Change(kind="index", at=log.now, add={table: described}, indexes=paths))
 
@@ -373,7 +373,7 @@ def load(
         level=verify,
         identity=pinned.identity,
         target_bytes=target_bytes,
-        typed=typed_definitions(),
+        typed=definitions_of_typed(),
         indexes=paths,
     )
     while True:

@@ -133,7 +133,9 @@ def publish(
     done: dict[tuple[str, LakeFormat], tuple[int, int, int]] = {(name, kind): (0, 0, 0) for name, kind, _ in lakes}
     for _, _, lake in lakes:
         if lake.manifest_version() > state.version:
-            raise PublishRefused(f"{lake.location}: shows version {lake.manifest_version()}, the tables have {state.version}")
+            raise PublishRefused(
+                f"{lake.location}: shows version {lake.manifest_version()}, the tables have {state.version}"
+            )
     first = min((lake.manifest_version() for _, _, lake in lakes), default=state.version) + 1
     foreign = {(name, kind): _count_foreign(log, name, lake) for name, kind, lake in lakes}
     for at in _states(log, first, state):

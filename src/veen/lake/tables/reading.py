@@ -21,7 +21,7 @@ from veen.lake.tables.manifest import DataFile, TableState
 from veen.lake.tables.parts import read_part
 from veen.lake.tables.schema import COLUMNS, DAY, HOUR, PARTITIONS, arrow_of, columns_of, ddl_of, is_partitioned, sid_of
 from veen.lake.tables.states import is_state, state_declarations, state_definition
-from veen.lake.tables.typed import definition_of, typed_declarations
+from veen.lake.tables.typed import definition_of, load_declarations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def ready_tables(state: TableState) -> tuple[str, ...]:
     """Return the tables that can be read: fixed ones, and those complete as the installed overlays declare them."""
-    typed = (name for name, table in typed_declarations().items() if state.typed.get(name) == definition_of(table))
+    typed = (name for name, table in load_declarations().items() if state.typed.get(name) == definition_of(table))
     states = (name for name, table in state_declarations().items() if _is_ready(state, name, state_definition(table)))
     return (*COLUMNS, *sorted(typed), *sorted(states))
 

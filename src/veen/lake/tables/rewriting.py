@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from veen.io.stores import TableStore
 from veen.lake.log.columns import arrow_schema
-from veen.lake.spark.runner import collected
+from veen.lake.spark.runner import collect
 from veen.lake.tables.errors import LoadFailed
 from veen.lake.tables.gold import refresh
 from veen.lake.tables.loading import LOADED, RESULTS, check_hub
@@ -23,7 +23,7 @@ from veen.lake.tables.parts import TARGET_BYTES, read_part, write_part
 from veen.lake.tables.publishing import DELTA_LOG
 from veen.lake.tables.schema import arrow_of
 from veen.lake.tables.states import state_declarations
-from veen.lake.tables.typed import is_typed, typed_declarations
+from veen.lake.tables.typed import is_typed, load_declarations
 from veen.storage.pinned import pin
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def compact(
     """Merge small files of a stream and day. Rows do not change; readers of older versions are not disturbed."""
     log = TableLog(to)
     state = log.require_state()
-    loaded = (*LOADED, *(table for table in sorted(typed_declarations()) if table in state.typed))
+    loaded = (*LOADED, *(table for table in sorted(load_declarations()) if table in state.typed))
     work = [(table, group) for table in tables or loaded for group in _group_small(state.of(table), target_bytes)]
     if not work:
         return Rewritten(version=state.version)
@@ -103,7 +103,7 @@ def compact(
         merged = write_part(store, table, files[0].group, rows, paths=paths)
         yield _encode_result(table, merged, (file.path for file in files))
 
-    results = collected(spark, work, merge, RESULTS, what="tables: compact", failure=LoadFailed)
+    results = collect(spark, work, merge, RESULTS, what="tables: compact", failure=LoadFailed)
     state = _commit(log, state, "compact", results)
     return Rewritten(version=state.version, files_before=sum(len(files) for _, files in work), files_after=len(work))
 
@@ -190,7 +190,7 @@ def _rewrite(log: TableLog, state: TableState, fresh: Ranges, spark: "SparkSessi
         if count:
             yield _encode_result(table, write_part(store, table, file.group, rows), (file.path,), count)
 
-    return collected(spark, work, rewrite, RESULTS, what="tables: erase", failure=LoadFailed)
+    return collect(spark, work, rewrite, RESULTS, what="tables: erase", failure=LoadFailed)
 
 
 def _without_payload(table: str, found: pa.Table, ranges: Ranges) -> tuple[pa.Table, int]:
@@ -245,7 +245,7 @@ def vacuum(to: str | TableStore, *, keep_sec: int = KEEP_SEC) -> Vacuumed:
     named = {path for files in state.files.values() for path in files} | set(state.dead)
     orphans = [
         file.path
-        for table in (*TABLES, *sorted({*typed_declarations(), *state_declarations(), *state.files} - {*TABLES}))
+        for table in (*TABLES, *sorted({*load_declarations(), *state_declarations(), *state.files} - {*TABLES}))
         for file in log.store.walk(table)
         if file.path not in named and file.age_sec >= keep_sec and not file.path.startswith(f"{table}/{DELTA_LOG}/")
     ]

@@ -9,7 +9,7 @@ from veen.lake.log.columns import ENTRIES, Column, ddl
 from veen.lake.log.events import SILVER
 from veen.lake.tables.errors import NoTable
 from veen.lake.tables.states import FOLD, STATE_HASH, state_columns, state_declarations
-from veen.lake.tables.typed import columns_of_typed, is_typed, typed_declarations
+from veen.lake.tables.typed import columns_of_typed, is_typed, load_declarations
 
 _ENTRY: Final = {column.name: column for column in ENTRIES}
 _TS: Final = next(column for column in SILVER if column.name == "ts")
@@ -88,7 +88,7 @@ def columns_of(table: str) -> tuple[Column, ...]:
     """Return the columns of a table. Raise NoTable for an unknown name, or one that no installed overlay declares."""
     if table in COLUMNS:
         return COLUMNS[table]
-    typed = typed_declarations()
+    typed = load_declarations()
     if table in typed:
         return columns_of_typed(typed[table])
     states = state_declarations()
@@ -116,7 +116,7 @@ def sort_of(table: str) -> tuple[str, ...]:
     """Return the columns by which the rows of an hour are sorted; also of typed tables without a declaration."""
     if table in SORT:
         return SORT[table]
-    declared = typed_declarations().get(table)
+    declared = load_declarations().get(table)
     return (*(declared.sort if declared is not None else ()), "ts", "label", "epoch", "stream_seq")
 
 

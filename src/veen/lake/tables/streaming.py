@@ -14,7 +14,7 @@ from veen.lake.log.entries import Level
 from veen.lake.log.keys import KeyFile
 from veen.lake.log.prefix import Mark, make_prefix
 from veen.lake.tables.gold import refresh
-from veen.lake.tables.loading import LoadJob, check_hub, commit_prefix, complete_typed, typed_definitions
+from veen.lake.tables.loading import LoadJob, check_hub, commit_prefix, complete_typed, definitions_of_typed
 from veen.lake.tables.log import TableLog
 from veen.lake.tables.manifest import TableState
 from veen.storage.pinned import pin
@@ -99,7 +99,7 @@ def load_upto(
         if last > marks.get(label, Mark()).upto_seq:
             upto[label] = last
     prefix = make_prefix(path, since=marks, upto=upto, pinned=pinned, roots=False)
-    typed = typed_definitions()
+    typed = definitions_of_typed()
     if not prefix.labels:
         return complete_typed(log, log.ensure_made(state, typed), typed, spark=spark)
     job = LoadJob(

@@ -56,7 +56,7 @@ _FROM_SILVER: Final = ("stream", "stream_id", "label", "epoch", "stream_seq", "l
 
 
 @cache
-def typed_declarations() -> Mapping[str, TypedTable]:
+def load_declarations() -> Mapping[str, TypedTable]:
     """Return the declarations of all built-in or installed overlays, by the name of the table."""
     return BUILTIN.with_installed().tables
 
