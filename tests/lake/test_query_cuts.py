@@ -79,7 +79,7 @@ class Cut:
         return pickle.loads(pickle.dumps((job, parts)))  # noqa: S301 - as Spark does to tasks
 
     def shuffled(self, run):
-        job, tasks = self.load_prepared()
+        job, tasks = self.prepared()
         self.rng.shuffle(tasks)
         for task in tasks:
             if self.rng.random() < 0.3:
@@ -226,7 +226,7 @@ def test_no_key_travels_with_a_task(tmp_path):
     keys = write_keys(tmp_path / "keys", KEYS.values())
     asked = normalise(descriptor()).descriptor
     plan = plan_query(path, asked)
-    job, tasks = Cut(plan, asked, keys, 3, random.Random(0)).load_prepared()
+    job, tasks = Cut(plan, asked, keys, 3, random.Random(0)).prepared()
     travelling = pickle.dumps((job, tasks)) + repr((job, tasks)).encode()
     for stream_keys in KEYS.values():
         for secret in (stream_keys.secret(), stream_keys.secret().hex().encode(), stream_keys.to_text().encode()):

@@ -88,7 +88,7 @@ class CutTables(Cut):
         self.table = table
 
     def prepared(self):
-        job, tasks = super().load_prepared()
+        job, tasks = super().prepared()
         return job, [*tasks, *(self.table.divide(self.parts) if self.table is not None else ())]
 
 

@@ -182,12 +182,12 @@ def main() -> NoReturn:
 
 
 def _end_by_signal(number: int, _frame: object) -> NoReturn:
-    """End as a program ends that a signal stops; commands that run for long have handlers of their own."""
+    """End like a program that a signal stops. Commands that run for long have their own handlers."""
     sys.exit(128 + number)
 
 
 def run_line(arguments: Sequence[str]) -> int:
-    """Run one command line; its exit code. What it has to say, it has said."""
+    """Run one command line and return its exit code. All output has been written then."""
     # Errors follow the command's own choice of form, also when its options cannot be parsed.
     output, stdout = Output(sniff_mode(arguments)), sys.stdout
     try:
@@ -235,7 +235,7 @@ def _follows_interrupt(error: Exception) -> bool:
 
 
 def _command_path(error: click.UsageError, arguments: Sequence[str]) -> str:
-    """The command that a usage error is about, also where click does not say: `veen tail`."""
+    """Return the command that a usage error is about, also where click does not state it: `veen tail`."""
     if error.ctx is not None and error.ctx.parent is not None:
         return error.ctx.command_path
     return _path_of(arguments)

@@ -9,7 +9,7 @@ import click
 
 from veen.cli.evidence.receipt import OUT
 from veen.cli.lazy import LazyGroup
-from veen.cli.shared.authority import authorized, read_token, takes_derived, token_store
+from veen.cli.shared.authority import authorize_token, read_token, takes_derived, token_store
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.files import OBJECT_FILE
@@ -43,7 +43,7 @@ cap = LazyGroup(
 def _signing_key(session: CliSession, issuer: str | None) -> "SigningKey":
     """Issuers sign with their long-term key: it stays when client keys rotate, and hubs list it (D-45)."""
     home, name = session.place_of(issuer if issuer is not None else session.settings.identity.value)
-    return session.opened(home, name).identity.id_sign
+    return session.open_keystore(home, name).identity.id_sign
 
 
 @cap.verb("issue", "Let somebody write to streams, for a while.")
@@ -150,11 +150,13 @@ def show(output: Output, file: Path) -> None:
 @output_options
 def verify(output: Output, file: Path) -> None:
     """Check every signature of the token in FILE. Whether the issuer may issue is for the hub to know."""
-    from veen.cli.shared.verifying import show_checks, verified
+    from veen.cli.shared.verifying import check_object, show_checks
     from veen.core.checks import Given
 
     token = read_token(file)
-    show_checks(output, file, token.to_bytes(), token, verified(file, token, Given()), auth_ref=token.auth_ref().hex())
+    show_checks(
+        output, file, token.to_bytes(), token, check_object(file, token, Given()), auth_ref=token.auth_ref().hex()
+    )
 
 
 @cap.verb("renew", "Sign a token once more, for another ttl.")
@@ -200,7 +202,7 @@ def authorize(output: Output, session: CliSession, file: Path | None, streams: t
     if (file is None) != bool(streams):
         raise click.UsageError("give FILE, or --stream to issue a token to yourself")
     if file is not None:
-        grant, saved = authorized(session, read_token(file))
+        grant, saved = authorize_token(session, read_token(file))
     else:
         grant, saved = _authorize_self(session, streams, ttl)
     output.result({**_granted(grant), "kept": saved})
@@ -216,7 +218,7 @@ def _authorize_self(session: CliSession, streams: tuple[str, ...], ttl: int) -> 
     subject = identity.id_sign_pk if client.run(takes_derived) else client.client_id
     token = mint(identity.id_sign, subject, streams, ttl=ttl)
     while True:
-        grant, saved = authorized(session, token)
+        grant, saved = authorize_token(session, token)
         if time.time() <= grant.expires_at:
             return grant, saved
         token = token.renew(identity.id_sign)  # equal bytes are an equal token: the hub had this one before

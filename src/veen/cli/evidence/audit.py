@@ -14,7 +14,7 @@ from veen.cli.shared.command import CliSession, client_options, home_options
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Fail, Output, output_options
-from veen.cli.shared.pinning import PinnedKeys, bad_directory, pin_options, pinned_by
+from veen.cli.shared.pinning import PinnedKeys, bad_directory, pin_options, resolve_pin
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.cli.shared.witness_policy import POLICY, read_policy_file
 from veen.core.verdict import Because, Outcome, Reason
@@ -120,7 +120,7 @@ def run(
     if "://" not in path and not Path(path).is_dir():
         raise click.UsageError(f"{path}: there is no such directory")
     with failing_as(f"{path}: the audit cannot be made"), output.progress("auditing") as progress:
-        keys, reservations = _trusted_for(path, pinned_by(session, pin, no_pin))
+        keys, reservations = _trusted_for(path, resolve_pin(session, pin, no_pin))
         options = AuditOptions(
             level=level,  # type: ignore[arg-type]  # click.Choice allows no other
             sample_per_million=62_500 if sample is None else sample,
@@ -134,7 +134,7 @@ def run(
             policy=None if policy is None else read_policy_file(policy),
         )
         earlier = Previous.read(since) if since else None
-        with _engine(place.resolved(output, path), progress) as (chosen, tell):
+        with _engine(place.choose_engine(output, path), progress) as (chosen, tell):
             result = judge(path, options, engine=chosen, since=earlier, progress=tell)
         result = replace(result, reservations=reservations)
         verdict = write(result, out, _report_context(result.hub_id, result.labels)) if out else document(result)
@@ -288,10 +288,10 @@ def copy(output: Output, session: CliSession, repair: bool) -> None:
     veen audit copy --hub https://hub.example
     veen audit copy --hub https://hub.example --repair
     """
-    from veen.cli.shared.bulk import copies_of, hub_address, named_failures
+    from veen.cli.shared.bulk import copies_of, hub_address, unwrap_failures
     from veen.lake.log.hub_copy import check_copy
 
-    with output.progress("checking the copy"), named_failures():
+    with output.progress("checking the copy"), unwrap_failures():
         check = check_copy(hub_address(session), copies_of(session), repair=repair)
     data = {
         **verdict_json(check.verdict),
@@ -343,7 +343,7 @@ def diff(
     """
     from veen.verify.audit.equivocation import compare
 
-    pinned = pinned_by(session, pin, no_pin)
+    pinned = resolve_pin(session, pin, no_pin)
     with failing_as("the directories cannot be compared"), output.progress("comparing"):
         keys, reservations = _trusted_for(one, pinned)
         comparison = compare(one, other, _identity(identity), trusted=keys)

@@ -13,7 +13,7 @@ from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.stream_args import EPOCH, SEQ, stream_argument
 from veen.cli.shared.text import short
-from veen.cli.shared.verifying import HUB_PK, read_as, show_checks, trusted_keys, verified
+from veen.cli.shared.verifying import HUB_PK, check_object, read_as, resolve_keys, show_checks
 
 if TYPE_CHECKING:
     from veen.core.objects.checkpoint import Checkpoint
@@ -38,7 +38,7 @@ def _data(signed: "Checkpoint") -> dict[str, Any]:
 @client_options
 def list_(output: Output, session: CliSession, stream: str) -> None:
     """The latest CHECKPOINT of every label of STREAM, by epoch: verified, and one log with what was proven before."""
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
 
     with output.progress("asking for checkpoints"):
         signed = session.client().checkpoints(stream)
@@ -47,7 +47,7 @@ def list_(output: Output, session: CliSession, stream: str) -> None:
     with output.records("checkpoints", ("epoch", "upto_seq", "root", "label"), (5, 8, 9, 9)) as records:
         for item in signed:
             shown = short if human else bytes.hex
-            data = {**_data(item), "verified": True, "checkpoint": named(item)}
+            data = {**_data(item), "verified": True, "checkpoint": to_named(item)}
             records.add(data, (item.epoch, item.upto_seq, shown(item.mmr_root), shown(item.label_curr)))
 
 
@@ -66,13 +66,13 @@ def show(
     veen checkpoint show record/app/http --out checkpoint.cbor
     veen checkpoint verify checkpoint.cbor
     """
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
 
     signed = session.client().checkpoint(stream, upto, epoch=epoch)
     session.remember_stream(stream)
     if out is not None:
         out.write_bytes(signed.to_bytes())
-    data = {**_data(signed), "verified": True, "checkpoint": named(signed)}
+    data = {**_data(signed), "verified": True, "checkpoint": to_named(signed)}
     output.result(data, lambda: output.fields((name, value) for name, value in data.items() if name != "checkpoint"))
 
 
@@ -95,8 +95,8 @@ def verify(
     from veen.core.objects.checkpoint import Checkpoint
 
     data, obj = read_as(file, Checkpoint)
-    keys = trusted_keys(session, trusted)
-    checks = verified(file, obj, Given(hub_pks=keys, witness_pks=witness))
+    keys = resolve_keys(session, trusted)
+    checks = check_object(file, obj, Given(hub_pks=keys, witness_pks=witness))
     assert isinstance(obj, Checkpoint)  # noqa: S101 - read_as made sure
     if stream is not None:
         checks.append(_about(obj, file, keys, stream))

@@ -11,7 +11,7 @@ from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.files import OBJECT_FILE
 from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.text import short
-from veen.cli.shared.verifying import HUB_PK, read_as, trusted_keys, verified
+from veen.cli.shared.verifying import HUB_PK, check_object, read_as, resolve_keys
 
 if TYPE_CHECKING:
     from veen.core.objects.evidence import Equivocation, Statement
@@ -29,21 +29,21 @@ def show(output: Output, session: CliSession, file: Path, trusted: tuple[bytes, 
     With --hub-pk, or a pinned key, the statements must be signed by that very hub. Exit code 1 means that the
     evidence proves nothing.
     """
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
     from veen.core.checks import Given
     from veen.core.objects.evidence import Equivocation
 
     data, evidence = read_as(file, Equivocation)
     assert isinstance(evidence, Equivocation)  # noqa: S101 - read_as made sure
-    checks = verified(file, evidence, Given(hub_pks=trusted_keys(session, trusted)))
+    checks = check_object(file, evidence, Given(hub_pks=resolve_keys(session, trusted)))
     rows = list(_compared(evidence))
     document = {
         "ok": True,
         "bytes": len(data),
         "hub_pks": [f"ed25519:{key.hex()}" for key in evidence.hub_pks],
         "checks": checks,
-        "first": named(evidence.first),
-        "second": named(evidence.second),
+        "first": to_named(evidence.first),
+        "second": to_named(evidence.second),
         "differs": [name for name, left, other in rows if left != other],
     }
 
@@ -120,7 +120,7 @@ def _hub_keys(session: CliSession, trusted: tuple[bytes, ...], tell: bool) -> li
     """Whose signatures count. Who tells the hub asks it for its rotations too; offline, the known keys must do."""
     if tell and not trusted:
         return [key.hub_pk for key in session.client().pin.keys]
-    keys = list(trusted_keys(session, trusted))
+    keys = list(resolve_keys(session, trusted))
     if not keys:
         raise Fail(
             "E.USAGE",
@@ -140,7 +140,7 @@ def _evidence(session: CliSession, files: tuple[Path, ...], trusted: tuple[bytes
 
     objects = [read_as(file, None)[1] for file in files]
     if len(objects) == 1 and isinstance(objects[0], Equivocation):
-        verified(files[0], objects[0], Given(hub_pks=trusted))
+        check_object(files[0], objects[0], Given(hub_pks=trusted))
         return objects[0]
     statements = [obj for obj in objects if isinstance(obj, (Receipt, Checkpoint))]
     if len(statements) != 2 or len(objects) != 2:

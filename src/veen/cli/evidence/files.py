@@ -279,12 +279,12 @@ def _verdict_of(report: "EvidenceReport", pinned: "PinnedKeys", reasons: "Sequen
 
 def _pinned_for(session: CliSession, hub_pk: tuple[bytes, ...], no_pin: bool) -> "PinnedKeys":
     """Return the keys that a file is verified under: those given, or else the pin of the context in use."""
-    from veen.cli.shared.pinning import PinnedKeys, pinned_by
+    from veen.cli.shared.pinning import PinnedKeys, resolve_pin
     from veen.client.evidence_file import TrustedKeys
 
     if hub_pk and no_pin:
         raise click.UsageError("give one of --hub-pk and --no-pin")
-    return PinnedKeys(TrustedKeys(hub_pks=hub_pk), "--hub-pk") if hub_pk else pinned_by(session, None, no_pin)
+    return PinnedKeys(TrustedKeys(hub_pks=hub_pk), "--hub-pk") if hub_pk else resolve_pin(session, None, no_pin)
 
 
 def _checked(

@@ -52,9 +52,9 @@ def get(
         out.write_bytes(proven.proof.to_bytes())
     if receipt_file is not None:
         receipt_file.write_bytes(proven.receipt.to_bytes())
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
 
-    data = {**proof_data(proven), "proof": proven.proof.to_json(), "receipt": named(proven.receipt)}
+    data = {**proof_data(proven), "proof": proven.proof.to_json(), "receipt": to_named(proven.receipt)}
     output.result(data, lambda: output.fields(proof_data(proven).items()))
 
 

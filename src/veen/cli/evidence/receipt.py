@@ -36,13 +36,13 @@ def get(output: Output, session: CliSession, stream: str, seq: int, epoch: int |
     veen receipt get record/app/http 3 --out receipt.cbor
     veen receipt verify receipt.cbor
     """
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
 
     signed = session.client().receipt(stream, seq, epoch=epoch)
     session.remember_stream(stream)
     if out is not None:
         out.write_bytes(signed.to_bytes())
-    data = {**receipt_data(signed), "verified": True, "receipt": named(signed)}
+    data = {**receipt_data(signed), "verified": True, "receipt": to_named(signed)}
     output.result(data, lambda: output.fields((name, value) for name, value in data.items() if name != "receipt"))
     if out is not None:
         output.next(f"veen receipt verify {out}")

@@ -9,9 +9,9 @@ import click
 from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.files import hex32, read_object
 from veen.cli.shared.output import Exit, Fail, Output
-from veen.cli.shared.pinning import PinnedKeys, pinned_by
+from veen.cli.shared.pinning import PinnedKeys, resolve_pin
 from veen.cli.shared.verdicts import show_verdict, verdict_json
-from veen.cli.shared.verifying import show_checks, trusted_keys, verified
+from veen.cli.shared.verifying import check_object, resolve_keys, show_checks
 from veen.cli.shared.witness_policy import POLICY, read_policy_file
 from veen.core.verdict import Coverage, StatedBy, Verdict
 
@@ -131,12 +131,12 @@ def _checks(
     try:
         return check(obj, inputs), inputs.hub_pks
     except MissingInput:
-        if inputs.hub_pks or no_pin or not (keys := trusted_keys(session, ())):
-            return verified(file, obj, inputs), inputs.hub_pks
+        if inputs.hub_pks or no_pin or not (keys := resolve_keys(session, ())):
+            return check_object(file, obj, inputs), inputs.hub_pks
     except VeenError:
-        return verified(file, obj, inputs), inputs.hub_pks
+        return check_object(file, obj, inputs), inputs.hub_pks
     try:
-        return verified(file, obj, replace(inputs, hub_pks=keys)), keys
+        return check_object(file, obj, replace(inputs, hub_pks=keys)), keys
     except Fail as fail:
         if fail.code == "E.VERIFY":
             fail.hint = f"it was judged by the pin of {session.settings.hub_pk.origin}; of another hub: --hub-pk HEX"
@@ -168,7 +168,7 @@ def _pinned(session: CliSession, hub_pks: tuple[bytes, ...], no_pin: bool) -> Pi
     from veen.core.objects.trusted_root import TrustedKeys
 
     if not hub_pks:
-        return pinned_by(session, None, no_pin)
+        return resolve_pin(session, None, no_pin)
     if no_pin:
         raise click.UsageError("give one of --hub-pk and --no-pin")
     return PinnedKeys(TrustedKeys(hub_pks=hub_pks), "--hub-pk")

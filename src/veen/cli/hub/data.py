@@ -12,7 +12,7 @@ from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing
 from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Output, output_options
-from veen.cli.shared.pinning import PIN_HINT, PinnedKeys, pin_options, pinned_by
+from veen.cli.shared.pinning import PIN_HINT, PinnedKeys, pin_options, resolve_pin
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Coverage, Outcome, Reason, Signatures, StatedBy, Verdict
 
@@ -47,7 +47,7 @@ def verify_data(
     or the pin of the context in use is that of another hub. docs/verdicts.md explains what a verdict covers. With
     --structure no signature is verified, and the verdict says so: "good (structure only)".
     """
-    check_data(output, data_dir, pinned_by(session, pin, no_pin), structure=structure, jobs=jobs)
+    check_data(output, data_dir, resolve_pin(session, pin, no_pin), structure=structure, jobs=jobs)
 
 
 def check_data(
@@ -291,7 +291,7 @@ def clone(
     from veen.hub.process.startup import data_fs
     from veen.storage.copies import copying as outcomes
 
-    pinned = pinned_by(session, pin, no_pin)
+    pinned = resolve_pin(session, pin, no_pin)
     with failing_as("the hub cannot be cloned"):
         original = existing(source)
         outcomes.check_apart(source, target)

@@ -34,7 +34,7 @@ def status(output: Output, hub: "HubApi") -> None:
     veen hub status ./hub
     veen hub status --hub https://hub.example.org
     """
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
 
     about, labels, ready = hub.status(), hub.label_count(), hub.ready()
     rows = [
@@ -52,7 +52,7 @@ def status(output: Output, hub: "HubApi") -> None:
     background, warnings = _background(hub)
     rows.append(("background", _background_text(background)))
     rows += [("warning", warning) for warning in warnings]
-    about_json = {**named(about), "hub_pk": f"ed25519:{about.hub_pk.hex()}"}
+    about_json = {**to_named(about), "hub_pk": f"ed25519:{about.hub_pk.hex()}"}
     data = {**dict(rows), "ready": ready.to_json(), "status": about_json, "labels": labels}
     data |= {"background": background, "warnings": warnings}
     data.pop("warning", None)
@@ -146,7 +146,7 @@ def checkpoint(output: Output, hub: "HubApi", label: bytes | None, upto: int | N
     veen hub checkpoint --data-dir ./hub --out ./checkpoints
     veen verify ./checkpoints/*.cbor --hub-pk ed25519:…
     """
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
 
     if upto is not None and label is None:
         raise click.UsageError("--upto needs --label")
@@ -154,7 +154,7 @@ def checkpoint(output: Output, hub: "HubApi", label: bytes | None, upto: int | N
         for signed in _checkpoints(hub, label, upto):
             if out is not None:
                 _save(signed, out)
-            records.add(named(signed), (signed.label_curr, signed.upto_seq, signed.mmr_root))
+            records.add(to_named(signed), (signed.label_curr, signed.upto_seq, signed.mmr_root))
 
 
 def _checkpoints(hub: "HubApi", label: bytes | None, upto: int | None) -> Iterator["Checkpoint"]:

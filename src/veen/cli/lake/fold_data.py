@@ -77,7 +77,7 @@ def run_bulk(
 
     if moment is not None and moment.position is not None:
         raise click.UsageError("a directory has many labels, and positions count within one: give a time")
-    place = bulk.place.resolved(output)
+    place = bulk.place.choose_engine(output)
     with output.progress("folding") as progress, place.spark("veen fold", progress) as spark:
         result = folds.run(
             place.data_dir, fold, keys=place.keys(session), engine=place.engine, spark=spark, parts=place.partitions,
@@ -229,7 +229,7 @@ def verify(
     if state is not None and checkpoint is not None:
         raise click.UsageError("give a written state or a checkpoint, not both")
     keys, identity = place.keys(session), replace(place, hub_identity=hub_identity).identity()
-    place = place.resolved(output, data_dir)
+    place = place.choose_engine(output, data_dir)
     with output.progress("folding again") as progress, place.spark("veen fold", progress) as spark:
         claims: Sequence[StateClaim]
         if state is not None:
@@ -325,7 +325,7 @@ def repair(
     from veen.lake import folds
 
     keys = place.keys(session)
-    place = place.resolved(output, data_dir)
+    place = place.choose_engine(output, data_dir)
     with output.progress("folding again") as progress, place.spark("veen fold", progress) as spark:
         done = [
             folds.repair(state, data_dir, keys=keys, engine=place.engine, spark=spark, dry_run=dry_run)

@@ -178,8 +178,8 @@ def run(
     if not directory:
         scope = normalise(question).descriptor
         api.check_scope(scope, keys)
-        directory = place.fetched(session, output, scope.stream_names.keys())
-    place = place.resolved(output, directory)
+        directory = place.locate(session, output, scope.stream_names.keys())
+    place = place.choose_engine(output, directory)
     with output.progress("answering") as progress, place.spark("veen query", progress) as spark:
         answer = api.run(
             directory,
@@ -514,7 +514,7 @@ def verify(
         verdict = Verdict.of([], [Reason(Because.EVIDENCE, str(exc))])
         _show_check(output, result_id, ResultCheck(verdict=verdict, comparison=None))
         return
-    place = place.resolved(output)
+    place = place.choose_engine(output)
     with output.progress("answering again") as progress, place.spark("veen query", progress) as spark:
         check = check_result(
             place.data_dir, recorded, keys=keys, engine=place.engine, identity=place.identity(), spark=spark
@@ -568,7 +568,7 @@ def replay(
         else _recorded(str(descriptor_file), str(digest_file))
     )
     keys = place.keys(session)
-    place = place.resolved(output)
+    place = place.choose_engine(output)
     with output.progress("answering again") as progress, place.spark("veen query", progress) as spark:
         comparison = api.replay(
             place.data_dir, recorded, keys=keys, engine=place.engine, identity=place.identity(), spark=spark

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from veen.cli.lake.query import show_rows
-from veen.cli.shared.bulk import fetched_copy
+from veen.cli.shared.bulk import fetch_copy
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.output import Fail, Mode, Output
 
@@ -76,7 +76,7 @@ def _refresh(output: Output, session: CliSession, place: str) -> None:
     from veen.lake import tables
     from veen.lake.log.keys import keys_for_tasks
 
-    directory = fetched_copy(session, output)
+    directory = fetch_copy(session, output)
     with keys_for_tasks(session.keystore.secrets.keyring) as keys, output.progress("loading"):
         tables.load(directory, place, keys=keys, engine="python")
 

@@ -74,8 +74,8 @@ def load(
     from veen.lake.log.keys import keys_for_tasks
 
     ids = [stream_id for stream in streams if (stream_id := StreamRef.parse(stream).stream_id) is not None] or None
-    data_dir = place.fetched(session, output, ids)
-    place = place.resolved(output, data_dir)
+    data_dir = place.locate(session, output, ids)
+    place = place.choose_engine(output, data_dir)
     with (
         keys_for_tasks(place.keys(session)) as keys,
         output.progress("loading") as progress,
@@ -170,7 +170,7 @@ def compact(output: Output, to: str, target_mib: int, place: LogPlace) -> None:
     from veen.lake import tables
 
     sizes = (summary.size for summary in tables.show(to).tables)
-    place = place.resolved(output, size=sum(sizes))
+    place = place.choose_engine(output, size=sum(sizes))
     with output.progress("merging") as progress, place.spark("veen table", progress) as spark:
         done = tables.compact(to, spark=spark, target_bytes=target_mib << 20)
     _rewritten(output, done, rows=False)
@@ -191,7 +191,7 @@ def erase(output: Output, to: str, data_dir: str, place: LogPlace) -> None:
     """
     from veen.lake import tables
 
-    place = place.resolved(output, data_dir)
+    place = place.choose_engine(output, data_dir)
     with output.progress("erasing") as progress, place.spark("veen table", progress) as spark:
         done = tables.erase(data_dir, to, spark=spark)
     _rewritten(output, done, rows=True)

@@ -228,7 +228,7 @@ def check_work(session: CliSession) -> None:
 
 def sent_data(stream: str, sent: "Sent") -> dict[str, Any]:
     """An admitted message for programs."""
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
 
     receipt, msg = sent.receipt, sent.msg
     return {
@@ -244,7 +244,7 @@ def sent_data(stream: str, sent: "Sent") -> dict[str, Any]:
         "verified": True,
         "late": sent.is_late,
         "mode": sent.mode,
-        "receipt": named(receipt),
+        "receipt": to_named(receipt),
     }
 
 
@@ -264,7 +264,7 @@ def show_sent(output: Output, data: dict[str, Any], sent: "Sent") -> None:
 
 def _show(output: Output, session: CliSession, stream: str, draft: "Draft", cap: Path | None) -> None:
     """The MSG as it would leave. Sealing draws fresh randomness: the one that is sent later has other bytes."""
-    from veen.cli.shared.wire_tree import derived_of, fields_of
+    from veen.cli.shared.wire_tree import derive_fields, fields_of
 
     token = authority(session, stream, cap, contact=False)
     (prepared,) = session.client().prepare(stream, [draft], auth_ref=None if token is None else token.auth_ref())
@@ -277,12 +277,12 @@ def _show(output: Output, session: CliSession, stream: str, draft: "Draft", cap:
         "cbor": prepared.raw.hex(),
         "msg": msg.to_json(),
         "fields": dict(fields_of(msg)),
-        "derived": derived_of(msg),
+        "derived": derive_fields(msg),
     }
 
     def human() -> None:
         output.line(f"MSG of {len(prepared.raw)} bytes, not sent")
         output.fields(fields_of(msg))
-        output.fields(derived_of(msg).items())
+        output.fields(derive_fields(msg).items())
 
     output.result(data, human)

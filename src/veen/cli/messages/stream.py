@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from veen.cli.shared.command import CliSession, client_options
-from veen.cli.shared.entries import COLUMNS, WIDTHS, WITH_PROOF, cells_of, data_of, line_of, parse_format, verified_line
+from veen.cli.shared.entries import COLUMNS, WIDTHS, WITH_PROOF, cells_of, data_of, line_of, parse_format, summary_line
 from veen.cli.shared.output import Mode, Output
 from veen.cli.shared.stream_args import EPOCH, stream_argument
 from veen.cli.shared.values import MOMENT, RANGE
@@ -191,7 +191,7 @@ def _show(
     live: bool = False,
     newest: int | None = None,  # so many of those that are asked for, from the end
 ) -> None:
-    from veen.cli.shared.people import Authors, filtered
+    from veen.cli.shared.people import Authors, filter_entries
 
     session.remember_stream(stream)
     parts = None if reading.layout is None else parse_format(reading.layout)
@@ -200,7 +200,7 @@ def _show(
     first = last = None
     with contextlib.ExitStack() as closing:
         closing.callback(entries.close)
-        chosen = filtered(entries, Authors(session, stream), reading.author, reading.grep)
+        chosen = filter_entries(entries, Authors(session, stream), reading.author, reading.grep)
         if newest is not None:
             chosen = iter(deque(chosen, maxlen=newest))
         if parts is not None and not output.as_json:
@@ -215,6 +215,6 @@ def _show(
                 output.notice(f"entry {entry.seq}: {entry.warning}")
             first, last = first or entry, entry
     if human and first is not None and last is not None:
-        output.line(verified_line(first, last, records.count, session.client().pin), good="verified")
+        output.line(summary_line(first, last, records.count, session.client().pin), good="verified")
         if records.is_cut:
             output.note("long bodies are cut to the width of the terminal; --full shows them whole")

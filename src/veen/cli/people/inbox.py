@@ -9,7 +9,7 @@ from veen.cli.people.common import allow_writing
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.entries import COLUMNS, WIDTHS, cells_of, data_of
 from veen.cli.shared.output import Mode, Output
-from veen.cli.shared.people import Authors, card_of, contact_store, filtered
+from veen.cli.shared.people import Authors, card_of, contact_store, filter_entries
 from veen.cli.shared.values import MOMENT
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def inbox(output: Output, session: CliSession, since: int | None, author: str | 
         entries = session.client().run(gather)
     authors = Authors(session, None)
     with output.records("entries", COLUMNS, WIDTHS) as records:
-        for entry, who in filtered(iter(entries), authors, author, grep):
+        for entry, who in filter_entries(iter(entries), authors, author, grep):
             data = data_of(entry) | who
             records.add(data, cells_of(entry, data, human=output.mode is Mode.HUMAN))
     if published:

@@ -306,7 +306,7 @@ def _text_of(invitation: str) -> str:
 
 def _code(session: CliSession, source: str | None) -> str:
     if source is None:
-        return session.asked("one-time code", hint="put the code into a file for you alone, and give --code @FILE")
+        return session.prompt("one-time code", hint="put the code into a file for you alone, and give --code @FILE")
     if source == "-":
         return sys.stdin.readline(_MAX_CODE)
     if source.startswith("@"):

@@ -119,11 +119,11 @@ def _pin_check(values: dict[str, Any], name: str, options: dict[str, Any]) -> st
 def _claimed(output: Output, url: str, options: dict[str, Any]) -> "HubClaim":
     from pathlib import Path
 
-    from veen.cli.shared.first_contact import ask, claimed, not_pinned
+    from veen.cli.shared.first_contact import ask, not_pinned, read_claim
 
     ca_file, token_file = (Path(path) if (path := options.get(key)) else None for key in ("ca_file", "token_file"))
     if output.may_ask:
-        claim = claimed(url, ca_file, token_file, insecure_http=bool(options.get("insecure_http")))
+        claim = read_claim(url, ca_file, token_file, insecure_http=bool(options.get("insecure_http")))
         if ask(output, url, claim):
             return claim
     raise not_pinned(url)

@@ -49,7 +49,7 @@ def remember(output: Output, session: CliSession, name: str | None) -> None:
 
     home, name = _place(session, name)
     keyring = backend_name()  # before the passphrase: a person should not type it in vain
-    opened = session.opened(home, name)
+    opened = session.open_keystore(home, name)
     if opened.is_plain:
         raise Fail(
             "E.LOCAL",

@@ -58,7 +58,7 @@ def add(
         raise click.UsageError("--out is for a recovery key; give one of --passphrase and --out")
     home, name = _place(session, name)
     with home.lock(name):
-        keystore = session.opened(home, name)
+        keystore = session.open_keystore(home, name)
         key: str | None = None
         if second or new_passphrase_file is not None:
             text = session.new_passphrase(f"second passphrase for {name}", name, new_passphrase_file)
@@ -126,7 +126,7 @@ def remove(output: Output, session: CliSession, recovery_id: str, name: str | No
     home, name = _place(session, name)
     with home.lock(name):
         file = session.settings.passphrase_file_for(name)
-        passphrase = read_passphrase(file) if file is not None else session.asked(f"passphrase of {name}")
+        passphrase = read_passphrase(file) if file is not None else session.prompt(f"passphrase of {name}")
         keystore = open_identity(home, name, passphrase)
         with output.progress("sealing the keystore"):
             keystore.remove_recovery(recovery_id, passphrase)
@@ -164,7 +164,7 @@ def recover(
         if recovery_file is not None:
             secret = read_passphrase(recovery_file)
         else:
-            secret = session.asked(
+            secret = session.prompt(
                 f"recovery key or second passphrase of {name}", hint="give it in --recovery-file FILE"
             )
         with output.progress("opening the keystore"):

@@ -1,4 +1,4 @@
-"""`--as-of`: the moment of a log for which a state is asked. Light, for TAB must stay fast."""
+"""`--as-of`: the moment of a log at which a state is shown. Imports little, since TAB must stay fast."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Which state is asked for: at what moment, and whether what was kept of earlier folds may serve."""
+    """Request for a state: its moment, and permission to use kept summaries of earlier folds."""
 
     moment: AsOf | None
     keep: bool

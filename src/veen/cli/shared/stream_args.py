@@ -1,4 +1,4 @@
-"""STREAM as the first argument of a command, or as `--stream NAME`: the specifications write both (001 spec-4 §7)."""
+"""STREAM as the first argument of a command, or as `--stream NAME`: the specifications have both (001 spec-4 §7)."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -22,7 +22,8 @@ EPOCH: Final = click.option(
 def stream_argument(*optional: str, **following: click.ParamType[Any]) -> Callable[[F], F]:
     """Give a command its `stream`, and the arguments behind it, which move up if --stream is given.
 
-    click sees all of them as optional text: only after they have moved is it known which is which, and what is missing.
+    click sees all of them as optional text: only after they have moved is their meaning known, and a missing one
+    noticed.
     """
 
     def decorate(command: F) -> F:

@@ -458,7 +458,7 @@ class QueryService:
         self._retries[request.result_id] = loop.call_later(self._settings.retry_seconds, self._begin, request)
 
     def _ended_with(self, result_id: str, how: str) -> None:
-        self.metrics.list_ended(how)
+        self.metrics.ended(how)
         self.retention.add(result_id)
         self._remove_results()
 
