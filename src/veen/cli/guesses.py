@@ -200,7 +200,7 @@ OPTION_GUESSES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def group_guess(path: str, name: str, table: Mapping[str, object]) -> tuple[str, str] | None:
-    """Return the command that `veen PATH NAME` probably means, and its purpose. `table` has the commands of the group."""
+    """Return the command that `veen PATH NAME` probably means. `table` has the commands of the group."""
     if (answer := GROUP_GUESSES.get(path, {}).get(name)) is not None:
         return answer
     verbs = [("list", _LIST), ("show", _SHOW), *((verb, _REMOVE) for verb in _REMOVE)]

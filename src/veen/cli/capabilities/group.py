@@ -40,8 +40,8 @@ cap = LazyGroup(
 )
 
 
-def _signing_key(session: CliSession, issuer: str | None) -> "SigningKey":
-    """Issuers sign with their long-term key: it stays when client keys rotate, and hubs list it (D-45)."""
+def _issuer_key(session: CliSession, issuer: str | None) -> "SigningKey":
+    """Return the long-term key of an issuer, which stays when client keys rotate, and which hubs list (D-45)."""
     home, name = session.place_of(issuer if issuer is not None else session.settings.identity.value)
     return session.open_keystore(home, name).identity.id_sign
 
@@ -74,7 +74,7 @@ def issue(
     from veen.core.objects.captoken import Rate
 
     who = _subject(session, subject)
-    key = _signing_key(session, issuer)
+    key = _issuer_key(session, issuer)
     limit = None if rate is None else Rate(per_sec=rate[0], burst=rate[1])
     token = mint(key, who, streams, ttl=ttl, rate=limit)
     _report_token(output, token, out)
@@ -82,7 +82,7 @@ def issue(
 
 
 def _subject(session: CliSession, text: str) -> bytes:
-    """The client key of whoever is meant."""
+    """Return the client key of the subject."""
     from veen.client.identity.card import IdentityCard
     from veen.client.identity.keystore import read_card
 
@@ -127,7 +127,7 @@ def _report_token(output: Output, token: "CapToken", out: Path | None) -> None:
 @click.argument("file", type=OBJECT_FILE)
 @output_options
 def show(output: Output, file: Path) -> None:
-    """What the token in FILE allows, and whom; a forged one is shown too, with what is wrong."""
+    """Show the rights in the token in FILE and its subject; of a forged one also the fault."""
     from veen.client.send.captokens import describe
 
     token = read_token(file)
@@ -174,7 +174,7 @@ def renew(output: Output, session: CliSession, file: Path, issuer: str | None, o
 
     token = read_token(file)
     token.verify()
-    key = _signing_key(session, issuer)
+    key = _issuer_key(session, issuer)
     try:
         renewed = token.renew(key)
     except CapabilityError as exc:
@@ -205,7 +205,7 @@ def authorize(output: Output, session: CliSession, file: Path | None, streams: t
         grant, saved = authorize_token(session, read_token(file))
     else:
         grant, saved = _authorize_self(session, streams, ttl)
-    output.result({**_granted(grant), "kept": saved})
+    output.result({**_grant_data(grant), "kept": saved})
     if not saved:
         output.note("it is for another identity than yours, so it is not kept here")
 
@@ -227,7 +227,7 @@ def _authorize_self(session: CliSession, streams: tuple[str, ...], ttl: int) -> 
 cap_authorize = authorize
 
 
-def _granted(grant: "TokenGrant") -> dict[str, Any]:
+def _grant_data(grant: "TokenGrant") -> dict[str, Any]:
     return {
         "auth_ref": grant.auth_ref.hex(),
         "issuer_pk": grant.token.issuer_pk.hex(),
@@ -243,7 +243,7 @@ def _granted(grant: "TokenGrant") -> dict[str, Any]:
 @click.argument("token", required=False)
 @client_options
 def status(output: Output, session: CliSession, token: str | None) -> None:
-    """What the hub knows of TOKEN (a file, or an auth_ref in hex); without it, the tokens that you hold.
+    """Show the hub's record of TOKEN (a file, or an auth_ref in hex); without it, the tokens that you hold.
 
     Exit code 6 if the hub knows it and it has expired.
     """
@@ -251,7 +251,7 @@ def status(output: Output, session: CliSession, token: str | None) -> None:
         _list_tokens(output, session)
         return
     grant = session.client().cap_status(_auth_ref(token))
-    data = _granted(grant)
+    data = _grant_data(grant)
     output.result(data)
     if not data["live"]:
         raise click.exceptions.Exit(Exit.POLICY)
@@ -271,7 +271,7 @@ def _auth_ref(text: str) -> bytes:
 
 
 def _list_tokens(output: Output, session: CliSession) -> None:
-    """No hub is asked: grants are kept with the tokens."""
+    """List the held tokens. No hub is asked: grants are stored with the tokens."""
     from veen.client.send.captokens import describe
 
     tokens = token_store(session).all()

@@ -1,4 +1,4 @@
-"""`veen pow`: what a hub asks for each request, and paying it (001 SH1+ §5.2, D-59)."""
+"""`veen pow`: the proof of work that a hub asks for, and its computation (001 SH1+ §5.2, D-59)."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ pow_ = LazyGroup("pow", help="The price that a hub puts on requests.")
 @pow_.verb("request", "How much a hub asks for.")
 @hub_options
 def request(output: Output, hub: "HubApi") -> None:
-    """How many zero bits the hub asks for. `veen send --pow` pays by itself."""
+    """Show the number of zero bits that the hub asks for. `veen send --pow` pays by itself."""
     difficulty = hub.status().pow_difficulty
     output.result({"url": hub.url, "difficulty": difficulty, "expected_hashes": 1 << difficulty if difficulty else 0})
 

@@ -1,4 +1,4 @@
-"""`veen audit`: is this log what its hub signed, from the first entry to the last?"""
+"""`veen audit`: checks that a log is the one its hub signed, from the first entry to the last."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -120,7 +120,7 @@ def run(
     if "://" not in path and not Path(path).is_dir():
         raise click.UsageError(f"{path}: there is no such directory")
     with failing_as(f"{path}: the audit cannot be made"), output.progress("auditing") as progress:
-        keys, reservations = _trusted_for(path, resolve_pin(session, pin, no_pin))
+        keys, reservations = _resolve_keys(path, resolve_pin(session, pin, no_pin))
         options = AuditOptions(
             level=level,  # type: ignore[arg-type]  # click.Choice allows no other
             sample_per_million=62_500 if sample is None else sample,
@@ -144,8 +144,8 @@ def run(
     _end(path, verdict)
 
 
-def _trusted_for(uri: str, pinned: PinnedKeys) -> "tuple[TrustedKeys | None, tuple[Reason, ...]]":
-    """Return the keys that a directory is verified under, and what is to be said about them.
+def _resolve_keys(uri: str, pinned: PinnedKeys) -> "tuple[TrustedKeys | None, tuple[Reason, ...]]":
+    """Return the keys that a directory is verified under, and reservations for the verdict.
 
     A pin that the context in use implies is meant for its hub. The directory of another hub is verified under the keys
     that it names itself, and the verdict says so.
@@ -167,7 +167,7 @@ def _trusted_for(uri: str, pinned: PinnedKeys) -> "tuple[TrustedKeys | None, tup
 
 
 def _report_context(hub_id: bytes | None, labels: "Sequence[LabelResult]") -> "ReportContext":
-    """When, by what and how the audit was made; and the names of streams that were used on this machine."""
+    """Return time, version and command of the audit, and names of streams that were used on this machine."""
     import shlex
     import sys
     from datetime import UTC, datetime
@@ -224,7 +224,7 @@ def _end(what: str, summary: dict[str, Any]) -> None:
 
 @contextmanager
 def _engine(place: LogPlace, progress: "Tell") -> Iterator[tuple["AuditEngine", "Tell"]]:
-    """Who does the work, and whom to tell about it."""
+    """Provide the engine, and a function for its progress."""
     if place.engine == "python":
         from veen.verify.audit import ProcessesEngine
 
@@ -345,7 +345,7 @@ def diff(
 
     pinned = resolve_pin(session, pin, no_pin)
     with failing_as("the directories cannot be compared"), output.progress("comparing"):
-        keys, reservations = _trusted_for(one, pinned)
+        keys, reservations = _resolve_keys(one, pinned)
         comparison = compare(one, other, _identity(identity), trusted=keys)
         comparison = replace(comparison, reservations=reservations)
         names = []

@@ -1,4 +1,4 @@
-"""`veen checkpoint`: what the hub signed about a whole log, seen from the client (spec §4.4)."""
+"""`veen checkpoint`: the hub's signature over a whole log, seen from the client (spec §4.4)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ def _data(signed: "Checkpoint") -> dict[str, Any]:
 @stream_argument()
 @client_options
 def list_(output: Output, session: CliSession, stream: str) -> None:
-    """The latest CHECKPOINT of every label of STREAM, by epoch: verified, and one log with what was proven before."""
+    """List the latest CHECKPOINT of every label of STREAM, by epoch: verified, and consistent with earlier proofs."""
     from veen.cli.shared.named import to_named
 
     with output.progress("asking for checkpoints"):
@@ -60,7 +60,7 @@ def list_(output: Output, session: CliSession, stream: str) -> None:
 def show(
     output: Output, session: CliSession, stream: str, upto: int | None, epoch: int | None, out: Path | None
 ) -> None:
-    """A CHECKPOINT of STREAM: signed by the pinned hub, and one log with what it proved before.
+    """Show a CHECKPOINT of STREAM: signed by the pinned hub, and consistent with earlier proofs.
 
     \b
     veen checkpoint show record/app/http --out checkpoint.cbor
@@ -104,7 +104,7 @@ def verify(
 
 
 def _about(signed: "Checkpoint", file: Path, keys: tuple[bytes, ...], stream: str) -> str:
-    """Labels derive from the hub's first key and the stream: whoever knows both can tell."""
+    """Check that a checkpoint is about a stream. Labels derive from the hub's first key and the stream."""
     from veen.client.identity.keyring import StreamRef
     from veen.core.errors import VerifyError
     from veen.core.labels import hub_id_of, routing_key_of

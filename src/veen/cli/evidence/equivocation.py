@@ -1,4 +1,4 @@
-"""`veen equivocation`: proof that a hub told two stories: make it, look at it, tell the hub (spec §4.3, RCPT-07)."""
+"""`veen equivocation`: proof that a hub told two stories: make it, show it, report it (spec §4.3, RCPT-07)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ def show(output: Output, session: CliSession, file: Path, trusted: tuple[bytes, 
     data, evidence = read_as(file, Equivocation)
     assert isinstance(evidence, Equivocation)  # noqa: S101 - read_as made sure
     checks = check_object(file, evidence, Given(hub_pks=resolve_keys(session, trusted)))
-    rows = list(_compared(evidence))
+    rows = list(_compare_fields(evidence))
     document = {
         "ok": True,
         "bytes": len(data),
@@ -63,8 +63,8 @@ def show(output: Output, session: CliSession, file: Path, trusted: tuple[bytes, 
     output.result(document, human)
 
 
-def _compared(evidence: "Equivocation") -> "list[tuple[str, Any, Any]]":
-    """Fields of both statements by name; what only one of them has stands against nothing."""
+def _compare_fields(evidence: "Equivocation") -> "list[tuple[str, Any, Any]]":
+    """Return the fields of both statements by name; a missing one is None."""
     first, second = dict(evidence.first.named()), dict(evidence.second.named())
     return [(name, first.get(name), second.get(name)) for name in dict.fromkeys((*first, *second))]
 
@@ -117,7 +117,7 @@ def report(
 
 
 def _hub_keys(session: CliSession, trusted: tuple[bytes, ...], tell: bool) -> list[bytes]:
-    """Whose signatures count. Who tells the hub asks it for its rotations too; offline, the known keys must do."""
+    """Return the keys whose signatures count. A report asks the hub for its rotations."""
     if tell and not trusted:
         return [key.hub_pk for key in session.client().pin.keys]
     keys = list(resolve_keys(session, trusted))
@@ -157,7 +157,7 @@ def _evidence(session: CliSession, files: tuple[Path, ...], trusted: tuple[bytes
 
 
 def _signer(statement: "Statement", keys: list[bytes]) -> bytes:
-    """Which of the hub's keys signed; any of them if none did, for the proof to fail on."""
+    """Return the key of the hub that signed; any of them if none did, for the proof to fail on."""
     from veen.core.errors import SignatureError
 
     for key in keys:

@@ -1,4 +1,4 @@
-"""`veen evidence`: entries of a stream as one file, or one page, that an outsider can check without hub and keys."""
+"""`veen evidence`: entries of a stream as one file or page that an outsider can check without hub and keys."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -107,7 +107,7 @@ def export(
     for path in (out, html):
         _check_free(path, force)
     contents: Contents = "openings" if opened else "plaintext" if plaintext else "sealed"
-    selection = None if result_id is None else list(_selected(session, result_id, store))
+    selection = None if result_id is None else list(_select_entries(session, result_id, store))
     client = session.client()
     if selection is not None:
         selection = _of_stream(output, client, stream, selection)
@@ -156,7 +156,7 @@ def export(
 
 
 def _key_option(pin: "HubPin") -> str:
-    """How an outsider gives the key of the page; a root is taken from a context."""
+    """Return the option by which an outsider gives the key of the page; none for a root, which needs a context."""
     return "" if pin.root_pk is not None else f" --hub-pk {pin.keys[0].hub_pk.hex()}"
 
 
@@ -165,8 +165,8 @@ def _check_free(path: Path | None, force: bool) -> None:
         raise Fail("E.LOCAL", f"{path}: it exists already", "nothing was written", "add --force to replace it")
 
 
-def _selected(session: CliSession, result_id: str, store: str | None) -> Iterator[tuple[bytes, int]]:
-    """Label and number of each entry that a query result has verified."""
+def _select_entries(session: CliSession, result_id: str, store: str | None) -> Iterator[tuple[bytes, int]]:
+    """Yield label and number of each entry that a query result has verified."""
     from veen.core import canonical
     from veen.lake.query.store import ResultStore
 
@@ -179,7 +179,7 @@ def _selected(session: CliSession, result_id: str, store: str | None) -> Iterato
 def _of_stream(
     output: Output, client: "SyncClient", stream: str, entries: Sequence[tuple[bytes, int]]
 ) -> list[tuple[bytes, int]]:
-    """Those that are in the stream: a query may cover several, a file has one."""
+    """Return the entries that are in the stream: a query may cover several, a file has one."""
     if not entries:
         raise Fail(
             "E.USAGE",
@@ -202,13 +202,13 @@ def _of_stream(
 @click.option("--no-pin", is_flag=True, help="Judge by the keys that the file itself names.")
 @home_options
 def show(output: Output, session: CliSession, file: Path, hub_pk: tuple[bytes, ...], no_pin: bool) -> None:
-    """The entries of an evidence FILE, and what it proves. A file that does not verify is not shown.
+    """Show the entries of an evidence FILE, and what it proves. A file that does not verify is not shown.
 
     \b
     veen evidence show orders.veen-evidence
     """
-    pinned = _pinned_for(session, hub_pk, no_pin)
-    report, reasons = _checked(read_evidence(file), file, pinned)
+    pinned = _resolve_keys(session, hub_pk, no_pin)
+    report, reasons = _check_file(read_evidence(file), file, pinned)
     verdict = _verdict_of(report, pinned, reasons)
     rows = [_entry_data(entry) for entry in report.entries]
     data = {**pinned.to_json(), **verdict_json(verdict), **_facts(report), "entries": rows}
@@ -229,7 +229,7 @@ def show(output: Output, session: CliSession, file: Path, hub_pk: tuple[bytes, .
 
 
 def read_evidence(path: Path) -> bytes:
-    """The bytes of a file, never more than a file may have."""
+    """Read a file, up to the maximal size of an evidence file."""
     from veen.core.evidence_file import MAX_FILE_BYTES
 
     with path.open("rb") as opened:
@@ -246,8 +246,8 @@ def verify_evidence_file(
     policy: "WitnessPolicy | None" = None,
 ) -> None:
     """Verify an evidence file for `veen verify`, print the verdict and end the command by it."""
-    pinned = _pinned_for(session, hub_pk, no_pin)
-    report, reasons = _checked(data, file, pinned, policy)
+    pinned = _resolve_keys(session, hub_pk, no_pin)
+    report, reasons = _check_file(data, file, pinned, policy)
     verdict = _verdict_of(report, pinned, reasons)
     facts = {**verdict_json(verdict), "kind": "evidence", "bytes": len(data), "sha256": _sha256(data)}
     facts |= {**pinned.to_json(), **_facts(report), "checks": list(report.checks)}
@@ -267,7 +267,7 @@ def verify_evidence_file(
 
 
 def _verdict_of(report: "EvidenceReport", pinned: "PinnedKeys", reasons: "Sequence[Reason]") -> Verdict:
-    """Return the verdict over the ranges that the file brings. The file itself states them, under signed roots."""
+    """Return the verdict over the ranges of the file. The file itself states them, under signed roots."""
     identity = None if any(reason.because is Because.COVERAGE for reason in reasons) else pinned.identity
     compared = [
         Coverage(log=log.label.hex(), first=first, read=last, head=last, stated_by=StatedBy.FILE, identity=identity)
@@ -277,7 +277,7 @@ def _verdict_of(report: "EvidenceReport", pinned: "PinnedKeys", reasons: "Sequen
     return Verdict.of(compared, reasons)
 
 
-def _pinned_for(session: CliSession, hub_pk: tuple[bytes, ...], no_pin: bool) -> "PinnedKeys":
+def _resolve_keys(session: CliSession, hub_pk: tuple[bytes, ...], no_pin: bool) -> "PinnedKeys":
     """Return the keys that a file is verified under: those given, or else the pin of the context in use."""
     from veen.cli.shared.pinning import PinnedKeys, resolve_pin
     from veen.client.evidence_file import TrustedKeys
@@ -287,7 +287,7 @@ def _pinned_for(session: CliSession, hub_pk: tuple[bytes, ...], no_pin: bool) ->
     return PinnedKeys(TrustedKeys(hub_pks=hub_pk), "--hub-pk") if hub_pk else resolve_pin(session, None, no_pin)
 
 
-def _checked(
+def _check_file(
     data: bytes, file: Path, pinned: "PinnedKeys", policy: "WitnessPolicy | None" = None
 ) -> "tuple[EvidenceReport, list[Reason]]":
     """Check a file; return its report and the reasons why the verdict is incomplete. Bad evidence is a Fail.

@@ -41,13 +41,13 @@ def get(
     out: Path | None,
     receipt_file: Path | None,
 ) -> None:
-    """The inclusion proof of entry SEQ of STREAM, verified against the root that the hub signed.
+    """Show the inclusion proof of entry SEQ of STREAM, verified against the root that the hub signed.
 
     \b
     veen proof get record/app/http 3 --out proof.cbor --receipt receipt.cbor
     veen proof verify proof.cbor --with receipt.cbor
     """
-    proven = _proven(session, stream, seq, size, epoch)
+    proven = _prove(session, stream, seq, size, epoch)
     if out is not None:
         out.write_bytes(proven.proof.to_bytes())
     if receipt_file is not None:
@@ -58,7 +58,7 @@ def get(
     output.result(data, lambda: output.fields(proof_data(proven).items()))
 
 
-def _proven(session: CliSession, stream: str, seq: int, size: int | None, epoch: int | None) -> "Proven":
+def _prove(session: CliSession, stream: str, seq: int, size: int | None, epoch: int | None) -> "Proven":
     if size is not None and size < seq:
         raise click.UsageError(f"a log of {size} entries has no entry {seq}")
     proven = session.client().proof(stream, seq, tree_size=size, epoch=epoch)
@@ -67,7 +67,7 @@ def _proven(session: CliSession, stream: str, seq: int, size: int | None, epoch:
 
 
 def proof_data(proven: "Proven") -> dict[str, Any]:
-    """A proof by names."""
+    """Return the fields of a proof by name."""
     return {
         "label": proven.receipt.label.hex(),
         "seq": proven.receipt.stream_seq,
@@ -107,14 +107,14 @@ def show(
     """
     from veen.client.read.picture import Picture, text
 
-    proven = _proven(session, stream, seq, size, epoch)
+    proven = _prove(session, stream, seq, size, epoch)
     picture = Picture.of(proven.proof, stream_seq=seq, root=proven.root, tree_size=proven.tree_size)
     if svg is not None:
         from veen.client.read.svg import to_svg
 
         hub = f"hub ed25519:{session.client().pin.identity.current.hub_pk.hex()[:8]}…"
         svg.write_text(to_svg(picture, signed_by=hub), "utf-8")
-    data = {**proof_data(proven), **_drawn(picture), "svg": None if svg is None else str(svg)}
+    data = {**proof_data(proven), **_picture_data(picture), "svg": None if svg is None else str(svg)}
 
     def human() -> None:
         if tree or svg is None:
@@ -130,8 +130,8 @@ def show(
     output.result(data, human)
 
 
-def _drawn(picture: "Picture") -> dict[str, Any]:
-    """The picture as data: each step of the fold, and the peaks."""
+def _picture_data(picture: "Picture") -> dict[str, Any]:
+    """Return the picture as data: each step of the fold, and the peaks."""
     return {
         "steps": [
             {

@@ -1,4 +1,4 @@
-"""`veen receipt`: the hub's signed word about one entry."""
+"""`veen receipt`: the hub's signed statement about one entry."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ receipt = LazyGroup(
 @OUT
 @client_options
 def get(output: Output, session: CliSession, stream: str, seq: int, epoch: int | None, out: Path | None) -> None:
-    """The RECEIPT of entry SEQ of STREAM: signed by the pinned hub, and of the log that it proved before.
+    """Show the RECEIPT of entry SEQ of STREAM: signed by the pinned hub, and consistent with earlier proofs.
 
     \b
     veen receipt get record/app/http 3 --out receipt.cbor
@@ -49,7 +49,7 @@ def get(output: Output, session: CliSession, stream: str, seq: int, epoch: int |
 
 
 def receipt_data(signed: "Receipt") -> dict[str, Any]:
-    """A receipt by names."""
+    """Return the fields of a receipt by name."""
     return {
         "label": signed.label.hex(),
         "seq": signed.stream_seq,

@@ -1,4 +1,4 @@
-"""`veen verify`: is this what it claims to be? One verb for any artefact, whose kind is told from its content."""
+"""`veen verify`: one verb for any artefact, whose kind is recognised by its content."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -154,7 +154,7 @@ def _verify_directory(
     elif (directory / layout.IDENTITY).is_file() or (directory / layout.LOG).is_dir():
         from veen.cli.hub.data import check_data
 
-        check_data(output, directory, _pinned(session, hub_pks, no_pin))
+        check_data(output, directory, _resolve_pinned(session, hub_pks, no_pin))
     else:
         raise Fail(
             "E.USAGE",
@@ -164,7 +164,7 @@ def _verify_directory(
         )
 
 
-def _pinned(session: CliSession, hub_pks: tuple[bytes, ...], no_pin: bool) -> PinnedKeys:
+def _resolve_pinned(session: CliSession, hub_pks: tuple[bytes, ...], no_pin: bool) -> PinnedKeys:
     from veen.core.objects.trusted_root import TrustedKeys
 
     if not hub_pks:
@@ -175,7 +175,7 @@ def _pinned(session: CliSession, hub_pks: tuple[bytes, ...], no_pin: bool) -> Pi
 
 
 def _verify_set(output: Output, directory: Path, hub_pks: tuple[bytes, ...]) -> None:
-    """Every byte of an exported set, without its passphrase (D-72)."""
+    """Verify every byte of an exported set, without its passphrase (D-72)."""
     from veen.client.errors import PortableSetInvalid
     from veen.client.portable.portability import check_set
     from veen.io.local import OsFs

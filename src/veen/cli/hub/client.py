@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.hub.common import DATA_DIR, existing, holder_of
+from veen.cli.hub.common import DATA_DIR, holder_of, open_directory
 from veen.cli.shared.command import FILE, INSECURE_HTTP, CliSession, several
 from veen.cli.shared.names import CONTEXT
 from veen.cli.shared.output import Fail, Output, output_options
@@ -47,7 +47,7 @@ def hub_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def hub_api(session: CliSession, url: str, ca_file: Path | None, token_file: Path | None) -> "HubApi":
-    """The hub at a URL, for as long as one call may take by the settings."""
+    """Connect to the hub at a URL, with the timeout of the settings."""
     from veen.client.transport.hubapi import HubApi
 
     settings = session.settings
@@ -61,7 +61,7 @@ def hub_api(session: CliSession, url: str, ca_file: Path | None, token_file: Pat
 
 
 def open_hub(output: Output, *, data_dir: Path | None, **flags: str | None) -> "HubApi":
-    """The hub that options of `HUB_FLAGS` name."""
+    """Connect to the hub that options of `HUB_FLAGS` name."""
     session = CliSession(output, flags)
     if data_dir is not None:  # this very hub, whatever is configured
         if flags["hub"] is not None:
@@ -86,7 +86,7 @@ def _local_hub(session: CliSession, data_dir: Path, flags: dict[str, str | None]
 
 
 def _url_of(data_dir: Path) -> str:
-    holder = holder_of(existing(data_dir))
+    holder = holder_of(open_directory(data_dir))
     if holder is None or holder.url is None:
         what = "no hub runs it" if holder is None else f"its hub (pid {holder.pid}) does not listen yet"
         raise Fail("E.NET.UNREACHABLE", f"{data_dir}: no answer", what, f"veen hub start --data-dir {data_dir}")

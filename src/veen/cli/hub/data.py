@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, open_directory
 from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Output, output_options
@@ -53,16 +53,16 @@ def verify_data(
 def check_data(
     output: Output, data_dir: Path, pinned: PinnedKeys, *, structure: bool = False, jobs: int | None = None
 ) -> None:
-    """What `hub verify-data` does, and `verify` on a data directory."""
+    """Run `hub verify-data`, and `verify` on a data directory."""
     from veen.hub.process.forking import verify_all
 
     with failing_as(f"{data_dir}: verification FAILED"), output.progress("verifying") as progress:
         level: Level = "structure" if structure else "full"
         reports = verify_all(
-            existing(data_dir), level=level, pin=pinned.keys, progress=progress, jobs=jobs or os.cpu_count() or 1
+            open_directory(data_dir), level=level, pin=pinned.keys, progress=progress, jobs=jobs or os.cpu_count() or 1
         )
     findings = [finding for report in reports for finding in report.findings]
-    verdict = verdict_of(reports, pinned, _claimed_identity(data_dir))
+    verdict = verdict_of(reports, pinned, _read_identity(data_dir))
     data = {
         **pinned.to_json(),
         **verdict_json(verdict),
@@ -134,12 +134,12 @@ def verdict_of(
     return Verdict.of(compared, reasons)
 
 
-def _claimed_identity(data_dir: Path) -> "HubIdentity | None":
+def _read_identity(data_dir: Path) -> "HubIdentity | None":
     from veen.core.errors import VeenError
     from veen.storage.keys.identity import read_identity
 
     try:
-        return read_identity(existing(data_dir))
+        return read_identity(open_directory(data_dir))
     except (VeenError, OSError):
         return None
 
@@ -178,7 +178,7 @@ def rebuild_index(output: Output, data_dir: Path) -> None:
     from veen.storage.maintenance.rebuild import rebuild_index as rebuild
 
     with failing_as(f"{data_dir}: the index cannot be rebuilt"), output.progress("rebuilding") as progress:
-        fs = existing(data_dir)
+        fs = open_directory(data_dir)
         with fs.lock():
             try:
                 reseal = Sealing(identities.load(fs)).checkpoint
@@ -230,7 +230,7 @@ def cut_tail(output: Output, data_dir: Path, yes: bool, no_receipt_left: bool, c
     from veen.storage.maintenance import cut_tail as cuttail
 
     with failing_as(f"{data_dir}: the end of the journal cannot be cut"):
-        fs = existing(data_dir)
+        fs = open_directory(data_dir)
         with fs.lock():
             tail = cuttail.find_tail(fs)
             statements = [cuttail.read_statement(path) for path in compare]
@@ -293,7 +293,7 @@ def clone(
 
     pinned = resolve_pin(session, pin, no_pin)
     with failing_as("the hub cannot be cloned"):
-        original = existing(source)
+        original = open_directory(source)
         outcomes.check_apart(source, target)
         copy = data_fs(target)
         at_rest = outcomes.clone(original, copy, with_keys=with_keys)
@@ -303,7 +303,7 @@ def clone(
         with failing_as(f"{target}: the copy does not verify"):
             reports = verify_all(copy, pin=pinned.keys)
         data.update(pinned.to_json())
-        verdict = verdict_of(reports, pinned, _claimed_identity(target))
+        verdict = verdict_of(reports, pinned, _read_identity(target))
         if verdict.value is Outcome.BAD:
             end_by(verdict, f"{target}: the copy does not verify", hint=f"veen hub verify-data {source}")
         data |= {"verified": verdict.is_good, "verdict": verdict.to_json()}
@@ -369,7 +369,7 @@ def fork(
 
     cuts = dict(upto)
     with failing_as("the hub cannot be forked"):
-        original = existing(source)
+        original = open_directory(source)
         check_apart(source, target)
         fs = data_fs(target)
         origin = fork_hub(

@@ -9,7 +9,7 @@ import click
 
 from veen.cli.app import LazyGroup
 from veen.cli.hub.client import HUB_FLAGS, open_hub
-from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of, pin_for_clients
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, holder_of, open_directory, pin_for_clients
 from veen.cli.shared.entries import when
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.files import hex32
@@ -60,7 +60,7 @@ def _create_identity(data_dir: Path) -> "HubIdentity":
 
 
 def _write_key(keys_dir: Path) -> bytes:
-    """A private key file and nothing else."""
+    """Write a private key file and nothing else."""
     from veen.core.crypto.ed25519 import SigningKey
     from veen.storage.keys.directory import write_private_key
 
@@ -143,12 +143,12 @@ def show(output: Output, data_dir: Path | None, only_pin: bool, **flags: str | N
     root_pk: bytes | None = None
     if data_dir is not None:
         with failing_as(f"{data_dir}: the identity cannot be shown"):
-            fs = existing(data_dir)
+            fs = open_directory(data_dir)
             identity, root_pk = read_identity(fs), read_root(fs)
         where, signed = str(data_dir), True
     else:
         with open_hub(output, data_dir=None, **flags) as hub:
-            where, (identity, signed) = hub.url, _claimed_identity(hub)
+            where, (identity, signed) = hub.url, _fetch_identity(hub)
     data: dict[str, Any] = {
         "hub_id": identity.hub_id.hex(),
         "hub_keys": [{**entry.to_json(), "hub_pk": f"ed25519:{entry.hub_pk.hex()}"} for entry in identity.keys],
@@ -186,8 +186,8 @@ def show(output: Output, data_dir: Path | None, only_pin: bool, **flags: str | N
     output.result(data, human)
 
 
-def _claimed_identity(hub: "HubApi") -> "tuple[HubIdentity, bool]":
-    """What a hub says about its keys, and whether its newest key signed that; Fail if it contradicts itself."""
+def _fetch_identity(hub: "HubApi") -> "tuple[HubIdentity, bool]":
+    """Return the identity that a hub states, and True if its newest key signed it. Raise Fail for a contradiction."""
     from veen.core.errors import SignatureError, VerifyError
 
     answer = hub.identity()
@@ -238,7 +238,7 @@ def rotate(
         raise click.UsageError("give the data directory or --hub")
     seconds = _seconds(overlap, "--overlap")
     request_id = request_id or os.urandom(32)
-    if data_dir is not None and holder_of(existing(data_dir)) is None:
+    if data_dir is not None and holder_of(open_directory(data_dir)) is None:
         data = _rotate_at_rest(data_dir, seconds, request_id, accept_clock)
     else:
         with open_hub(output, data_dir=data_dir, **flags) as running:
@@ -264,17 +264,21 @@ def _rotate_at_rest(data_dir: Path, overlap_seconds: int, request_id: bytes, acc
 
     with failing_as("the key cannot be rotated"):
         identity = rotate_at_rest(
-            existing(data_dir), int(time.time()), overlap_seconds, request_id=request_id, accept_clock=accept_clock
+            open_directory(data_dir),
+            int(time.time()),
+            overlap_seconds,
+            request_id=request_id,
+            accept_clock=accept_clock,
         )
-    return _rotated(identity.hub_id.hex(), identity.current.hub_pk.hex(), identity.current.valid_from)
+    return _rotation_data(identity.hub_id.hex(), identity.current.hub_pk.hex(), identity.current.valid_from)
 
 
 def _rotate_live(hub: "HubApi", overlap_seconds: int, request_id: bytes) -> dict[str, Any]:
     _, rotation = hub.rotate_key(overlap_seconds, request_id=request_id)
-    return _rotated(hub.identity().hub_id.hex(), rotation.hub_pk.hex(), rotation.valid_from)
+    return _rotation_data(hub.identity().hub_id.hex(), rotation.hub_pk.hex(), rotation.valid_from)
 
 
-def _rotated(hub_id: str, hub_pk: str, valid_from: int) -> dict[str, Any]:
+def _rotation_data(hub_id: str, hub_pk: str, valid_from: int) -> dict[str, Any]:
     return {"hub_id": hub_id, "hub_pk": f"ed25519:{hub_pk}", "valid_from": valid_from}
 
 
@@ -294,7 +298,7 @@ def verify_rotation(output: Output, data_dir: Path | None) -> None:
     if data_dir is None:
         raise click.UsageError("give the data directory")
     with failing_as(f"{data_dir}: the rotation does not verify"):
-        checks = check_rotations(existing(data_dir))
+        checks = check_rotations(open_directory(data_dir))
 
     def human() -> None:
         for line in checks:
@@ -323,7 +327,7 @@ def repair(output: Output, data_dir: Path | None, dry_run: bool) -> None:
     if data_dir is None:
         raise click.UsageError("give the data directory")
     with failing_as(f"{data_dir}: the rotations cannot be repaired"):
-        fs = existing(data_dir)
+        fs = open_directory(data_dir)
         with fs.lock():
             conflicts = storage.open_conflicts(fs)
             unrepaired = any(conflict.choice is None for conflict in conflicts)

@@ -25,7 +25,7 @@ _WARNED: Final = {  # metrics that are not 0 while an operator should look
 @click.command()
 @hub_options
 def status(output: Output, hub: "HubApi") -> None:
-    """Who a hub is, what time it is there, and how much it holds. It is believed, nothing is verified.
+    """Show the identity, clock and size of a hub, as it states them: nothing is verified.
 
     A data directory of this machine names the hub that runs it. It is asked through its local door: no token and no
     certificate is needed.
@@ -60,7 +60,7 @@ def status(output: Output, hub: "HubApi") -> None:
 
 
 def _background(hub: "HubApi") -> "tuple[list[dict[str, Any]] | None, list[str]]":
-    """Return the tasks beside the log, None if the caller may not see them, and what an operator should look at."""
+    """Return the background tasks, None if the caller may not see them, and warnings for the operator."""
     from veen.client.errors import HubRefused
     from veen.client.transport.hubapi import metric_samples
 
@@ -100,7 +100,7 @@ def _readiness(ready: "ReadyResponse") -> str:
 @click.command()
 @hub_options
 def health(output: Output, hub: "HubApi") -> None:
-    """Is the hub alive, and does it admit messages? Exit code 6 if it lives but does not."""
+    """Check that the hub is alive and admits messages. Exit code 6 if it is alive but does not."""
     about, ready = hub.health(), hub.ready()
     state = {"alive": about.ok, "ready": ready.ready}
     data = {"url": hub.url, **state, "healthz": about.to_json(), "readyz": ready.to_json()}
@@ -158,7 +158,7 @@ def checkpoint(output: Output, hub: "HubApi", label: bytes | None, upto: int | N
 
 
 def _checkpoints(hub: "HubApi", label: bytes | None, upto: int | None) -> Iterator["Checkpoint"]:
-    """One by one, as many labels a hub may have."""
+    """Yield checkpoints one by one: a hub may have many labels."""
     for info in hub.labels() if label is None else [hub.label(label)]:
         yield hub.checkpoint(info.label, upto or info.last_stream_seq)
 
@@ -177,7 +177,7 @@ def _save(signed: "Checkpoint", out: Path) -> None:
 @click.command()
 @hub_options
 def limits(output: Output, hub: "HubApi") -> None:
-    """The limit registry that is in force: fixed for the life of the process (spec §14.1)."""
+    """Show the limits in force: fixed for the life of the process (spec §14.1)."""
     registry = hub.status().limits
     output.result(registry)
 
@@ -185,7 +185,7 @@ def limits(output: Output, hub: "HubApi") -> None:
 @click.command()
 @hub_options
 def admission(output: Output, hub: "HubApi") -> None:
-    """What the hub admits."""
+    """Show the hub's rules of admission."""
     about = hub.status().to_json()
     data = {name: about[name] for name in ("profiles", "capability_gating", "stream_scope", "pow_difficulty")}
     output.result(data)

@@ -1,4 +1,4 @@
-"""`veen hub retention`: what is kept, what a policy would let go, and letting it go (COMP0, D-74)."""
+"""`veen hub retention`: contents, effects of a policy, and erasure (COMP0, D-74)."""
 
 import time
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.app import LazyGroup
-from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, open_directory
 from veen.cli.shared.command import CliSession, identity_options, several
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Output, output_options
@@ -86,10 +86,10 @@ def _tell(output: Output, done: str, rows: list[dict[str, Any]], attachments: in
 @retention.verb("plan", "What a policy would erase now; nothing is changed.")
 @_PERIODS
 def plan(output: Output, session: CliSession, data_dir: Path, payloads: str, receipts: str, classes: bool) -> None:
-    """What a policy would erase now. Whole sealed chunks only; the hub may run.
+    """Show what a policy would erase now. Whole sealed chunks only; the hub may run.
 
-    With --classes the retention hints of label classes count before --payloads. They lie on an encrypted stream, so the
-    identity needs its read key.
+    With --classes the retention hints of label classes take precedence over --payloads. They are in an encrypted
+    stream, so the identity needs its read key.
 
     \b
     veen hub retention plan --data-dir ./hub --payloads 90d
@@ -100,7 +100,7 @@ def plan(output: Output, session: CliSession, data_dir: Path, payloads: str, rec
 
     with failing_as("no plan can be made"):
         policy = _policy(payloads, receipts, _hints(session, data_dir, classes=classes))
-        index = Index(existing(data_dir), read_only=True)
+        index = Index(open_directory(data_dir), read_only=True)
         try:
             steps = plan_of(index, policy, int(time.time()))
         finally:
@@ -120,7 +120,10 @@ def apply(
     classes: bool,
     accept_clock: bool,
 ) -> None:
-    """Erase what a policy lets go. Each step is recorded in the control journal; receipts and proofs stay."""
+    """Erase the payloads and receipts that a policy gives up. Each step is recorded in the control journal.
+
+    Receipts that the policy keeps, and all proofs, stay.
+    """
     from veen.hub.process.at_rest import at_rest
     from veen.storage.attachments import erase_attachments
     from veen.storage.index import Index
@@ -128,7 +131,7 @@ def apply(
 
     with failing_as("nothing more can be erased"):
         policy = _policy(payloads, receipts, _hints(session, data_dir, classes=classes))
-        fs = existing(data_dir)
+        fs = open_directory(data_dir)
         with at_rest(fs, int(time.time()), accept_clock=accept_clock) as hub:
             hub.store.retire()  # what a crash left in the journal is in the index then, and so in the plan
             index = Index(fs)
@@ -146,12 +149,12 @@ def apply(
 @click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory.")
 @output_options
 def show(output: Output, data_dir: Path) -> None:
-    """How many chunks of each label there are, and how many of them have lost payloads or receipts."""
+    """Show the number of chunks of each label, and of those without payloads or receipts."""
     from veen.storage.index import Index
     from veen.storage.maintenance import retention as storage
 
     with failing_as("retention cannot be shown"):
-        index = Index(existing(data_dir), read_only=True)
+        index = Index(open_directory(data_dir), read_only=True)
         try:
             labels = storage.show(index)
         finally:
@@ -202,7 +205,7 @@ def check(output: Output, data_dir: Path, receipts: str | None, remove_leftovers
 
     with failing_as("the directory cannot be checked"):
         periods = None if receipts is None else _policy(receipts if receipts != "0" else "1s", receipts).periods
-        fs = existing(data_dir)
+        fs = open_directory(data_dir)
         with at_rest(fs, int(time.time()), accept_clock=accept_clock) as hub:
             hub.store.retire()  # what a crash left in the journal is in the index then
             index = Index(fs)

@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 
 import click
 
-from veen.cli.hub.common import DATA_DIR, existing, holder_of
+from veen.cli.hub.common import DATA_DIR, holder_of, open_directory
 from veen.cli.hub.dev import default_directory
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Fail, Output, output_options
@@ -38,7 +38,7 @@ def reload(output: Output, data_dir: Path | None, timeout: int) -> None:
     if data_dir is None:
         raise click.UsageError("give the data directory")
     with failing_as("the hub cannot be reloaded"):
-        holder = holder_of(existing(data_dir))
+        holder = holder_of(open_directory(data_dir))
         if holder is None or holder.url is None:
             raise Fail(
                 "E.NET.UNREACHABLE",
@@ -67,7 +67,7 @@ def reload(output: Output, data_dir: Path | None, timeout: int) -> None:
 
 
 def _note(data_dir: Path) -> dict[str, Any] | None:
-    """What the hub noted about its last reload; None if there was none since it started."""
+    """Return the hub's note about its last reload; None if there was none since it started."""
     from veen.storage import layout
 
     try:
@@ -174,7 +174,7 @@ def _open(source: Path) -> IO[str]:
 
 
 def _lines(file: IO[str]) -> Iterator[dict[str, Any]]:
-    """The lines that are JSON objects; what else stands in a journal is passed over."""
+    """Yield the lines that are JSON objects; skip other lines of a journal."""
     while line := file.readline(_MAX_LINE_CHARS):
         try:
             value = json.loads(line)

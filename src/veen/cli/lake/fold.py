@@ -1,4 +1,4 @@
-"""`veen fold`: the state that any overlay makes of streams, also one that another package brings.
+"""`veen fold`: the state that any overlay makes of streams, also an overlay of another package.
 
 From a hub, as a client reads it; or from a data directory, in bulk (`veen.cli.lake.fold_data`).
 """
@@ -37,7 +37,7 @@ _OVERLAY = click.option("--overlay", required=True, metavar="NAME", help="Which 
 
 
 def fold_named(name: str) -> "AnyFold":
-    """The fold of an overlay, or all of them if it has several; also by the name of a single fold."""
+    """Return the fold of an overlay by name, or all of them if it has several; also by the name of a single fold."""
     from veen.overlays.framework.registry import BUILTIN
 
     registry = BUILTIN.with_installed()
@@ -48,7 +48,7 @@ def fold_named(name: str) -> "AnyFold":
     raise click.UsageError(f"there is no overlay {name!r}: `veen fold list` shows which there are")
 
 
-def _owned(session: CliSession, fold: "AnyFold") -> "AnyFold":
+def _with_owners(session: CliSession, fold: "AnyFold") -> "AnyFold":
     """Give a fold of policy the client keys of the owner of each of its streams (D-186)."""
     from veen.cli.label.realm import AdminRealm
     from veen.lake.folds.owners import by_owner, streams_without_owner
@@ -61,7 +61,7 @@ def _owned(session: CliSession, fold: "AnyFold") -> "AnyFold":
 @fold.verb("list", "The overlays that are installed.")
 @output_options
 def list_(output: Output) -> None:
-    """The overlays that are built in or installed, and those that cannot be used."""
+    """List the overlays that are built in or installed, and those that cannot be used."""
     from veen.overlays.framework.registry import BUILTIN
 
     registry = BUILTIN.with_installed()
@@ -92,9 +92,9 @@ def list_(output: Output) -> None:
 def show(
     output: Output, session: CliSession, streams: tuple[str, ...], overlay: str | None, state: str | None, view: View
 ) -> None:
-    """The state that an overlay makes of STREAM, its state_hash, and the messages that had no effect.
+    """Show the state that an overlay makes of STREAM, its state_hash, and the messages without effect.
 
-    What expires is judged at the time of the last entry, so that everyone with the same log gets the same state_hash.
+    Expiry is evaluated at the time of the last entry, so that everyone with the same log gets the same state_hash.
 
     \b
     veen fold show app/settings --overlay kv
@@ -118,7 +118,9 @@ def _show_streams(output: Output, session: CliSession, streams: tuple[str, ...],
 
     if len(streams) > 1 and view.moment is not None and view.moment.position is not None:
         raise click.UsageError("a position is one of a single stream: give a time instead")
-    folded = fold_streams(session, _owned(session, fold_named(overlay)), streams, moment=view.moment, keep=view.keep)
+    folded = fold_streams(
+        session, _with_owners(session, fold_named(overlay)), streams, moment=view.moment, keep=view.keep
+    )
     state = plain(folded.state)
 
     def human() -> None:
@@ -189,7 +191,7 @@ def _run_stream(
 
     with output.progress("reading and folding"):
         runner = Runner(
-            _owned(session, fold_named(overlay)), MemorySource(events_of(session, [stream])), interval=interval
+            _with_owners(session, fold_named(overlay)), MemorySource(events_of(session, [stream])), interval=interval
         )
         runner.refresh()
     session.remember_stream(stream)

@@ -1,4 +1,4 @@
-"""`veen fold` over data directories: in bulk, on Spark or in one process, with states that are kept and verified."""
+"""`veen fold` over data directories: in bulk, on Spark or in one process, with states that are stored and verified."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ _PLACE: Final = log_options(
 
 
 def bulk_options(command: F) -> F:
-    """Give a command its `bulk`: what --data-dir and the options beside it say, or None."""
+    """Give a command its `bulk`: the values of --data-dir and the options beside it, or None."""
 
     @click.option("--data-dir", help="Instead of a hub. The data directory: a path, or a URL that Arrow can read.")
     @_PLACE
@@ -72,7 +72,7 @@ def bulk_options(command: F) -> F:
 def run_bulk(
     output: Output, session: CliSession, bulk: Bulk, fold: "AnyFold", streams: Sequence[str], moment: AsOf | None
 ) -> None:
-    """`veen fold run --data-dir`."""
+    """Run `veen fold run --data-dir`."""
     from veen.lake import folds
 
     if moment is not None and moment.position is not None:
@@ -151,7 +151,7 @@ def _document(result: "FoldResult") -> dict[str, Any]:
 
 
 def show_written(output: Output, path: str) -> None:
-    """`veen fold show --state`."""
+    """Run `veen fold show --state`."""
     from veen.lake import folds
 
     written = folds.load(path)
@@ -178,7 +178,7 @@ def show_written(output: Output, path: str) -> None:
 
 
 def _view(written: "WrittenState") -> Any:
-    """The state as its overlay shows it; its canonical form, if that overlay is not here or has other settings."""
+    """Return the state as its overlay shows it; its canonical form if that overlay is absent or has other settings."""
     from veen.core import cbor
     from veen.lake import folds
     from veen.lake.folds.errors import NoSuchFold
@@ -295,7 +295,7 @@ def _show_verdicts(output: Output, checks: "Sequence[StateCheck]") -> None:
 
 
 def _reasons(check: "StateCheck") -> "list[Reason]":
-    """Return what speaks against one state; a state that is made of nothing is not verified by that."""
+    """Return the reasons against one state; a state without labels is not verified by that."""
     nothing = [] if check.compared else [Reason(Because.COVERAGE, "a state names no label: nothing was compared")]
     return [*(Reason(different.because, str(different)) for different in check.differences), *nothing]
 

@@ -58,7 +58,7 @@ _STORE: Final = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """Which query service is asked, if one is, and how the caller is known to it."""
+    """Options of a query service: its URL and the credentials of the caller."""
 
     url: str | None
     token_file: Path | None
@@ -218,7 +218,7 @@ def _descriptor(asked: Mapping[str, Any], keys: "Keys") -> dict[str, Any]:
     except (InvalidOperation, ValueError) as exc:
         raise click.UsageError(f"{rate!r} is no sample rate such as 0.1" if rate else str(exc)) from exc
     question: dict[str, Any] = {
-        "scope": [name for pattern in asked["scopes"] for name in _expanded(pattern, keyring)],
+        "scope": [name for pattern in asked["scopes"] for name in _expand(pattern, keyring)],
         "filter": {"subject_id": asked["subject"], "event_type": list(asked["types"]) or None, "time": time},
         "projection": list(asked["fields"]) or list(_FIELDS),
         "evidence": evidence,
@@ -233,8 +233,8 @@ def _descriptor(asked: Mapping[str, Any], keys: "Keys") -> dict[str, Any]:
     return question
 
 
-def _expanded(pattern: str, keyring: "Keyring") -> Iterable[str]:
-    """Streams are hashes: a pattern means the names that the keyring knows (D-22)."""
+def _expand(pattern: str, keyring: "Keyring") -> Iterable[str]:
+    """Expand a pattern to the names that the keyring knows: streams are hashes (D-22)."""
     if not any(character in pattern for character in "*?["):
         return [pattern]
     names = [keys.name for keys in keyring.matching(pattern) if keys.name is not None]
@@ -253,7 +253,7 @@ def _store(session: CliSession, store_dir: str | None) -> "ResultStore":
 
 
 def _columns(question: Any, asked: Mapping[str, Any]) -> Sequence[str]:
-    """The columns in the order they were asked for: a descriptor has them sorted."""
+    """Return the columns in the order of the request: a descriptor has them sorted."""
     from veen.core import canonical
 
     if isinstance(question, bytes):
@@ -283,7 +283,7 @@ def _show(output: Output, answer: "Result", order: Sequence[str]) -> None:
 
 
 def _text(value: Any) -> str:
-    """JSON from the canonical form: every digit of a number stays."""
+    """Return JSON from the canonical form: every digit of a number stays."""
     from veen.core import canonical
 
     return harmless(canonical.encode(value).decode())
@@ -292,7 +292,7 @@ def _text(value: Any) -> str:
 def show_rows(
     output: Output, rows: Iterable[Mapping[str, Any]], beside: Mapping[str, Any], order: Sequence[str] = _FIELDS
 ) -> None:
-    """Rows as they come; columns in this order, and then the others."""
+    """Print rows as they come; columns in this order, then the others."""
     if output.mode is Mode.NDJSON:
         for row in rows:
             click.echo(_text(row))
@@ -345,7 +345,7 @@ def _plan_words(plan: "PlanReport") -> str:
 
 
 def _tell_plan(output: Output, plan: "PlanReport") -> None:
-    """Why tables that were named did not answer everything."""
+    """Note why the given tables did not answer everything."""
     for reason in plan.reasons[:_REASONS]:
         output.note(f"from the log: {reason}")
     if len(plan.reasons) > _REASONS:
@@ -358,7 +358,7 @@ def _tell_skipped(output: Output, skipped: Mapping[str, int]) -> None:
 
 
 def _tell_empty(output: Output, answer: "Result") -> None:
-    """Why there may be no rows, if other bodies than recorder events are what the streams have."""
+    """Note a reason for no rows: the streams have other bodies than recorder events."""
     others = answer.skipped.get("schema", 0)
     if others and not answer.digest.row_count:
         output.note(
@@ -433,7 +433,7 @@ def status(
     store_dir: str | None,
     service: ServiceOptions,
 ) -> None:
-    """How far a query has come, and why it failed if it did.
+    """Show the progress of a query, and why it failed if it did.
 
     \b
     veen query status r-… --service https://query.example --service-token alice.token
@@ -507,7 +507,7 @@ def verify(
 
     keys = place.keys(session)
     try:
-        recorded = _fetched(output, result_id, place, service) if service.url is not None else None
+        recorded = _fetch(output, result_id, place, service) if service.url is not None else None
         if recorded is None:
             recorded = api.load_stored(_store(session, store_dir), result_id)
     except VerifyError as exc:
@@ -522,7 +522,7 @@ def verify(
     _show_check(output, result_id, check)
 
 
-def _fetched(output: Output, result_id: str, place: LogPlace, service: ServiceOptions) -> "Recorded":
+def _fetch(output: Output, result_id: str, place: LogPlace, service: ServiceOptions) -> "Recorded":
     """Fetch a result of a service, and check its rows and its times."""
     from veen.lake.query import api
 
@@ -565,7 +565,7 @@ def replay(
     recorded = (
         api.load_stored(_store(session, store_dir), result_id)
         if result_id is not None
-        else _recorded(str(descriptor_file), str(digest_file))
+        else _read_recorded(str(descriptor_file), str(digest_file))
     )
     keys = place.keys(session)
     place = place.choose_engine(output)
@@ -576,7 +576,7 @@ def replay(
     _compare(output, comparison)
 
 
-def _recorded(descriptor_file: str, digest_file: str) -> "Recorded":
+def _read_recorded(descriptor_file: str, digest_file: str) -> "Recorded":
     from veen.lake.query.api import make_recorded
     from veen.lake.query.descriptor import QueryDescriptor
     from veen.lake.query.digest import ResultDigest

@@ -56,12 +56,12 @@ def sql(
             raise click.UsageError("--refresh makes a new version: give it without --version and --again")
         _refresh(output, session, place)
     if again is not None:
-        _compare(output, _kept(root, check_id(again, "result_id")), place)
+        _compare(output, _load(root, check_id(again, "result_id")), place)
         return
     with output.progress("answering"):
         result = run_sql(place, statement or "", version=at_version)
     digest = result.digest
-    _keep(root, digest)
+    _save(root, digest)
     rows = (canonical.parse(row) for row in result.rows)
     show_rows(output, rows, {"sql_digest": digest.to_json()}, result.columns)
     facts = [(name, value) for name, value in digest.to_json().items() if name not in ("sql", "version")]
@@ -81,14 +81,14 @@ def _refresh(output: Output, session: CliSession, place: str) -> None:
         tables.load(directory, place, keys=keys, engine="python")
 
 
-def _keep(root: Path, digest: "SqlDigest") -> None:
+def _save(root: Path, digest: "SqlDigest") -> None:
     from veen.lake.query.store import create_once
 
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     create_once(root / f"{digest.result_id}.json", digest.to_bytes())
 
 
-def _kept(root: Path, result_id: str) -> "SqlDigest":
+def _load(root: Path, result_id: str) -> "SqlDigest":
     from veen.io.inside import check_inside, read_path
     from veen.lake.query.errors import QueryNotFound
     from veen.lake.tables.sql import SqlDigest

@@ -1,4 +1,4 @@
-"""`veen spark`: running the pipeline elsewhere, and looking at what it runs on."""
+"""`veen spark`: running commands on a cluster, and showing its environment."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -101,7 +101,7 @@ def _show_plan(output: Output, words: Sequence[str], environment: Mapping[str, s
 
 
 def _application(words: Sequence[str]) -> tuple[str, ...]:
-    """The command, told to use Spark; one that knows no engine would run on the driver alone."""
+    """Return the command with --engine spark. Refuse one without --engine: it would run on the driver alone."""
     from veen.cli.app import cli
 
     command: click.Command = cli

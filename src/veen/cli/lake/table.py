@@ -112,7 +112,7 @@ def load(
 @click.option("--digest", is_flag=True, help="Read every row: verifies all files, and shows what equal tables share.")
 @output_options
 def show(output: Output, to: str, version: int | None, digest: bool) -> None:
-    """What is in TABLES: how many rows and files, how far labels are loaded, and the states in gold.
+    """Show the contents of TABLES: rows and files, the position up to which labels are loaded, and the states in gold.
 
     \b
     veen table show ./tables
@@ -149,7 +149,7 @@ def show(output: Output, to: str, version: int | None, digest: bool) -> None:
         output.note(f"{len(shown.heads) - _SHOWN} more labels; --json has all of them")
 
 
-def _rewritten(output: Output, done: "Rewritten", *, rows: bool) -> None:
+def _tell_rewritten(output: Output, done: "Rewritten", *, rows: bool) -> None:
     facts = [("version", done.version), ("files before", done.files_before), ("files after", done.files_after)]
     if rows:
         facts.append(("rows erased", done.rows))
@@ -173,7 +173,7 @@ def compact(output: Output, to: str, target_mib: int, place: LogPlace) -> None:
     place = place.choose_engine(output, size=sum(sizes))
     with output.progress("merging") as progress, place.spark("veen table", progress) as spark:
         done = tables.compact(to, spark=spark, target_bytes=target_mib << 20)
-    _rewritten(output, done, rows=False)
+    _tell_rewritten(output, done, rows=False)
 
 
 @table.verb("erase", "Let go what the hub has erased under its retention policy.")
@@ -194,7 +194,7 @@ def erase(output: Output, to: str, data_dir: str, place: LogPlace) -> None:
     place = place.choose_engine(output, data_dir)
     with output.progress("erasing") as progress, place.spark("veen table", progress) as spark:
         done = tables.erase(data_dir, to, spark=spark)
-    _rewritten(output, done, rows=True)
+    _tell_rewritten(output, done, rows=True)
 
 
 @table.verb("vacuum", "Remove files that were replaced or never committed.")

@@ -1,4 +1,4 @@
-"""`veen pending`: messages that were sealed and got no receipt; they wait on this machine, and are sent once."""
+"""`veen pending`: sealed messages without a receipt; they are kept on this machine, and sent once."""
 
 import contextlib
 from typing import TYPE_CHECKING, Any
@@ -87,7 +87,7 @@ def _messages(state: "LabelState") -> list[dict[str, Any]]:
 
 
 def _states(session: CliSession, stream: str | None) -> "list[LabelState]":
-    """Those of the hub that is asked, or of one stream there."""
+    """Return the states of the hub in use, or of one stream there."""
     client = session.client()
     states = client.pending()
     if stream is None:

@@ -1,4 +1,4 @@
-"""`veen resync` and `veen verify-state`: what this machine remembers of logs, made again and checked (RESYNC0)."""
+"""`veen resync` and `veen verify-state`: rebuilding and checking the stored state of logs (RESYNC0)."""
 
 from typing import TYPE_CHECKING, Any
 

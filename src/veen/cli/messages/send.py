@@ -1,4 +1,4 @@
-"""`veen send`: seal, send, and return only with a receipt that verifies."""
+"""`veen send`: seals and sends a message, and succeeds only with a verified receipt."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from veen.cli.people.common import announce_rotated
+from veen.cli.people.common import announce_new_key
 from veen.cli.shared.authority import CAP, authority
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.files import hex32
@@ -114,7 +114,7 @@ def send(
         schema=None if schema is None else schema_id(schema),
         parent=parent,
         expires_at=expires,
-        attachments=tuple(map(attached, attach)),
+        attachments=tuple(map(to_attachment, attach)),
     )
     if dry_run:
         _show(output, session, stream, draft, cap)
@@ -124,7 +124,7 @@ def send(
     if not work:
         check_work(session)
     token = authority(session, stream, cap)
-    announce_rotated(session, stream)
+    announce_new_key(session, stream)
     started = time.perf_counter()
     with output.progress(f"sending {len(data)} bytes"):
         sent = client.send(
@@ -141,7 +141,7 @@ def send(
     session.remember_stream(stream)
     if receipt_file is not None:
         receipt_file.write_bytes(sent.receipt.to_bytes())
-    show_sent(output, {**sent_data(stream, sent), "seconds": round(seconds, 4)}, sent)
+    show_sent(output, {**describe_sent(stream, sent), "seconds": round(seconds, 4)}, sent)
     if sent.is_late:
         output.notice(
             "this message waited since an earlier command, which got no answer; it was sent once. To send another one"
@@ -185,7 +185,7 @@ def _send_lines(
 
 
 def body_of(argument: str | None, option: str | None, file: Path | None) -> bytes:
-    """The bytes to send: from exactly one place, and from standard input only if it was named."""
+    """Return the bytes to send, from exactly one source, and from standard input only if it was named."""
     sources = [source for source in (argument, option, file) if source is not None]
     if len(sources) != 1:
         raise click.UsageError("give one body: BODY, --body TEXT, --file PATH, or - for standard input")
@@ -205,8 +205,8 @@ def body_of(argument: str | None, option: str | None, file: Path | None) -> byte
     return data
 
 
-def attached(path: Path) -> "Attach":
-    """A file as an attachment, under its own name and without the path to it."""
+def to_attachment(path: Path) -> "Attach":
+    """Read a file as an attachment, under its own name without the path."""
     from mimetypes import guess_type
 
     from veen.client.send.sealing import Attach
@@ -215,7 +215,7 @@ def attached(path: Path) -> "Attach":
 
 
 def check_work(session: CliSession) -> None:
-    """Fail where the hub asks for work and the caller will not pay."""
+    """Raise Fail if the hub asks for work and the caller will not pay."""
     bits = session.client().status().pow_difficulty
     if bits:
         raise Fail(
@@ -226,8 +226,8 @@ def check_work(session: CliSession) -> None:
         )
 
 
-def sent_data(stream: str, sent: "Sent") -> dict[str, Any]:
-    """An admitted message for programs."""
+def describe_sent(stream: str, sent: "Sent") -> dict[str, Any]:
+    """Return the fields of an admitted message, for programs."""
     from veen.cli.shared.named import to_named
 
     receipt, msg = sent.receipt, sent.msg
@@ -263,7 +263,7 @@ def show_sent(output: Output, data: dict[str, Any], sent: "Sent") -> None:
 
 
 def _show(output: Output, session: CliSession, stream: str, draft: "Draft", cap: Path | None) -> None:
-    """The MSG as it would leave. Sealing draws fresh randomness: the one that is sent later has other bytes."""
+    """Print the MSG as it would be sent. Sealing draws fresh randomness: a later one has other bytes."""
     from veen.cli.shared.wire_tree import derive_fields, fields_of
 
     token = authority(session, stream, cap, contact=False)

@@ -28,7 +28,7 @@ _LAST = "The last N entries; with --author or --grep the last N that match; befo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What `stream` and `tail` are both asked for: which entries, and how they are shown."""
+    """Options of `stream` and `tail`: selection of entries, and their form."""
 
     first: int | None
     last: int | None
@@ -41,7 +41,7 @@ class Reading:
     full: bool
 
 
-def _reading_options(command: F) -> F:
+def _with_reading(command: F) -> F:
     """Give a command its `reading`, a Reading."""
 
     @click.option("--from", "first", type=click.IntRange(min=0), help="The first entry; 0 and 1 mean the beginning.")
@@ -65,7 +65,7 @@ def _reading_options(command: F) -> F:
 
 @click.command()
 @stream_argument()
-@_reading_options
+@_with_reading
 @click.option("--range", "span", type=RANGE, help="The same as --from and --to: 10..20.")
 @click.option("--since", type=MOMENT, help="From this time of the hub on: ISO 8601, or -15m.")
 @click.option("--until", type=MOMENT, help="Up to this time of the hub.")
@@ -121,7 +121,7 @@ def stream(
 
 @click.command()
 @stream_argument()
-@_reading_options
+@_with_reading
 @client_options
 def tail(output: Output, session: CliSession, stream: str, reading: Reading) -> None:
     """Show what is written to STREAM from now on, until Ctrl-C; with --last N some of what was written before.
@@ -162,14 +162,14 @@ def _upto(entries: "Entries", last: int | None) -> "Entries":
 
 
 def _before_end(session: CliSession, stream: str, count: int, first: int | None) -> int:
-    """Where the last `count` entries begin, by the signed end of the log."""
+    """Return the position of the first of the last `count` entries, by the signed end of the log."""
     if first is not None:
         raise click.UsageError("give one of --from and --last")
     return max(_end(session, stream) - count + 1, 1)
 
 
 def _end(session: CliSession, stream: str) -> int:
-    """How many entries the log has, signed; 0 if nobody wrote to it yet."""
+    """Return the signed number of entries of the log; 0 if nobody wrote to it yet."""
     from veen.client.errors import HubRefused
     from veen.core.errors import ApiCode
 

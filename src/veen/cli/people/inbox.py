@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def publish_due(session: CliSession) -> bool:
-    """See to it that a prekey with some days left is in our inbox; whether one was published now."""
+    """Publish a prekey in our inbox if the present one expires soon; return True if one was published."""
     from veen.client.errors import TokenExpired, TokenMissing
     from veen.client.identity.prekey import current
     from veen.client.personal import due_prekey, inbox_id, publish_prekey
@@ -72,8 +72,8 @@ def inbox(output: Output, session: CliSession, since: int | None, author: str | 
 
 
 def send_to(output: Output, session: CliSession, name: str, body: bytes, schema: str | None, *, to_card: bool) -> None:
-    """Send a body to one person, and keep the prekey that was found for the next time."""
-    from veen.cli.messages.send import sent_data, show_sent
+    """Send a body to one person, and store her prekey for the next time."""
+    from veen.cli.messages.send import describe_sent, show_sent
     from veen.client.personal import inbox_id, send_personal
     from veen.core.schema_id import schema_id
 
@@ -95,5 +95,5 @@ def send_to(output: Output, session: CliSession, name: str, body: bytes, schema:
     if contact is not None and prekey is not None:
         contact_store(session).change(lambda book: book.replacing(book.get(contact.name).with_prekey(prekey)))
     stream = f"hex:{inbox_id(card.id_sign_pk).hex()}"
-    data = {**sent_data(stream, sent), "to": name, "sealed_to": "card" if prekey is None or to_card else "prekey"}
+    data = {**describe_sent(stream, sent), "to": name, "sealed_to": "card" if prekey is None or to_card else "prekey"}
     show_sent(output, {**data, "seconds": round(time.perf_counter() - started, 4)}, sent)

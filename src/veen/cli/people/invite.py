@@ -1,4 +1,4 @@
-"""`veen invite` and `veen join`: everything that somebody needs to use a stream, in one file."""
+"""`veen invite` and `veen join`: one file with all that somebody needs to use a stream."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.people.common import file_name, with_authority
-from veen.cli.people.keys import note_ended, rotated
+from veen.cli.people.keys import note_ended, rotate_keys
 from veen.cli.shared.authority import takes_derived
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
@@ -151,7 +151,7 @@ def _keys(session: CliSession, stream: str, *, read: bool, history: bool) -> "li
 
         identity = session.keystore.identity
         if not history:
-            done = rotated(session, stream, (), reason="a new reader without history")
+            done = rotate_keys(session, stream, (), reason="a new reader without history")
             session.output.note(f"{stream}: generation {done.keys.generation} was announced, for the new reader")
             note_ended(session.output, done)
         _, state = client.run(lambda client: owning.owned(client, identity, stream))
@@ -164,7 +164,7 @@ def _keys(session: CliSession, stream: str, *, read: bool, history: bool) -> "li
 
 
 def _token(session: CliSession, streams: tuple[str, ...], card: "IdentityCard | None", ttl: int) -> "CapToken | None":
-    """A token for the identity on the card, where the hub asks for one; also for inboxes and for its own stream."""
+    """Issue a token for the identity on the card, where the hub asks for one; also for inboxes and its own stream."""
     from veen.client.identity.identity import principal_stream
     from veen.client.personal import inbox_id
     from veen.client.send.captokens import issue
@@ -249,7 +249,7 @@ def join(
     with output.progress(f"connecting to {opened.hub}"):
         hub_id, grant = _ask_hub(keystore.identity, opened, now)
     ring = opened.add_to(keystore.secrets.keyring, hub_id)
-    inviter = _known_as(contact_store(session).load(), opened.inviter)
+    inviter = _choose_name(contact_store(session).load(), opened.inviter)
     # From here on it is kept: keys first, the context that uses them last.
     with session.home.lock(session.identity_name):
         keystore.save(replace(keystore.secrets, keyring=ring))
@@ -321,7 +321,7 @@ def _code(session: CliSession, source: str | None) -> str:
 
 
 def _ask_hub(identity: "Identity", opened: "Invitation", now: int) -> "tuple[bytes, TokenGrant | None]":
-    """Whether the hub that answers is the pinned one; its hub_id, and what it says to the token. Keeps nothing."""
+    """Check that the hub is the pinned one; return its hub_id, and its answer to the token. Store nothing."""
     import asyncio
     from tempfile import TemporaryDirectory
 
@@ -356,8 +356,8 @@ def _ask_hub(identity: "Identity", opened: "Invitation", now: int) -> "tuple[byt
         return asyncio.run(ask(ca_file))
 
 
-def _known_as(book: "ContactBook", card: "IdentityCard") -> str | None:
-    """The name of the inviter among the contacts; if she is new, the one on her card, unless somebody else has it."""
+def _choose_name(book: "ContactBook", card: "IdentityCard") -> str | None:
+    """Return the inviter's name among the contacts; for a new one that of her card, unless it is in use."""
     from veen.client.errors import ContactUnknown, NameInvalid
     from veen.client.identity.identity import check_name
 
@@ -375,7 +375,7 @@ def _known_as(book: "ContactBook", card: "IdentityCard") -> str | None:
 
 
 def _context(session: CliSession, opened: "Invitation", wanted: str | None) -> "tuple[str, dict[str, Any], bool]":
-    """The name of the context to use or to make. One that names this hub with this pin is used as it is."""
+    """Return the name of the context to use or to make. One that names this hub with this pin is used as it is."""
     from veen.client.config.file import check_value, read
 
     contexts = read(session.user_home.config_file).contexts
@@ -427,7 +427,7 @@ def _keep_context(
 
 
 def _enrol(session: CliSession, context: str, opened: "Invitation") -> bool:
-    """Tell the owner whose card the code was used for, so that it gets later generations; a gated hub lets nobody."""
+    """Send the owner the card for which the code was used, so that it gets later generations."""
     from veen.client.errors import ClientError
     from veen.client.generations import owning
 

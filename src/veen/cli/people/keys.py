@@ -44,7 +44,7 @@ def _owner_name(session: CliSession, book: "ContactBook", owner_pk: bytes | None
 @click.argument("stream", type=STREAM, required=False)
 @client_options
 def list_(output: Output, session: CliSession, stream: str | None) -> None:
-    """The keys that you have. With STREAM its generations and readers, by the log up to now.
+    """List the keys that you have. With STREAM show its generations and readers, by the log up to now.
 
     \b
     veen keys list
@@ -127,14 +127,14 @@ def rotate(
     veen keys rotate orders
     veen keys rotate orders --without bob --reason "left the team"
     """
-    done = rotated(session, stream, names, reason=reason, history=not no_history)
+    done = rotate_keys(session, stream, names, reason=reason, history=not no_history)
     show_rotated(output, session, stream, done)
 
 
-def rotated(
+def rotate_keys(
     session: CliSession, stream: str, names: tuple[str, ...], *, reason: str = "", history: bool = True
 ) -> "Rotated":
-    """A new generation for all readers but those named."""
+    """Announce a new generation to all readers except those named."""
     from veen.client.generations import owning
 
     without = {card_of(session, name)[0].id_sign_pk for name in names}
@@ -162,7 +162,7 @@ def show_rotated(output: Output, session: CliSession, stream: str, done: "Rotate
 
 
 def note_ended(output: Output, done: "Rotated") -> None:
-    """Say how many invitations by code ended with a rotation."""
+    """Print the number of invitations by code that ended with a rotation."""
     if done.bearers:
         output.note(
             f"{done.bearers} invitations by code ended: who used one without a card in the stream is invited again"

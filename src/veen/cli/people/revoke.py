@@ -56,7 +56,7 @@ def writer(output: Output, session: CliSession, name: str, ttl: int | None) -> N
     others = _keys_of_others(session, card.id_sign_pk)
     client_ids = claimed - others
     with output.progress("looking for client keys that were announced in streams"):
-        client_ids |= client.run(lambda client: _announced_keys(client, card.id_sign_pk))
+        client_ids |= client.run(lambda client: _find_announced_keys(client, card.id_sign_pk))
     tokens = () if contact is None else contact.tokens
     # The identity itself, too: a hub that takes derived tokens refuses every key that it lets write (D-179).
     targets = [("client-id", client_id) for client_id in sorted({*client_ids, card.id_sign_pk})]
@@ -105,8 +105,8 @@ def _keys_of_others(session: CliSession, id_sign_pk: bytes) -> set[bytes]:
     return keys - {id_sign_pk} if identity.id_sign_pk != id_sign_pk else keys
 
 
-async def _announced_keys(client: "Client", id_sign_pk: bytes) -> set[bytes]:
-    """The client keys that an identity proved to have, in the streams that we know, by their logs up to now."""
+async def _find_announced_keys(client: "Client", id_sign_pk: bytes) -> set[bytes]:
+    """Return the client keys that an identity proved, in the streams that we know, by their logs up to now."""
     keys: set[bytes] = set()
     for stream_id in {entry.stream_id for entry in client.keyring.entries if entry.owner_pk is not None}:
         state = await client.key_state(stream_id)
@@ -128,6 +128,6 @@ def reader(output: Output, session: CliSession, name: str, stream: str, reason: 
     \b
     veen revoke reader bob orders
     """
-    from veen.cli.people.keys import rotated, show_rotated
+    from veen.cli.people.keys import rotate_keys, show_rotated
 
-    show_rotated(output, session, stream, rotated(session, stream, (name,), reason=reason))
+    show_rotated(output, session, stream, rotate_keys(session, stream, (name,), reason=reason))

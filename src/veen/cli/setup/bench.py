@@ -1,4 +1,4 @@
-"""`veen bench`: how fast a hub takes messages from here, with everything verified."""
+"""`veen bench`: the rate at which a hub takes messages from here, with everything verified."""
 
 import time
 from pathlib import Path

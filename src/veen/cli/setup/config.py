@@ -1,4 +1,4 @@
-"""`veen config`: what is in force, and why."""
+"""`veen config`: values in force, and their origins."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ config = LazyGroup(
 @click.option("--origin", is_flag=True, help="Tell where each value comes from.")
 @client_options
 def show(output: Output, session: CliSession, origin: bool) -> None:
-    """The values in force for a command with the same options."""
+    """Show the values in force for a command with the same options."""
     shown = list(session.settings.shown())
     data = {key: {"value": value, "origin": where} if origin else value for key, value, where in shown}
     if origin:
@@ -67,7 +67,7 @@ def set_(output: Output, session: CliSession, key: str, value: str | None, unset
 @config.verb("path", "Where the files are.")
 @home_options
 def path(output: Output, session: CliSession) -> None:
-    """The files and directories that commands use, and whether they exist."""
+    """Show the files and directories that commands use, and mark those that exist."""
     from veen.client.config.projects import place_of, store_of
 
     home = session.user_home
@@ -151,11 +151,11 @@ def untrust(output: Output, session: CliSession, path: Path | None) -> None:
 
 @config.verb("trusted", "The project files that are trusted.")
 @home_options
-def trusted(output: Output, session: CliSession) -> None:
-    """The project files that are trusted, and whether each is still what it was."""
+def list_trusted(output: Output, session: CliSession) -> None:
+    """List the trusted project files, and mark those that have changed."""
     from veen.client.config.file import read
     from veen.client.config.projects import digest_of, store_of
-    from veen.client.config.projects import trusted as known
+    from veen.client.config.projects import list_trusted as known
     from veen.client.errors import SettingsError
 
     def state_of(place: str, digest: str) -> str:

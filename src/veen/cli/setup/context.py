@@ -1,4 +1,4 @@
-"""`veen context`: hubs by name, each with the key that is believed."""
+"""`veen context`: hubs by name, each with its pinned key."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 context = LazyGroup("context", help="Name hubs, pin their keys, and choose one.")
 
 
-def _checked(values: dict[str, str | None]) -> dict[str, Any]:
+def _check_values(values: dict[str, str | None]) -> dict[str, Any]:
     from veen.client.config.file import check_value
 
     try:
@@ -79,7 +79,7 @@ def add(
     for key in ("ca_file", "token_file", "witness_policy"):
         if (named := given[key]) is not None:
             given[key] = str(Path(named).absolute())
-    values = _checked({f"context.{name}.{key}": text for key, text in given.items()})
+    values = _check_values({f"context.{name}.{key}": text for key, text in given.items()})
     path = session.user_home.config_file
     file = read(path)
     if name in file.contexts and not replace:
@@ -90,7 +90,7 @@ def add(
             f"add --replace, or: veen context show {name}",
         )
     if f"context.{name}.hub_pk" not in values:
-        claim = _claimed(output, values[f"context.{name}.hub"], given)
+        claim = _confirm_claim(output, values[f"context.{name}.hub"], given)
         values |= {f"context.{name}.hub_pk": claim.first_pk, f"context.{name}.hub_id": claim.hub_id}
         pin_check = "the hub has this key"
     else:
@@ -116,7 +116,7 @@ def _pin_check(values: dict[str, Any], name: str, options: dict[str, Any]) -> st
     return check_pin(url, pin, ca_file, token_file, insecure_http=bool(options.get("insecure_http")))
 
 
-def _claimed(output: Output, url: str, options: dict[str, Any]) -> "HubClaim":
+def _confirm_claim(output: Output, url: str, options: dict[str, Any]) -> "HubClaim":
     from pathlib import Path
 
     from veen.cli.shared.first_contact import ask, not_pinned, read_claim
@@ -132,7 +132,7 @@ def _claimed(output: Output, url: str, options: dict[str, Any]) -> "HubClaim":
 @context.verb("list", "The contexts that exist.")
 @home_options
 def list_(output: Output, session: CliSession) -> None:
-    """The contexts of the user and of ./veen.toml; the one in use is marked."""
+    """List the contexts of the user and of ./veen.toml; the one in use is marked."""
     from pathlib import Path
 
     from veen.client.config.projects import read_both
@@ -157,7 +157,7 @@ def list_(output: Output, session: CliSession) -> None:
 @click.argument("name", type=CONTEXT, required=False)
 @home_options
 def show(output: Output, session: CliSession, name: str | None) -> None:
-    """What the context NAME says; without a name, the one in use and where each value comes from."""
+    """Show the context NAME; without a name, the one in use and the origin of each value."""
     if name is None:
         shown = [(key, value, origin) for key, value, origin in session.settings.shown() if value is not None]
         data = {key: {"value": value, "origin": origin} for key, value, origin in shown}
@@ -217,9 +217,9 @@ def pin(output: Output, session: CliSession, name: str, hub_pk: str | None, repl
     table = _table(session, name)
     hub_id = None
     if hub_pk is None:
-        claim = _claimed(output, table["hub"], table)
+        claim = _confirm_claim(output, table["hub"], table)
         hub_pk, hub_id = claim.first_pk, claim.hub_id
-    (new,) = _checked({f"context.{name}.hub_pk": hub_pk}).values()
+    (new,) = _check_values({f"context.{name}.hub_pk": hub_pk}).values()
     old = table.get("hub_pk")
     if old not in (None, new) and not replace:
         raise Fail(

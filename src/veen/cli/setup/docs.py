@@ -29,7 +29,7 @@ class DocsPage:
 
 
 def docs_directory() -> Path:
-    """Where the pages are: in the package, or in the checkout that it runs from."""
+    """Return the directory of the pages: in the package, or in the checkout that it runs from."""
     package = Path(__file__).resolve().parents[2]
     for directory in (package / "_docs", package.parents[1] / "docs"):
         if (directory / "index.md").is_file():
@@ -44,7 +44,7 @@ def docs_directory() -> Path:
 
 @cache
 def sections() -> tuple[DocsPage, ...]:
-    """All pages that the index names, in its order."""
+    """Return all pages of the index, in its order."""
     pages: list[DocsPage] = []
     section = ""
     for line in (docs_directory() / "index.md").read_text("utf-8").splitlines():
@@ -129,7 +129,7 @@ def _search(output: Output, words: str) -> None:
 
 
 def _resolve(page: str) -> str:
-    """The name of one page; a usage error names the nearest ones."""
+    """Return the name of one page. Name the nearest ones in the error for an unknown one."""
     wanted = page.removesuffix(".md").removeprefix("docs/")
     names = [entry.name for entry in sections()]
     if wanted in [*names, "index"]:

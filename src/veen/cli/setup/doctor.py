@@ -1,4 +1,4 @@
-"""`veen doctor`."""
+"""`veen doctor`: checks of this machine."""
 
 import click
 

@@ -28,7 +28,7 @@ keystore = LazyGroup(
 
 
 def _place(session: CliSession, name: str | None) -> "tuple[Home, str]":
-    """The identity that is named, or the one in use."""
+    """Return home and name of the given identity, or of the one in use."""
     return session.place_of(name) if name is not None else (session.home, session.identity_name)
 
 
@@ -84,7 +84,7 @@ def forget(output: Output, session: CliSession, name: str | None) -> None:
 @keystore.verb("status", "Which keystores the desktop keyring opens.")
 @home_options
 def status(output: Output, session: CliSession) -> None:
-    """Which keystores the desktop keyring opens, and whether it has a key for each. Shows no key.
+    """List the keystores that the desktop keyring can open, and mark those with a stored key. Shows no key.
 
     \b
     veen keystore status

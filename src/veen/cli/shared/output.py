@@ -1,4 +1,4 @@
-"""How commands speak: data on stdout, everything else on stderr, and the same facts in every form.
+"""Output of commands: data on stdout, everything else on stderr, and the same facts in every form.
 
 Forms (`Mode`): HUMAN on a terminal, PLAIN (tab-separated, no headings, nothing cut) in a pipe, JSON with `--json` (one
 object), NDJSON with `--ndjson` (one object per line). `--output` forces one.
