@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from veen.core.objects.captoken import CapToken
 
 _ISSUER = click.option(
-    "--issuer", type=IDENTITY, help="Whose word it is: an identity or its directory; default: yours."
+    "--issuer", type=IDENTITY, help="Identity that issues the token, or its directory. Default: yours."
 )
 
 cap = LazyGroup(
@@ -48,10 +48,15 @@ def _issuer_key(session: CliSession, issuer: str | None) -> "SigningKey":
 
 @cap.verb("issue", "Let somebody write to streams, for a while.")
 @_ISSUER
-@click.option("--subject", required=True, help="Who may write: a card (veen1…), a client_id, an identity, a directory.")
-@click.option("--stream", "streams", type=STREAM, multiple=True, required=True, help="Where. Repeatable.")
-@click.option("--ttl", type=SPAN, required=True, help="How long, from the first time a hub sees it: 600, 10m, 7d.")
-@click.option("--rate", type=RATE, metavar="PER_SEC,BURST", help="How fast; default: as fast as the hub allows.")
+@click.option("--subject", required=True, help="Writer: a card (veen1…), a client_id, an identity, a directory.")
+@click.option("--stream", "streams", type=STREAM, multiple=True, required=True, help="Stream to write to. Repeatable.")
+@click.option("--ttl", type=SPAN, required=True, help="Lifetime from the first use at a hub: 600, 10m, 7d.")
+@click.option(
+    "--rate",
+    type=RATE,
+    metavar="PER_SEC,BURST",
+    help="Messages a second, and at once. Default: the hub's limit.",
+)
 @OUT
 @identity_options
 def issue(
@@ -191,7 +196,7 @@ def renew(output: Output, session: CliSession, file: Path, issuer: str | None, o
 @click.command("authorize")
 @click.argument("file", type=OBJECT_FILE, required=False)
 @click.option("--stream", "streams", type=STREAM, multiple=True, help="Issue a token to yourself for it. Repeatable.")
-@click.option("--ttl", type=SPAN, default="30d", show_default=True, help="How long that token lasts.")
+@click.option("--ttl", type=SPAN, default="30d", show_default=True, help="Lifetime of that token.")
 @client_options
 def authorize(output: Output, session: CliSession, file: Path | None, streams: tuple[str, ...], ttl: int) -> None:
     """Show the token in FILE to the hub. Its ttl begins now, or began when the hub first saw it.

@@ -9,6 +9,7 @@ import click
 
 from veen.cli.hub.client import hub_options
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.files import OBJECT_FILE
 from veen.cli.shared.output import Output, output_options
 
@@ -32,7 +33,7 @@ def request(output: Output, hub: "HubApi") -> None:
 @click.argument("file", type=OBJECT_FILE)
 @click.option("--difficulty", type=click.IntRange(1, 64), required=True, help="Zero bits: see `veen pow request`.")
 @click.option("--start", type=click.IntRange(0, 2**63), default=0, help="First nonce to try, for another cookie.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the cookie here, as CBOR.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help=options.CBOR_OUT)
 @output_options
 def solve(output: Output, file: Path, difficulty: int, start: int, out: Path | None) -> None:
     """Find a cookie for the request body in FILE ("-": standard input). It fits this body only, and passes once.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.bulk import ENGINE, MASTER, PARTITIONS, LogPlace, log_options, spark_at_work
 from veen.cli.shared.command import CliSession, client_options, home_options
 from veen.cli.shared.failures import failing_as
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from veen.verify.audit.run import LabelResult
 
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
+_IDENTITY = click.Path(path_type=Path, exists=True)
 _KEEP: Final = "keep the directory as evidence and compare it with a replica or a clone: `veen audit diff A B`"
 
 _COMPARE: Final = "bring the shorter copy up to date, or repair what cannot be read (veen audit run), and compare again"
@@ -47,7 +49,7 @@ _ENGINE: Final = log_options(
     PARTITIONS,
     MASTER,
     click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True,
-                 help="Processes of the python engine."),
+                 help=f"{options.JOBS} For the python engine."),
     ENGINE,
 )  # fmt: skip
 
@@ -69,12 +71,20 @@ _ENGINE: Final = log_options(
 @click.option(
     "--profile", "profiles", multiple=True, help="A profile the hub supports: a name, or EPOCH_SEC,PAD_BLOCK."
 )
-@click.option("--identity", type=click.Path(path_type=Path, exists=True), help="hub-identity.json from elsewhere.")
+@options.renamed("--hub-identity", "identity", former="--identity", type=_IDENTITY, help=options.HUB_IDENTITY)
 @click.option("--root-pk", type=hex32, help="The offline key that signed the identity.")
 @pin_options
 @click.option("--chunks-only", is_flag=True, help="DATA_DIR was given nothing but chunks; authority is not checked.")
-@click.option("--policy", type=POLICY, help="Witnesses (k of n) that must have cosigned the newest published note.")
-@click.option("--since", type=_DIRECTORY, help="Go on from what an earlier audit left by --out.")
+@options.renamed(
+    "--witness-policy", "policy", former="--policy", type=POLICY, metavar="FILE", help=options.WITNESS_POLICY
+)
+@options.renamed(
+    "--earlier",
+    "since",
+    former="--since",
+    type=_DIRECTORY,
+    help="Continue from an earlier audit: the DIRECTORY of its --out.",
+)
 @click.option("--out", type=_DIRECTORY, help="Leave verdict, tables and report.html in this directory.")
 @home_options
 def run(
@@ -106,9 +116,9 @@ def run(
 
     \b
     veen audit run ./hub --out ./audit-1
-    veen audit run ./hub --since ./audit-1 --out ./audit-2
+    veen audit run ./hub --earlier ./audit-1 --out ./audit-2
     veen audit run ./hub --engine python --jobs 4 --json
-    veen audit run ./hub --engine python --policy witnesses.policy
+    veen audit run ./hub --engine python --witness-policy witnesses.policy
     """
     from veen.verify.audit import AuditOptions, Previous
     from veen.verify.audit import audit as judge
@@ -243,7 +253,7 @@ def _identity(path: Path | None) -> "HubIdentity | None":
     try:
         return None if path is None else HubIdentity.from_bytes(path.read_bytes())
     except VeenError as exc:
-        raise click.UsageError(f"--identity {path}: {exc}") from exc
+        raise click.UsageError(f"--hub-identity {path}: {exc}") from exc
 
 
 def _profile(text: str) -> "Profile":
@@ -319,7 +329,7 @@ def copy(output: Output, session: CliSession, repair: bool) -> None:
 @audit.verb("diff", "Compare two directories of one hub: did it tell two stories?")
 @click.argument("one")
 @click.argument("other")
-@click.option("--identity", type=click.Path(path_type=Path, exists=True), help="hub-identity.json from elsewhere.")
+@options.renamed("--hub-identity", "identity", former="--identity", type=_IDENTITY, help=options.HUB_IDENTITY)
 @click.option("--out", type=_DIRECTORY, help="Leave the evidence in this directory.")
 @pin_options
 @home_options

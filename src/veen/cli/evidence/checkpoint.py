@@ -7,6 +7,7 @@ import click
 
 from veen.cli.evidence.receipt import OUT
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.files import OBJECT_FILE, hex32
 from veen.cli.shared.names import STREAM
@@ -53,7 +54,7 @@ def list_(output: Output, session: CliSession, stream: str) -> None:
 
 @checkpoint.verb("show", "A checkpoint of a stream, verified.")
 @stream_argument()
-@click.option("--upto", type=SEQ, help="Of the first so many entries; default: the latest there is.")
+@click.option("--upto", type=SEQ, help="Number of entries to cover. Default: all.")
 @EPOCH
 @OUT
 @client_options
@@ -79,8 +80,8 @@ def show(
 @checkpoint.verb("verify", "Check a checkpoint that you have, without a hub.")
 @click.argument("file", type=OBJECT_FILE)
 @HUB_PK
-@click.option("--witness", type=hex32, multiple=True, help="A witness that must have signed it too. Repeatable.")
-@click.option("--stream", type=STREAM, help="The stream that it must be about; needs the hub's first key.")
+@click.option("--witness", type=hex32, multiple=True, help=options.WITNESS)
+@click.option("--stream", type=STREAM, help="Stream that the CHECKPOINT must be about. Requires the hub's first key.")
 @client_options
 def verify(
     output: Output,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options, home_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.files import hex32
@@ -41,14 +42,14 @@ evidence = LazyGroup(
 
 @evidence.verb("export", "Write entries and all their proofs into one file or page.")
 @stream_argument()
-@click.option("--from-seq", "--from", "first", type=SEQ, help="The first entry; default: the beginning.")
-@click.option("--to-seq", "--to", "last", type=SEQ, help="The last entry; default: the end.")
-@click.option("--range", "span", type=RANGE, help="The same in one word: 10..20; either end may be left open.")
-@click.option("--since", type=MOMENT, help="From this time of the hub on: ISO 8601, or -15m.")
-@click.option("--until", type=MOMENT, help="Up to this time of the hub.")
+@click.option("--from-seq", "--from", "first", type=SEQ, help=options.FIRST)
+@click.option("--to-seq", "--to", "last", type=SEQ, help=options.LAST)
+@click.option("--range", "span", type=RANGE, help=options.RANGE)
+@click.option("--since", type=MOMENT, help=options.SINCE)
+@click.option("--until", type=MOMENT, help=options.UNTIL)
 @EPOCH
 @click.option("--query", "result_id", help="The entries behind a query result that is kept here (veen query run).")
-@click.option("--store", type=click.Path(file_okay=False), help="Where query results are; default: in your home.")
+@click.option("--store", type=click.Path(file_okay=False), help=options.STORE)
 @click.option(
     "--open", "opened", is_flag=True, help="With the opening of each entry: outsiders can read exactly these."
 )
@@ -58,7 +59,7 @@ evidence = LazyGroup(
 @click.option("--no-name", is_flag=True, help="Do not say which stream it is.")
 @click.option("--out", type=_TARGET, help="The evidence file to write.")
 @click.option("--html", type=_TARGET, help="Write a page that checks itself in a browser, without a network.")
-@click.option("--force", is_flag=True, help="Replace files that exist.")
+@options.renamed("--replace", "force", former="--force", is_flag=True, help=options.REPLACE)
 @client_options
 def export(
     output: Output,
@@ -162,7 +163,7 @@ def _key_option(pin: "HubPin") -> str:
 
 def _check_free(path: Path | None, force: bool) -> None:
     if path is not None and path.exists() and not force:
-        raise Fail("E.LOCAL", f"{path}: it exists already", "nothing was written", "add --force to replace it")
+        raise Fail("E.LOCAL", f"{path}: it exists already", "nothing was written", "add --replace to overwrite it")
 
 
 def _select_entries(session: CliSession, result_id: str, store: str | None) -> Iterator[tuple[bytes, int]]:
@@ -198,8 +199,8 @@ def _of_stream(
 
 @evidence.verb("show", "The entries of an evidence file, and what it proves.")
 @click.argument("file", type=_FILE)
-@click.option("--hub-pk", type=hex32, multiple=True, help="A hub key you trust; default: that of the context.")
-@click.option("--no-pin", is_flag=True, help="Judge by the keys that the file itself names.")
+@click.option("--hub-pk", type=hex32, multiple=True, help=options.HUB_PK)
+@click.option("--no-pin", is_flag=True, help=options.NO_PIN)
 @home_options
 def show(output: Output, session: CliSession, file: Path, hub_pk: tuple[bytes, ...], no_pin: bool) -> None:
     """Show the entries of an evidence FILE, and what it proves. A file that does not verify is not shown.

@@ -7,6 +7,7 @@ import click
 
 from veen.cli.evidence.receipt import OUT
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.files import OBJECT_FILE, hex32
 from veen.cli.shared.output import Output
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from veen.client.read.picture import Picture
     from veen.client.verify.evidence import Proven
 
-_SIZE = click.option("--size", type=SEQ, help="Under the root of a log of so many entries; default: of SEQ entries.")
+_SIZE = click.option("--size", type=SEQ, help=options.TREE_SIZE)
 
 proof = LazyGroup("proof", help="That an entry stands in the log, shown with a few hashes.")
 
@@ -27,9 +28,7 @@ proof = LazyGroup("proof", help="That an entry stands in the log, shown with a f
 @_SIZE
 @EPOCH
 @OUT
-@click.option(
-    "--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the RECEIPT here, as CBOR."
-)
+@click.option("--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), help=options.RECEIPT_OUT)
 @client_options
 def get(
     output: Output,
@@ -150,10 +149,10 @@ def _picture_data(picture: "Picture") -> dict[str, Any]:
 @proof.verb("verify", "Check a proof that you have, without a hub.")
 @click.argument("file", type=OBJECT_FILE)
 @HUB_PK
-@click.option("--with", "related", type=OBJECT_FILE, multiple=True, help="RECEIPT, CHECKPOINT or MSG. Repeatable.")
-@click.option("--root", type=hex32, help="A root you trust on other grounds; goes with --size.")
+@click.option("--with", "related", type=OBJECT_FILE, multiple=True, help=options.WITH)
+@click.option("--root", type=hex32, help=options.ROOT)
 @_SIZE
-@click.option("--seq", type=SEQ, help="The entry it is about; default: the last one.")
+@click.option("--seq", type=SEQ, help=options.SEQ)
 @client_options
 def verify(
     output: Output,

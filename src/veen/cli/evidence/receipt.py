@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.files import OBJECT_FILE
@@ -16,7 +17,7 @@ from veen.cli.shared.verifying import HUB_PK, verify_file
 if TYPE_CHECKING:
     from veen.core.objects.receipt import Receipt
 
-OUT = click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Keep it here too, as CBOR.")
+OUT = click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help=options.CBOR_OUT)
 
 receipt = LazyGroup(
     "receipt",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.files import hex32, read_object
 from veen.cli.shared.output import Exit, Fail, Output
@@ -42,16 +43,16 @@ _ANYTHING = _Artefact(exists=True, allow_dash=True, path_type=Path)
 
 @click.command()
 @click.argument("file", type=_ANYTHING)
-@click.option("--hub-pk", type=hex32, multiple=True, help="A hub key you trust, in hex. Repeat after a key rotation.")
-@click.option("--with", "related", type=_OBJECT, multiple=True, help="Another object the check needs. Repeatable.")
-@click.option("--witness", type=hex32, multiple=True, help="A witness that must have signed the CHECKPOINT.")
-@click.option("--root", type=hex32, help="A root you trust on other grounds; goes with --size.")
-@click.option("--size", type=click.IntRange(min=1), help="How many entries the root stands for.")
-@click.option("--seq", type=click.IntRange(min=1), help="The stream_seq a proof is about; default: the last entry.")
-@click.option(
-    "--policy", type=POLICY, help="A witness policy (k of n) that the proofs by others in an evidence file satisfy."
+@click.option("--hub-pk", type=hex32, multiple=True, help=options.HUB_PK)
+@click.option("--with", "related", type=_OBJECT, multiple=True, help=options.WITH)
+@click.option("--witness", type=hex32, multiple=True, help=options.WITNESS)
+@click.option("--root", type=hex32, help=options.ROOT)
+@click.option("--size", type=click.IntRange(min=1), help=options.TREE_SIZE)
+@click.option("--seq", type=click.IntRange(min=1), help=options.SEQ)
+@options.renamed(
+    "--witness-policy", "policy", former="--policy", type=POLICY, metavar="FILE", help=options.WITNESS_POLICY
 )
-@click.option("--no-pin", is_flag=True, help="Do not use the pin of the context.")
+@click.option("--no-pin", is_flag=True, help=options.NO_PIN)
 @home_options
 def verify(
     output: Output,
@@ -79,7 +80,7 @@ def verify(
 
     \b
     veen verify orders.veen-evidence --hub-pk 8a88e3dd…
-    veen verify orders.veen-evidence --hub-pk 8a88e3dd… --policy witnesses.policy
+    veen verify orders.veen-evidence --hub-pk 8a88e3dd… --witness-policy witnesses.policy
     veen verify receipt.cbor --hub-pk 8a88e3dd…
     veen verify proof.cbor --with receipt.cbor --hub-pk 8a88e3dd…
     veen verify consistency.json --with old.cbor --with new.cbor --hub-pk 8a88e3dd…
@@ -106,7 +107,7 @@ def verify(
             return
     if policy is not None:
         raise click.UsageError(
-            "--policy judges an evidence file; for a note: veen witness policy check POLICY --note FILE"
+            "--witness-policy is for an evidence file; for a note: veen witness policy check POLICY --note FILE"
         )
     data, recognised = read_object(file, exit_code=Exit.BAD_EVIDENCE)
     inputs = Given(

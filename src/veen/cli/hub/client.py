@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.hub.common import DATA_DIR, holder_of, open_directory
+from veen.cli.shared import options
 from veen.cli.shared.command import FILE, INSECURE_HTTP, CliSession, several
 from veen.cli.shared.names import CONTEXT
 from veen.cli.shared.output import Fail, Output, output_options
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 _FILES: Final = ("ca_file", "token_file")
 
 HUB_FLAGS: Final = several(
-    click.option("--hub", help="The URL of the hub. [VEEN_HUB]"),
-    click.option("--data-dir", type=DATA_DIR, help="The data directory of a hub on this machine."),
-    click.option("--ca-file", type=FILE, help="Certificates to trust instead of the system's (PEM). [VEEN_CA_FILE]"),
-    click.option("--token-file", type=FILE, help="A file with the hub's bearer token. [VEEN_TOKEN_FILE]"),
+    click.option("--hub", help=f"{options.HUB} [VEEN_HUB]"),
+    click.option("--data-dir", type=DATA_DIR, help=options.HUB_DIR),
+    click.option("--ca-file", type=FILE, help=f"{options.CA_FILE} [VEEN_CA_FILE]"),
+    click.option("--token-file", type=FILE, help=f"{options.TOKEN_FILE} [VEEN_TOKEN_FILE]"),
     INSECURE_HTTP,
-    click.option("--context", type=CONTEXT, help="The context that names the hub. [VEEN_CONTEXT]"),
+    click.option("--context", type=CONTEXT, help=options.CONTEXT),
 )
 HUB_NAMES: Final = ("hub", "data_dir", "ca_file", "token_file", "insecure_http", "context")  # what HUB_FLAGS give
 

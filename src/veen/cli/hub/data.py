@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, open_directory
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Output, output_options
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @click.command("verify-data")
 @click.argument("data_dir", type=DATA_DIR)
 @click.option("--structure", is_flag=True, help="Leave out the signatures: much faster, but proves less.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes or threads that verify (default: one per core).")
+@click.option("--jobs", type=click.IntRange(min=1), help=f"{options.JOBS} Default: one per core.")
 @pin_options
 @home_options
 def verify_data(
@@ -344,7 +345,7 @@ class _Cut(click.ParamType["tuple[bytes, int]"]):
 @click.argument("source", type=DATA_DIR)
 @click.argument("target", type=DATA_DIR)
 @click.option(
-    "--upto", type=_Cut(), multiple=True, metavar="LABEL=SEQ", help="Keep only so much of a label; default: all of it."
+    "--upto", type=_Cut(), multiple=True, metavar="LABEL=SEQ", help="Last entry to keep of a label. Default: all."
 )
 @click.option("--same-identity", is_flag=True, help="Disaster recovery only: go on under the keys of SOURCE.")
 @ACCEPT_CLOCK

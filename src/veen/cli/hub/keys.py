@@ -10,6 +10,7 @@ import click
 from veen.cli.app import LazyGroup
 from veen.cli.hub.client import HUB_FLAGS, open_hub
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, holder_of, open_directory, pin_for_clients
+from veen.cli.shared import options
 from veen.cli.shared.entries import when
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.files import hex32
@@ -283,7 +284,7 @@ def _rotation_data(hub_id: str, hub_pk: str, valid_from: int) -> dict[str, Any]:
 
 
 @key.verb("verify-rotation", "Check that each key was introduced by one before it.")
-@click.option("--data-dir", type=DATA_DIR, help="The data directory.")
+@click.option("--data-dir", type=DATA_DIR, help=options.HUB_DIR)
 @output_options
 def verify_rotation(output: Output, data_dir: Path | None) -> None:
     """Check that a record signed by an older key introduces each key, and that the identity lists just these.
@@ -308,8 +309,8 @@ def verify_rotation(output: Output, data_dir: Path | None) -> None:
 
 
 @key.verb("repair", "Find and repair two rotations that ran at the same time.")
-@click.option("--data-dir", type=DATA_DIR, help="The data directory.")
-@click.option("--dry-run", is_flag=True, help="Report what is found and change nothing.")
+@click.option("--data-dir", type=DATA_DIR, help=options.HUB_DIR)
+@click.option("--dry-run", is_flag=True, help=options.DRY_RUN)
 @output_options
 def repair(output: Output, data_dir: Path | None, dry_run: bool) -> None:
     """Find two rotations that retire one key, and make the identity go on with one of them. The hub must be stopped.

@@ -136,8 +136,8 @@ def fence(output: Output, hub: "HubApi") -> None:
 
 @click.command()
 @hub_options
-@click.option("--label", type=hex32, help="The label, in hex; default: all labels of the hub.")
-@click.option("--upto", type=click.IntRange(min=1), help="Up to which entry; default: all.")
+@click.option("--label", type=hex32, help="Label, in hex. Default: all labels of the hub.")
+@click.option("--upto", type=click.IntRange(min=1), help="Number of entries to cover. Default: all.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write each CHECKPOINT here, as CBOR.")
 def checkpoint(output: Output, hub: "HubApi", label: bytes | None, upto: int | None, out: Path | None) -> None:
     """Have the hub sign what its log is now. It keeps no record of it; the checkpoints of its chunks it writes itself.

@@ -9,6 +9,7 @@ import click
 
 from veen.cli.app import LazyGroup
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, open_directory
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, identity_options, several
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Output, output_options
@@ -25,9 +26,9 @@ retention = LazyGroup(
 
 
 _PERIODS: Final = several(
-    click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory."),
-    click.option("--payloads", required=True, help="Age after which payloads go, such as 90d."),
-    click.option("--receipts", default="0", help="Age after which archived receipts go too; default: never."),
+    click.option("--data-dir", type=DATA_DIR, required=True, help=options.HUB_DIR),
+    click.option("--payloads", required=True, help="Age after which payloads are erased, such as 90d."),
+    click.option("--receipts", default="0", help="Age after which receipts are erased, too. Default: never."),
     click.option("--classes", is_flag=True, help="Of a label whose class has a retention hint, go by the hint."),
     identity_options,
 )
@@ -146,7 +147,7 @@ def apply(
 
 
 @retention.verb("show", "What is kept of each label.")
-@click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory.")
+@click.option("--data-dir", type=DATA_DIR, required=True, help=options.HUB_DIR)
 @output_options
 def show(output: Output, data_dir: Path) -> None:
     """Show the number of chunks of each label, and of those without payloads or receipts."""
@@ -179,8 +180,8 @@ def show(output: Output, data_dir: Path) -> None:
 
 
 @retention.verb("check", "Find receipts that were erased too early, and erased files that came back.")
-@click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory.")
-@click.option("--receipts", help="Age after which the policy lets receipts go, 0 for never. Default: not known.")
+@click.option("--data-dir", type=DATA_DIR, required=True, help=options.HUB_DIR)
+@click.option("--receipts", help="Age after which receipts are erased, too; 0 for never. Default: not known.")
 @click.option("--remove-leftovers", is_flag=True, help="Remove erased files that came back.")
 @ACCEPT_CLOCK
 @output_options

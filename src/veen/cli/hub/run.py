@@ -15,6 +15,7 @@ import click
 
 from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, holder_of, open_directory
 from veen.cli.hub.dev import DEV_CONTEXT, check_name, default_directory, port_of, register
+from veen.cli.shared import options
 from veen.cli.shared.command import several
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Exit, Fail, Output, output_options
@@ -28,12 +29,12 @@ _POLL_SECONDS: Final = 0.05
 
 _SETTINGS: Final = several(  # the options from which a configuration is made
     click.option("--config", "-c", "file", type=_FILE, help="TOML or YAML. See docs/configuration.md."),
-    click.option("--data-dir", help="The data directory."),
-    click.option("--profile", "--role", "role", help="authority or tenant."),
-    click.option("--keys-dir", help="Where the private keys are, if not in the data directory."),
-    click.option("--host", help="Address to listen on."),
-    click.option("--port", help="Port to listen on; 0 takes a free one."),
-    click.option("--log-level", help="debug, info, warning or error."),
+    click.option("--data-dir", help=options.HUB_DIR),
+    click.option("--profile", "--role", "role", help="Profile of the hub: authority or tenant."),
+    click.option("--keys-dir", help="Directory of the private keys. Default: the data directory."),
+    click.option("--host", help=options.HOST),
+    click.option("--port", help=options.PORT),
+    click.option("--log-level", help=options.LOG_LEVEL),
     click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Set any key of the configuration."),
 )
 _FLAGS: Final = {
@@ -241,8 +242,8 @@ def _open_log(log: Path) -> IO[bytes]:
 
 
 @click.command()
-@click.option("--data-dir", type=DATA_DIR, help="The data directory of the hub to stop; default: that of --dev.")
-@click.option("--timeout", type=click.IntRange(1, 3600), default=60, show_default=True, help="Seconds to wait.")
+@click.option("--data-dir", type=DATA_DIR, help=f"{options.HUB_DIR} Default: that of --dev.")
+@click.option("--timeout", type=click.IntRange(1, 3600), default=60, show_default=True, help=options.TIMEOUT)
 @output_options
 def stop(output: Output, data_dir: Path | None, timeout: int) -> None:
     """Stop the hub that runs a data directory, and wait until it has. It finishes what it took in.

@@ -13,6 +13,7 @@ import click
 
 from veen.cli.hub.common import DATA_DIR, holder_of, open_directory
 from veen.cli.hub.dev import default_directory
+from veen.cli.shared import options
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Fail, Output, output_options
 
@@ -23,8 +24,8 @@ _FIELDS: Final = ("ts", "level", "operation", "code", "detail", "client_id_prefi
 
 
 @click.command()
-@click.option("--data-dir", type=DATA_DIR, help="The data directory of the hub.")
-@click.option("--timeout", type=click.IntRange(1, 3600), default=30, show_default=True, help="Seconds to wait.")
+@click.option("--data-dir", type=DATA_DIR, help=options.HUB_DIR)
+@click.option("--timeout", type=click.IntRange(1, 3600), default=30, show_default=True, help=options.TIMEOUT)
 @output_options
 def reload(output: Output, data_dir: Path | None, timeout: int) -> None:
     """Have a running hub read its configuration and the files it names again, and tell what came of it.
@@ -105,7 +106,7 @@ def _await_note(data_dir: Path, before: dict[str, Any] | None, pid: int, timeout
 @click.option("--code", help="Only lines with this error code or detail, such as E.AUTH or CLIENT_REVOKED.")
 @click.option("--operation", help="Only lines of this operation: submit, request, reload, disk, scrub, …")
 @click.option("--refused", is_flag=True, help="Only refusals and failures.")
-@click.option("--last", type=click.IntRange(min=1), help="Only the newest so many.")
+@click.option("--last", type=click.IntRange(min=1), help="Number of newest lines to show.")
 @output_options
 def log(
     output: Output,

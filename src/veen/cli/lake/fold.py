@@ -9,6 +9,7 @@ import click
 
 from veen.cli.lake.fold_data import Bulk, bulk_options
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.as_of import AS_OF, AsOf, View, view_options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
@@ -33,7 +34,7 @@ fold = LazyGroup(
 )
 
 
-_OVERLAY = click.option("--overlay", required=True, metavar="NAME", help="Which one: see `veen fold list`.")
+_OVERLAY = click.option("--overlay", required=True, metavar="NAME", help=options.OVERLAY)
 
 
 def fold_named(name: str) -> "AnyFold":
@@ -85,7 +86,7 @@ def list_(output: Output) -> None:
 
 @fold.verb("show", "The state that an overlay makes of streams, or one that was written.")
 @click.argument("streams", metavar="[STREAM]...", type=STREAM, nargs=-1)
-@click.option("--overlay", metavar="NAME", help="Which one: see `veen fold list`.")
+@click.option("--overlay", metavar="NAME", help=options.OVERLAY)
 @click.option("--state", metavar="DIR", help="Instead of a stream: a state that was kept by --out of `veen fold run`.")
 @view_options
 @client_options
@@ -136,8 +137,8 @@ def _show_streams(output: Output, session: CliSession, streams: tuple[str, ...],
 @fold.verb("run", "Fold a stream at many moments, or a data directory in bulk.")
 @click.argument("streams", metavar="[STREAM]...", type=STREAM, nargs=-1)
 @_OVERLAY
-@click.option("--every", type=click.IntRange(min=1), help="After every so many entries, and at the end.")
-@click.option("--as-of", "moments", type=AS_OF, multiple=True, help="At this position or time. Repeatable.")
+@click.option("--every", type=click.IntRange(min=1), help="Entries between two results; one more at the end.")
+@click.option("--as-of", "moments", type=AS_OF, multiple=True, help=f"{options.AS_OF} Repeatable.")
 @click.option("--interval", type=click.IntRange(min=1), default=1024, show_default=True, help="Entries of a block.")
 @bulk_options
 @client_options
@@ -157,13 +158,13 @@ def run(
 
     With --data-dir, fold a directory or bucket instead, without its hub: all streams that the keys can open, or those
     named, on Spark or in one process, with the same state to the byte. The state is bound to the roots of what was
-    folded; --out keeps it, and --since goes on from there.
+    folded; --out keeps it, and --earlier resumes from it.
 
     \b
     veen fold run app/settings --overlay kv --every 1000
     veen fold run app/settings --overlay kv --as-of 120 --as-of -15m
     veen fold run --data-dir ./hub --overlay kv --out ./state
-    veen fold run --data-dir ./hub --overlay kv --since ./state --engine python
+    veen fold run --data-dir ./hub --overlay kv --earlier ./state --engine python
     """
     if bulk is not None:
         from veen.cli.lake.fold_data import run_bulk

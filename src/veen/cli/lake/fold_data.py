@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.as_of import AsOf
 from veen.cli.shared.bulk import DATA_DIR, ENGINE, HUB_IDENTITY, KEY_FILE, MASTER, PARTITIONS, LogPlace, log_options
 from veen.cli.shared.command import FILE, CliSession, identity_options
@@ -42,23 +43,23 @@ _PLACE: Final = log_options(
     MASTER,
     PARTITIONS,
     click.option("--plan", type=click.Choice(["auto", "generic", "native"]), default="auto", show_default=True,
-                 help="How Spark goes about it; the state is the same."),
+                 help="Plan of Spark. The state is the same."),
 )  # fmt: skip
 
 
 def bulk_options(command: F) -> F:
     """Give a command its `bulk`: the values of --data-dir and the options beside it, or None."""
 
-    @click.option("--data-dir", help="Instead of a hub. The data directory: a path, or a URL that Arrow can read.")
+    @click.option("--data-dir", help=f"{options.LOG_DIR} Instead of a hub.")
     @_PLACE
-    @click.option("--since", metavar="DIR", help="Go on from a state that --out has kept.")
-    @click.option("--out", metavar="DIR", help="Keep the state here: a directory, or a URL that Arrow can write.")
-    @click.option("--checkpoint", type=STREAM, help="Say so in this stream: send a state.checkpoint.v1 to the hub.")
+    @options.renamed("--earlier", "since", former="--since", metavar="DIR", help="Resume from this --out of a fold.")
+    @click.option("--out", metavar="DIR", help="Directory to write the state to, or a URL that Arrow can write.")
+    @click.option("--checkpoint", type=STREAM, help="Stream to send a state.checkpoint.v1 about the state to.")
     @wraps(command)
     def run(*args: Any, data_dir: str | None, place: LogPlace, **kwargs: Any) -> Any:
         asked = {name: kwargs.pop(name) for name in ("since", "out", "checkpoint")}
         if data_dir is None and any(value is not None for value in asked.values()):
-            raise click.UsageError("--since, --out and --checkpoint are for a --data-dir")
+            raise click.UsageError("--earlier, --out and --checkpoint require --data-dir")
         bulk = None if data_dir is None else Bulk(place=replace(place, data_dir=data_dir), **asked)
         return command(*args, bulk=bulk, **kwargs)
 
@@ -306,7 +307,7 @@ def _reasons(check: "StateCheck") -> "list[Reason]":
 @click.command()
 @click.argument("states", metavar="STATE...", nargs=-1, required=True)
 @DATA_DIR
-@click.option("--dry-run", is_flag=True, help="Report what would change; write nothing.")
+@click.option("--dry-run", is_flag=True, help=options.DRY_RUN)
 @_PLACE
 @identity_options
 def repair(

@@ -10,6 +10,7 @@ import click
 
 from veen.cli.lake.where import condition_of, order_of
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.bulk import DATA_DIR, DIR_OR_HUB, ENGINE, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
 from veen.cli.shared.command import FILE, CliSession, client_options, identity_options, several
 from veen.cli.shared.output import Fail, Mode, Output
@@ -51,9 +52,7 @@ query = LazyGroup(
 
 _READING: Final = (HUB_IDENTITY, KEY_FILE, MASTER, ENGINE)
 _PLACE: Final = log_options(*_READING, DATA_DIR)
-_STORE: Final = click.option(
-    "--store", "store_dir", type=click.Path(file_okay=False), help="Where results are kept; default: in your home."
-)
+_STORE: Final = click.option("--store", "store_dir", type=click.Path(file_okay=False), help=options.STORE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +113,8 @@ def query_connection(service: ServiceOptions) -> "QueryConnection":
 @click.option("--scope", "scopes", multiple=True, help="A stream, or a pattern of names in your keyring. Repeatable.")
 @click.option("--type", "types", multiple=True, help="Only events of this type. Repeatable.")
 @click.option("--subject", help="Only events of this subject.")
-@click.option("--from", "first", type=MOMENT, help="Not before this time of the hub: ISO 8601, seconds, or -15m.")
-@click.option("--to", "last", type=MOMENT, help="Not after this time of the hub.")
+@options.renamed("--since", "first", former="--from", type=MOMENT, help=options.SINCE)
+@options.renamed("--until", "last", former="--to", type=MOMENT, help=options.UNTIL)
 @click.option(
     "--where",
     "conditions",
@@ -131,15 +130,15 @@ def query_connection(service: ServiceOptions) -> "QueryConnection":
     metavar="FIELD [desc]",
     help="Order rows by this field of theirs; needs --limit. Repeatable. Default: order of the log.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="No more rows than this.")
+@click.option("--limit", type=click.IntRange(min=1), help=options.LIMIT)
 @click.option("--group-by", "groups", multiple=True, help="Aggregate by this field. Repeatable.")
 @click.option("--metric", "metrics", multiple=True, help="count, or min, max, sum, avg of a field: avg(payload.ms).")
 @click.option("--evidence", type=click.Choice(["none", "spot", "full"]), default="none", show_default=True,
-              help="How many rows are verified down to receipts and proofs.")  # fmt: skip
-@click.option("--sample-rate", help="Of --evidence spot: which part of the rows, as 0.1.")
+              help="Rows to verify down to receipts and proofs: none, a sample, or all.")  # fmt: skip
+@click.option("--sample-rate", help="Proportion of rows to verify with --evidence spot, such as 0.1.")
 @click.option("--descriptor", "file", type=click.File("rb"), help="A QueryDescriptor in JSON, instead of the options.")
 @click.option(
-    "--tables", metavar="TABLES", help="Answer from these tables what they are proven to cover; the same bytes, sooner."
+    "--tables", metavar="TABLES", help="Tables to answer from, as far as they are proven to cover the log. Same result."
 )
 @log_options(*_READING, DIR_OR_HUB)
 @_STORE
@@ -164,7 +163,7 @@ def run(
     veen query run --data-dir ./hub --scope 'record/app/*' --type login --evidence full
     veen query run --data-dir ./hub --scope record/app/http --where payload.level=error --where 'payload.ms>=100'
     veen query run --data-dir ./hub --scope record/app/http --field payload.ms --order 'payload.ms desc' --limit 10
-    veen query run --data-dir ./hub --scope record/app/http --group-by origin --metric count --from -1h
+    veen query run --data-dir ./hub --scope record/app/http --group-by origin --metric count --since -1h
     veen query run --data-dir ./hub --tables ./tables --scope record/app/http --subject alice
     veen query run --hub https://hub.example --scope record/app/http --limit 10
     """
@@ -370,8 +369,8 @@ def _tell_empty(output: Output, answer: "Result") -> None:
 
 @query.verb("result", "Fetch a stored result, page by page.")
 @click.argument("result_id")
-@click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, help="The first row.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="How many rows.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, help=options.OFFSET)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help=options.LIMIT)
 @_STORE
 @SERVICE
 @identity_options

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from veen.cli.lake.query import show_rows
+from veen.cli.shared import options
 from veen.cli.shared.bulk import fetch_copy
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.output import Fail, Mode, Output
@@ -18,10 +19,10 @@ _MAX_DIGEST_BYTES: Final = 1 << 20
 
 @click.command()
 @click.argument("statement", metavar="SELECT", required=False)
-@click.option("--tables", "place", required=True, metavar="TABLES", help="Where `veen table load` put the tables.")
+@click.option("--tables", "place", required=True, metavar="TABLES", help="Tables that `veen table load` made.")
 @click.option("--version", "at_version", type=click.IntRange(min=1), help="An older version of the tables.")
 @click.option("--again", metavar="RESULT_ID", help="Execute a kept statement over its version again, and compare.")
-@click.option("--store", "store_dir", type=click.Path(file_okay=False), help="Where digests are kept; default: home.")
+@click.option("--store", "store_dir", type=click.Path(file_okay=False), help=options.STORE)
 @click.option("--refresh", is_flag=True, help="First load what is new at the hub (--hub, --context) into the tables.")
 @client_options
 def sql(

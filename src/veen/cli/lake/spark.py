@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.bulk import MASTER, spark_at_work
 from veen.cli.shared.command import FILE
 from veen.cli.shared.output import Fail, Mode, Output, output_options
@@ -42,7 +43,7 @@ class _Submit(click.Command):
               help="A further word for spark-submit, such as --queue=audits. Repeatable.")  # fmt: skip
 @click.option("--staging", type=click.Path(path_type=Path, file_okay=False),
               help="Put there what travels, and keep it; default: a temporary directory.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Show how spark-submit would be called.")
+@click.option("--dry-run", is_flag=True, help=options.DRY_RUN)
 @output_options
 def submit(
     output: Output,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.bulk import (
     DATA_DIR,
     DIR_OR_HUB,
@@ -218,7 +219,7 @@ def vacuum(output: Output, to: str, keep_hours: int) -> None:
 
 @table.verb("verify", "Compare the tables with their manifest, with the log and with lake tables.")
 @_TO
-@click.option("--data-dir", help="The log: compare its heads and roots, too. A path, or a URL that Arrow can read.")
+@click.option("--data-dir", help=f"{options.LOG_DIR} Compare its heads and roots, too.")
 @HUB_IDENTITY
 @output_options
 def verify(output: Output, to: str, data_dir: str | None, hub_identity: str | None) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.names import STREAM
@@ -145,7 +146,7 @@ def _show(output: Output, late: "list[Sent]", refused: int) -> None:
 @pending.verb("drop", "Give up what waits.")
 @_STREAM
 @click.option("--all", "everything", is_flag=True, help="Of every stream at this hub.")
-@click.option("--offline", is_flag=True, help="Ask no hub whether it has them; then it may, and they stay in its log.")
+@click.option("--offline", is_flag=True, help=options.OFFLINE)
 @client_options
 def drop(output: Output, session: CliSession, stream: str | None, everything: bool, offline: bool) -> None:
     """Give up the messages of STREAM that got no receipt. What the log turns out to have is kept as sent.

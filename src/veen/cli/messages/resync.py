@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.output import Mode, Output
 from veen.cli.shared.stream_args import EPOCH, stream_argument
@@ -56,7 +57,7 @@ def resync(output: Output, session: CliSession, stream: str, epoch: int | None, 
 
 
 @click.command("verify-state")
-@click.option("--offline", is_flag=True, help="Only check that the file is whole; ask no hub.")
+@click.option("--offline", is_flag=True, help=options.OFFLINE)
 @client_options
 def verify_state(output: Output, session: CliSession, offline: bool) -> None:
     """Check what this machine remembers: that its file is whole, and that the hub's log still contains all of it.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.people.common import announce_new_key
+from veen.cli.shared import options
 from veen.cli.shared.authority import CAP, authority
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.files import hex32
@@ -34,14 +35,12 @@ _MAX_BODY = 64 * 1024 * 1024  # read no more than any hub could take; the limits
 @click.option("--parent", type=hex32, metavar="MSG_ID", help="The message that this one answers.")
 @click.option("--expires", type=MOMENT, help="When readers may forget it: a time, or +10m.")
 @click.option("--pow/--no-pow", "work", default=True, help="Pay the proof of work that the hub asks for, or fail.")
-@click.option(
-    "--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the RECEIPT here."
-)
+@click.option("--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), help=options.RECEIPT_OUT)
 @click.option(
     "--to", metavar="NAME", help="Send it to one person, sealed to her prekey; without STREAM. See veen inbox."
 )
 @click.option("--long-term-key", is_flag=True, help="With --to: seal to the key on her card, if she has no prekey.")
-@click.option("--dry-run", is_flag=True, help="Seal and show the exact MSG, and send nothing.")
+@click.option("--dry-run", is_flag=True, help=options.DRY_RUN)
 @click.option("--lines", is_flag=True, help="One message for each line of standard input, or of --file.")
 @click.option("--from-ndjson", is_flag=True, help="One message for each JSON object, as stream --ndjson prints them.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Begin behind this line (--lines, --from-ndjson).")

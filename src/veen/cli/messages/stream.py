@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.entries import COLUMNS, WIDTHS, WITH_PROOF, cells_of, data_of, line_of, parse_format, summary_line
 from veen.cli.shared.output import Mode, Output
@@ -44,14 +45,14 @@ class Reading:
 def _with_reading(command: F) -> F:
     """Give a command its `reading`, a Reading."""
 
-    @click.option("--from", "first", type=click.IntRange(min=0), help="The first entry; 0 and 1 mean the beginning.")
-    @click.option("--to", "last", type=click.IntRange(min=1), help="The last entry.")
+    @click.option("--from", "first", type=click.IntRange(min=0), help=options.FIRST)
+    @click.option("--to", "last", type=click.IntRange(min=1), help=options.LAST)
     @click.option("--last", "-n", "count", metavar="N", type=click.IntRange(min=0), help=_LAST)
     @click.option("--with-proofs", "--with-proof", "proofs", is_flag=True, help="With the proof of every entry.")
     @click.option("--sealed", is_flag=True, help="Verify, but do not open: needs no read key.")
     @click.option("--format", "layout", help="A line for each entry, such as '{seq} {body}'.")
-    @click.option("--author", metavar="NAME", help="Only entries of a contact, of `me`, or of a client_id in hex.")
-    @click.option("--grep", metavar="PATTERN", help="Only entries whose text has this (a regular expression).")
+    @click.option("--author", metavar="NAME", help=options.AUTHOR)
+    @click.option("--grep", metavar="PATTERN", help=options.GREP)
     @click.option("--full", is_flag=True, help="Show long bodies whole; a terminal gets them cut otherwise.")
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -66,9 +67,9 @@ def _with_reading(command: F) -> F:
 @click.command()
 @stream_argument()
 @_with_reading
-@click.option("--range", "span", type=RANGE, help="The same as --from and --to: 10..20.")
-@click.option("--since", type=MOMENT, help="From this time of the hub on: ISO 8601, or -15m.")
-@click.option("--until", type=MOMENT, help="Up to this time of the hub.")
+@click.option("--range", "span", type=RANGE, help=options.RANGE)
+@click.option("--since", type=MOMENT, help=options.SINCE)
+@click.option("--until", type=MOMENT, help=options.UNTIL)
 @click.option("--follow", is_flag=True, help="Go on with what is written from now on (see tail).")
 @EPOCH
 @client_options

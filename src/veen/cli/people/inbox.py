@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from veen.cli.people.common import allow_writing
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.entries import COLUMNS, WIDTHS, cells_of, data_of
 from veen.cli.shared.output import Mode, Output
@@ -37,9 +38,9 @@ def publish_due(session: CliSession) -> bool:
 
 
 @click.command()
-@click.option("--since", type=MOMENT, help="From this time of the hub on: ISO 8601, or -15m.")
-@click.option("--author", metavar="NAME", help="Only messages of this contact.")
-@click.option("--grep", metavar="PATTERN", help="Only messages whose text has this (a regular expression).")
+@click.option("--since", type=MOMENT, help=options.SINCE)
+@click.option("--author", metavar="NAME", help=options.AUTHOR)
+@click.option("--grep", metavar="PATTERN", help=options.GREP)
 @client_options
 def inbox(output: Output, session: CliSession, since: int | None, author: str | None, grep: str | None) -> None:
     """Read the messages that others sent to you alone (veen send --to), and publish a new prekey if one is due.

@@ -11,6 +11,7 @@ import click
 
 from veen.cli.people.common import file_name, with_authority
 from veen.cli.people.keys import note_ended, rotate_keys
+from veen.cli.shared import options
 from veen.cli.shared.authority import takes_derived
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
@@ -39,11 +40,11 @@ _MAX_CODE: Final = 256
 @click.argument("streams", type=STREAM, nargs=-1, required=True, metavar="STREAM...")
 @click.option("--for", "who", metavar="NAME", help="A contact, or a card (veen1…): nobody else can open it.")
 @click.option("--code", "by_code", is_flag=True, help="Protect it by a one-time code, for somebody without a card.")
-@click.option("--read", is_flag=True, help="The right to read; default: to read and to write.")
-@click.option("--write", is_flag=True, help="The right to write; default: to read and to write.")
+@click.option("--read", is_flag=True, help="Grant the right to read. Default: to read and to write.")
+@click.option("--write", is_flag=True, help="Grant the right to write. Default: to read and to write.")
 @click.option("--no-history", is_flag=True, help="Make a new generation first; open nothing before it.")
-@click.option("--expires", type=SPAN, default=_WEEK, help="How long it can be used; default: 7d.")
-@click.option("--ttl", type=SPAN, default=_MONTH, help="How long the capability token lasts, if the hub asks for one.")
+@click.option("--expires", type=SPAN, default=_WEEK, help="Time until the invitation expires. Default: 7d.")
+@click.option("--ttl", type=SPAN, default=_MONTH, help="Lifetime of the capability token at a gated hub. Default: 30d.")
 @click.option("--address", metavar="URL", help="The URL of the hub as the other machine sees it; default: as this one.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The file; default: NAME.veen-invite.")
 @client_options
@@ -217,9 +218,9 @@ def _hand_over(
 
 @click.command()
 @click.argument("invitation", metavar="FILE|WORD")
-@click.option("--code", "code_source", metavar="SOURCE", help='Where the code is: "@FILE" or "-"; default: ask for it.')
+@click.option("--code", "code_source", metavar="SOURCE", help='Source of the code: "@FILE" or "-". Default: a prompt.')
 @click.option("--name", "context_name", help="The name of the hub on this machine; default: that of the inviter.")
-@click.option("--use/--no-use", "chosen", default=None, help="Choose this hub now; default: if none is chosen yet.")
+@click.option("--use/--no-use", "chosen", default=None, help=options.USE)
 @identity_options
 def join(
     output: Output,

@@ -7,6 +7,7 @@ import click
 
 from veen.cli.lazy import LazyGroup
 from veen.cli.people.common import with_authority
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.names import STREAM
@@ -113,7 +114,7 @@ def _row(
 @keys.verb("rotate", "Announce new keys to all readers.")
 @click.argument("stream", type=STREAM)
 @click.option("--without", "names", multiple=True, metavar="NAME", help="A reader who is not given them. Repeatable.")
-@click.option("--reason", default="", help="Reason, stored in the log. The other members read it.")
+@click.option("--reason", default="", help=options.REASON)
 @click.option("--no-history", is_flag=True, help="Later invitations hand over no generation before this one.")
 @client_options
 def rotate(
@@ -172,9 +173,9 @@ def note_ended(output: Output, done: "Rotated") -> None:
 @keys.verb("shred", "Have all readers forget the keys of an earlier generation.")
 @click.argument("stream", type=STREAM)
 @click.option("--generation", type=click.IntRange(min=0), required=True, help="Which one; `veen keys list` shows them.")
-@click.option("--reason", default="", help="Reason, stored in the log. The other members read it.")
+@click.option("--reason", default="", help=options.REASON)
 @click.option("--weak", is_flag=True, help="Also if the log has a field that leads back to this generation.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help=options.YES)
 @client_options
 def shred(
     output: Output, session: CliSession, stream: str, generation: int, reason: str, weak: bool, yes: bool

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
@@ -118,7 +119,7 @@ async def _find_announced_keys(client: "Client", id_sign_pk: bytes) -> set[bytes
 @revoke.verb("reader", "Give somebody no later keys of a stream.")
 @click.argument("name")
 @click.argument("stream", type=STREAM)
-@click.option("--reason", default="", help="Reason, stored in the log. The other members read it.")
+@click.option("--reason", default="", help=options.REASON)
 @client_options
 def reader(output: Output, session: CliSession, name: str, stream: str, reason: str) -> None:
     """Announce a new generation of the keys of STREAM to all its readers but NAME. Only the owner can.

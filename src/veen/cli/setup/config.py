@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options, home_options
 from veen.cli.shared.output import Fail, Output
 
@@ -89,7 +90,7 @@ _PROJECT = click.argument("path", required=False, type=click.Path(path_type=Path
 
 @config.verb("trust", "Let the veen.toml of a project set more than a choice.")
 @_PROJECT
-@click.option("--yes", is_flag=True, help="Trust it without being asked; for scripts that know the file.")
+@click.option("--yes", is_flag=True, help=options.YES)
 @home_options
 def trust(output: Output, session: CliSession, path: Path | None, yes: bool) -> None:
     """Let the veen.toml in PATH (default: here) set hubs, pins and whatever else it holds. Shows all of it first.
@@ -155,7 +156,7 @@ def list_trusted(output: Output, session: CliSession) -> None:
     """List the trusted project files, and mark those that have changed."""
     from veen.client.config.file import read
     from veen.client.config.projects import digest_of, store_of
-    from veen.client.config.projects import list_trusted as known
+    from veen.client.config.projects import trusted as known
     from veen.client.errors import SettingsError
 
     def state_of(place: str, digest: str) -> str:

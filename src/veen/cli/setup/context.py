@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import FILE, CliSession, home_options
 from veen.cli.shared.names import CONTEXT, IDENTITY
 from veen.cli.shared.output import Fail, Output
@@ -26,33 +27,33 @@ def _check_values(values: dict[str, str | None]) -> dict[str, Any]:
 
 @context.verb("add", "Name a hub and pin its key.")
 @click.argument("name")
-@click.option("--hub", required=True, help="The URL of the hub.")
+@click.option("--hub", required=True, help=options.HUB)
 @click.option(
     "--pin",
     "hub_pk",
     help="The key of the hub, ed25519:HEX, or the root of ephemeral hubs, root:ed25519:HEX; "
-    "asked for on a terminal if left out.",
+    "default: the key that you confirm on a terminal.",
 )
-@click.option("--hub-id", help="The hub_id, in hex; of a key it is learned on the first connection if left out.")
-@click.option("--profile", help="The profile to send with; default: the hub's first.")
-@click.option("--identity", type=IDENTITY, help="Whose keys to use with this hub.")
-@click.option("--ca-file", type=FILE, help="Certificates to trust instead of the system's (PEM).")
-@click.option("--token-file", type=FILE, help="A file with the bearer token that the hub asks for.")
+@click.option("--hub-id", help="hub_id of the pinned key, in hex. Default: learned on the first connection.")
+@click.option("--profile", help="Profile to send with. Default: the first one of the hub.")
+@click.option("--identity", type=IDENTITY, help=options.IDENTITY)
+@click.option("--ca-file", type=FILE, help=options.CA_FILE)
+@click.option("--token-file", type=FILE, help=options.TOKEN_FILE)
 @click.option(
     "--insecure-http",
     is_flag=True,
     flag_value="true",
     default=None,
-    help="Allow the bearer token to go to another machine over plain http://.",
+    help=options.INSECURE_HTTP,
 )
-@click.option("--witness-policy", type=FILE, help="A policy, k of n witnesses, for the newest note of the hub.")
+@click.option("--witness-policy", type=FILE, help=options.WITNESS_POLICY)
 @click.option(
     "--witnesses",
     type=click.Choice(["require", "warn", "off"]),
-    help="What commands do if it does not satisfy it: refuse, warn, nothing; default: require.",
+    help="If the policy is not satisfied: refuse, warn, or nothing. Default: require.",
 )
-@click.option("--use/--no-use", "chosen", default=None, help="Choose it now; default: if none is chosen yet.")
-@click.option("--replace", is_flag=True, help="Change a context that exists.")
+@click.option("--use/--no-use", "chosen", default=None, help=options.USE)
+@click.option("--replace", is_flag=True, help=options.REPLACE)
 @click.option(
     "--check/--no-check",
     default=True,
@@ -205,7 +206,7 @@ def remove(output: Output, session: CliSession, name: str) -> None:
 @context.verb("pin", "Pin the key of a context's hub.")
 @click.argument("name", type=CONTEXT)
 @click.argument("hub_pk", required=False)
-@click.option("--replace", is_flag=True, help="Another key is pinned, and the operator confirmed the new one.")
+@click.option("--replace", is_flag=True, help=options.REPLACE)
 @home_options
 def pin(output: Output, session: CliSession, name: str, hub_pk: str | None, replace: bool) -> None:
     """Pin HUB_PK as the key of the hub of NAME; without it, ask the hub and then you.

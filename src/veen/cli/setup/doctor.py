@@ -2,12 +2,13 @@
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.output import Exit, Output
 
 
 @click.command()
-@click.option("--offline", is_flag=True, help="Do not ask any hub.")
+@click.option("--offline", is_flag=True, help=options.OFFLINE)
 @click.option("--prepare-spark", is_flag=True, help="First start Spark once, so that later starts are quicker.")
 @home_options
 def doctor(output: Output, session: CliSession, offline: bool, prepare_spark: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, identity_options
 from veen.cli.shared.names import IDENTITY
 from veen.cli.shared.output import Fail, Output
@@ -34,7 +35,7 @@ def _place(session: CliSession, name: str | None) -> "tuple[Home, str]":
 @recovery.verb("add", "Make a recovery key, or set a second passphrase.")
 @click.argument("name", type=IDENTITY, required=False)
 @click.option("--passphrase", "second", is_flag=True, help="Ask for a second passphrase instead of making a key.")
-@click.option("--new-passphrase-file", type=_FILE, help="File whose first line is the second passphrase.")
+@click.option("--new-passphrase-file", type=_FILE, help=options.NEW_PASSPHRASE_FILE)
 @click.option("--out", type=click.Path(path_type=Path), help="Write the recovery key to this new file, mode 0600.")
 @identity_options
 def add(
@@ -136,7 +137,7 @@ def remove(output: Output, session: CliSession, recovery_id: str, name: str | No
 @click.command("recover")
 @click.argument("name", type=IDENTITY, required=False)
 @click.option("--recovery-file", type=_FILE, help="File whose first line is the recovery key or second passphrase.")
-@click.option("--new-passphrase-file", type=_FILE, help="File whose first line is the new passphrase.")
+@click.option("--new-passphrase-file", type=_FILE, help=options.NEW_PASSPHRASE_FILE)
 @identity_options
 def recover(
     output: Output, session: CliSession, name: str | None, recovery_file: Path | None, new_passphrase_file: Path | None

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.values import MOMENT
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,10 +50,8 @@ AS_OF: Final = _AsOf()
 def view_options(command: F) -> F:
     """Give a command its `view`, a View."""
 
-    @click.option(
-        "--as-of", "moment", type=AS_OF, help="The state at a position (120) or a time (-15m, ISO 8601, @UNIX)."
-    )
-    @click.option("--no-cache", is_flag=True, help="Fold the whole log, without the summary of the last time.")
+    @click.option("--as-of", "moment", type=AS_OF, help=options.AS_OF)
+    @click.option("--no-cache", is_flag=True, help="Fold the whole log, without the stored summary.")
     @wraps(command)
     def run(*args: Any, moment: AsOf | None, no_cache: bool, **kwargs: Any) -> Any:
         return command(*args, view=View(moment, not no_cache), **kwargs)

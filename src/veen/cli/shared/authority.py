@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from veen.client.send.grants import TokenGrant
     from veen.core.objects.captoken import CapToken
 
-CAP = click.option("--cap", type=OBJECT_FILE, help="The capability token to write with; default: one that you hold.")
+CAP = click.option("--cap", type=OBJECT_FILE, help="Capability token to write with. Default: one that you hold.")
 
 
 def read_token(path: Path) -> "CapToken":

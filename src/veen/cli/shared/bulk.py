@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.command import FILE, CliSession, name_of, several
 from veen.cli.shared.output import Output
 
@@ -19,16 +20,14 @@ if TYPE_CHECKING:
     from veen.lake.log.options import HubAddress
     from veen.lake.spark.progress import Tell
 
-DATA_DIR: Final = click.option(
-    "--data-dir", required=True, help="The data directory: a path, or a URL that Arrow can read."
-)
+DATA_DIR: Final = click.option("--data-dir", required=True, help=options.LOG_DIR)
 DIR_OR_HUB: Final = click.option(
     "--data-dir",
     default="",
-    help="The data directory: a path, or a URL that Arrow can read. Without it the hub is asked (--hub, --context).",
+    help=f"{options.LOG_DIR} Default: the hub is asked (--hub, --context).",
 )
 KEY_FILE: Final = click.option(
-    "--key-file", type=FILE, help="Read keys (veen-stream1…), one per line; default: your keyring."
+    "--key-file", type=FILE, help="File of read keys (veen-stream1…), one per line. Default: your keyring."
 )
 ENGINE: Final = click.option(
     "--engine",
@@ -37,11 +36,11 @@ ENGINE: Final = click.option(
     show_default=True,
     help="python: one process, no Java. spark: all cores or a cluster. auto: by the size of the log. The same bytes.",
 )
-MASTER: Final = click.option("--master", help="The Spark master; default: all cores of this machine.")
-PARTITIONS: Final = click.option("--partitions", type=click.IntRange(min=1), help="How many tasks; default: by size.")
-HUB_IDENTITY: Final = click.option(
-    "--hub-identity", type=FILE, help="hub-identity.json from elsewhere, to judge receipts by."
+MASTER: Final = click.option("--master", help="Spark master. Default: all cores of this machine.")
+PARTITIONS: Final = click.option(
+    "--partitions", type=click.IntRange(min=1), help="Number of tasks. Default: by size of the log."
 )
+HUB_IDENTITY: Final = click.option("--hub-identity", type=FILE, help=options.HUB_IDENTITY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.names import CONTEXT, IDENTITY
 from veen.cli.shared.output import Fail, Output, output_options
 
@@ -540,20 +541,20 @@ INSECURE_HTTP: Final = click.option(
     is_flag=True,
     flag_value="true",
     default=None,
-    help="Allow the bearer token to go to another machine over plain http://. [VEEN_INSECURE_HTTP]",
+    help=f"{options.INSECURE_HTTP} [VEEN_INSECURE_HTTP]",
 )
 _HOME: Final = (
-    click.option("--context", type=CONTEXT, help="The context to use. [VEEN_CONTEXT]"),
-    click.option("--identity", "--client", type=IDENTITY, help="Whose keys: a name, or a directory. [VEEN_IDENTITY]"),
-    click.option("--passphrase-file", type=FILE, help="A file with the passphrase. [VEEN_PASSPHRASE_FILE]"),
+    click.option("--context", type=CONTEXT, help=options.CONTEXT),
+    click.option("--identity", "--client", type=IDENTITY, help=f"{options.IDENTITY} [VEEN_IDENTITY]"),
+    click.option("--passphrase-file", type=FILE, help=f"{options.PASSPHRASE_FILE} [VEEN_PASSPHRASE_FILE]"),
 )
 _HUB: Final = (
-    click.option("--hub", help="The URL of the hub. [VEEN_HUB]"),
-    click.option("--pin", "hub_pk", help="The key of the hub, ed25519:HEX, or root:ed25519:HEX. [VEEN_PIN]"),
-    click.option("--ca-file", type=FILE, help="Certificates to trust instead of the system's (PEM). [VEEN_CA_FILE]"),
-    click.option("--token-file", type=FILE, help="A file with the hub's bearer token. [VEEN_TOKEN_FILE]"),
+    click.option("--hub", help=f"{options.HUB} [VEEN_HUB]"),
+    click.option("--pin", "hub_pk", help="Pinned key of the hub: ed25519:HEX, or root:ed25519:HEX. [VEEN_PIN]"),
+    click.option("--ca-file", type=FILE, help=f"{options.CA_FILE} [VEEN_CA_FILE]"),
+    click.option("--token-file", type=FILE, help=f"{options.TOKEN_FILE} [VEEN_TOKEN_FILE]"),
     INSECURE_HTTP,
-    click.option("--wait", metavar="SECONDS", help="How long to try a hub that does not answer. [VEEN_WAIT]"),
+    click.option("--wait", metavar="SECONDS", help="Time for retries while the hub does not answer. [VEEN_WAIT]"),
 )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.output import Fail
 
 if TYPE_CHECKING:
@@ -61,9 +62,7 @@ class PinnedKeys:
 
 def pin_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `pin` and `no_pin`, for `resolve_pin`."""
-    decorated = click.option("--no-pin", is_flag=True, help="Judge by the keys that the directory itself names.")(
-        command
-    )
+    decorated = click.option("--no-pin", is_flag=True, help=options.NO_PIN)(command)
     return click.option(
         "--pin",
         metavar="KEY[:HUB_ID]",

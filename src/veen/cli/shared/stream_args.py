@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SEQ: Final = click.IntRange(min=1)
 EPOCH: Final = click.option(
-    "--epoch", type=click.IntRange(min=0), help="The epoch, where labels change with time; default: the present one."
+    "--epoch", type=click.IntRange(min=0), help="Epoch, where labels change with time. Default: the present one."
 )
 
 

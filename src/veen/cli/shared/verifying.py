@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.files import hex32, read_object
 from veen.cli.shared.output import Exit, Fail, Output
 from veen.cli.shared.verdicts import verdict_json
@@ -20,7 +21,7 @@ HUB_PK = click.option(
     "trusted",  # `hub_pk` is the pin
     type=hex32,
     multiple=True,
-    help="A hub key you trust; default: the pinned one. Repeat after a rotation.",
+    help=options.HUB_PK,
 )
 
 

@@ -27,7 +27,7 @@ _RECEIPT: Final = ReadSpec(columns=select_columns(["stream_seq", "receipt"], ENT
 class Shortened(PipelineError):
     """A label with fewer entries in the directory than before."""
 
-    hint = "Restore the directory; `veen audit run --since DIRECTORY` tells what happened to it."
+    hint = "Restore the directory; `veen audit run --earlier DIRECTORY` tells what happened to it."
 
 
 class Mark(NamedTuple):

@@ -35,7 +35,7 @@ _MAX_TABLE_BYTES: Final = 4 << 30
 class PreviousError(StatedError):
     """What should be the result of an earlier audit is not one, or is that of another hub."""
 
-    hint = "Give the directory that `veen audit run --out DIR` wrote for the same hub, or leave out --since."
+    hint = "Give the directory that `veen audit run --out DIR` wrote for the same hub, or leave out --earlier."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
