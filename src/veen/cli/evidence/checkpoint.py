@@ -37,7 +37,7 @@ def _data(signed: "Checkpoint") -> dict[str, Any]:
 @checkpoint.verb("list", "The latest checkpoint of every label of a stream.")
 @stream_argument()
 @client_options
-def list_(output: Output, session: CliSession, stream: str) -> None:
+def list_checkpoints(output: Output, session: CliSession, stream: str) -> None:
     """List the latest CHECKPOINT of every label of STREAM, by epoch: verified, and consistent with earlier proofs."""
     from veen.cli.shared.named import to_named
 
@@ -58,7 +58,7 @@ def list_(output: Output, session: CliSession, stream: str) -> None:
 @EPOCH
 @OUT
 @client_options
-def show(
+def show_checkpoint(
     output: Output, session: CliSession, stream: str, upto: int | None, epoch: int | None, out: Path | None
 ) -> None:
     """Show a CHECKPOINT of STREAM: signed by the pinned hub, and consistent with earlier proofs.
@@ -83,7 +83,7 @@ def show(
 @click.option("--witness", type=hex32, multiple=True, help=options.WITNESS)
 @click.option("--stream", type=STREAM, help="Stream that the CHECKPOINT must be about. Requires the hub's first key.")
 @client_options
-def verify(
+def verify_checkpoint(
     output: Output,
     session: CliSession,
     file: Path,

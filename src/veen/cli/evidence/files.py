@@ -1,6 +1,7 @@
 """`veen evidence`: entries of a stream as one file or page that an outsider can check without hub and keys."""
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,7 +107,8 @@ def export(
     if result_id is not None and ranged:
         raise click.UsageError("--query names the entries: leave out ranges, times and --epoch")
     for path in (out, html):
-        _check_free(path, force)
+        if path is not None and path.exists() and not force:
+            raise Fail("E.LOCAL", f"{path}: it exists already", "nothing was written", "add --replace to overwrite it")
     contents: Contents = "openings" if opened else "plaintext" if plaintext else "sealed"
     selection = None if result_id is None else list(_select_entries(session, result_id, store))
     client = session.client()
@@ -159,11 +161,6 @@ def export(
 def _key_option(pin: "HubPin") -> str:
     """Return the option by which an outsider gives the key of the page; none for a root, which needs a context."""
     return "" if pin.root_pk is not None else f" --hub-pk {pin.keys[0].hub_pk.hex()}"
-
-
-def _check_free(path: Path | None, force: bool) -> None:
-    if path is not None and path.exists() and not force:
-        raise Fail("E.LOCAL", f"{path}: it exists already", "nothing was written", "add --replace to overwrite it")
 
 
 def _select_entries(session: CliSession, result_id: str, store: str | None) -> Iterator[tuple[bytes, int]]:
@@ -220,8 +217,10 @@ def show(output: Output, session: CliSession, file: Path, hub_pk: tuple[bytes, .
         for key in report.identity.keys:
             output.line(f"hub key ed25519:{key.hub_pk.hex()}, from {when(key.valid_from)} on")
         columns = ("seq", "time", "author", "content")
-        is_human = output.mode is Mode.HUMAN
-        output.table(columns, ([row["seq"], row["time"], _author(row, is_human), _shown(row)] for row in rows))
+        author = (
+            (lambda row: short(bytes.fromhex(row["author"]))) if output.mode is Mode.HUMAN else itemgetter("author")
+        )
+        output.table(columns, ([row["seq"], row["time"], author(row), _shown(row)] for row in rows))
         show_verdict(output, verdict)
         _tell_claims(output, report)
 
@@ -378,10 +377,6 @@ def _entry_data(entry: "CheckedEntry") -> dict[str, Any]:
         "body": body,
         "body_hex": body_hex,
     }
-
-
-def _author(row: dict[str, Any], is_human: bool) -> str:
-    return short(bytes.fromhex(row["author"])) if is_human else str(row["author"])
 
 
 def _shown(row: dict[str, Any]) -> str:

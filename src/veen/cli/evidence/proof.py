@@ -30,7 +30,7 @@ proof = LazyGroup("proof", help="That an entry stands in the log, shown with a f
 @OUT
 @click.option("--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), help=options.RECEIPT_OUT)
 @client_options
-def get(
+def get_proof(
     output: Output,
     session: CliSession,
     stream: str,
@@ -86,7 +86,7 @@ def proof_data(proven: "Proven") -> dict[str, Any]:
 @click.option("--tree", is_flag=True, help="Draw it as text: this is also the default.")
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw it into this file, as SVG.")
 @client_options
-def show(
+def show_proof(
     output: Output,
     session: CliSession,
     stream: str,
@@ -154,7 +154,7 @@ def _picture_data(picture: "Picture") -> dict[str, Any]:
 @_SIZE
 @click.option("--seq", type=SEQ, help=options.SEQ)
 @client_options
-def verify(
+def verify_proof(
     output: Output,
     session: CliSession,
     file: Path,

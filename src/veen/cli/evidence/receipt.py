@@ -30,7 +30,9 @@ receipt = LazyGroup(
 @EPOCH
 @OUT
 @client_options
-def get(output: Output, session: CliSession, stream: str, seq: int, epoch: int | None, out: Path | None) -> None:
+def get_receipt(
+    output: Output, session: CliSession, stream: str, seq: int, epoch: int | None, out: Path | None
+) -> None:
     """Show the RECEIPT of entry SEQ of STREAM: signed by the pinned hub, and consistent with earlier proofs.
 
     \b
@@ -67,7 +69,9 @@ def receipt_data(signed: "Receipt") -> dict[str, Any]:
 @HUB_PK
 @click.option("--msg", type=OBJECT_FILE, help="The MSG that it must be for.")
 @client_options
-def verify(output: Output, session: CliSession, file: Path, trusted: tuple[bytes, ...], msg: Path | None) -> None:
+def verify_receipt(
+    output: Output, session: CliSession, file: Path, trusted: tuple[bytes, ...], msg: Path | None
+) -> None:
     """Check the RECEIPT in FILE ("-": standard input) against the hub's key. Nothing is asked of any hub."""
     from veen.core.objects.receipt import Receipt
 

@@ -18,7 +18,6 @@ from veen.core.verdict import Coverage, StatedBy, Verdict
 
 if TYPE_CHECKING:
     from veen.core.checks import Given
-    from veen.core.tlog.policy import WitnessPolicy
     from veen.core.wire import Wire
 
 _OBJECT = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -103,7 +102,8 @@ def verify(
         if begins_as_evidence:
             if related or witness or root is not None or seq is not None:
                 raise click.UsageError("an evidence file brings what its check needs, but for --hub-pk")
-            verify_evidence_file(output, session, file, read_evidence(file), hub_pk, no_pin, _read_policy(policy))
+            witness_policy = None if policy is None else read_policy_file(policy)
+            verify_evidence_file(output, session, file, read_evidence(file), hub_pk, no_pin, witness_policy)
             return
     if policy is not None:
         raise click.UsageError(
@@ -223,7 +223,3 @@ def _verify_set(output: Output, directory: Path, hub_pks: tuple[bytes, ...]) -> 
         output.fields((name, value) for name, value in data.items() if name not in ("keys", "hub_pks", "verdict"))
 
     output.result(data, human)
-
-
-def _read_policy(path: Path | None) -> "WitnessPolicy | None":
-    return None if path is None else read_policy_file(path)

@@ -243,7 +243,8 @@ def rotate(
         data = _rotate_at_rest(data_dir, seconds, request_id, accept_clock)
     else:
         with open_hub(output, data_dir=data_dir, **flags) as running:
-            data = _rotate_live(running, seconds, request_id)
+            _, rotation = running.rotate_key(seconds, request_id=request_id)
+            data = _rotation_data(running.identity().hub_id.hex(), rotation.hub_pk.hex(), rotation.valid_from)
     data["request_id"] = request_id.hex()
     output.result(data, lambda: output.fields((name, str(value)) for name, value in data.items()))
     if data_dir is not None:
@@ -272,11 +273,6 @@ def _rotate_at_rest(data_dir: Path, overlap_seconds: int, request_id: bytes, acc
             accept_clock=accept_clock,
         )
     return _rotation_data(identity.hub_id.hex(), identity.current.hub_pk.hex(), identity.current.valid_from)
-
-
-def _rotate_live(hub: "HubApi", overlap_seconds: int, request_id: bytes) -> dict[str, Any]:
-    _, rotation = hub.rotate_key(overlap_seconds, request_id=request_id)
-    return _rotation_data(hub.identity().hub_id.hex(), rotation.hub_pk.hex(), rotation.valid_from)
 
 
 def _rotation_data(hub_id: str, hub_pk: str, valid_from: int) -> dict[str, Any]:

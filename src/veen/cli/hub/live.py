@@ -1,6 +1,5 @@
 """Commands that ask a running hub: status, health, checkpoint, limits, admission, metrics."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -151,16 +150,11 @@ def checkpoint(output: Output, hub: "HubApi", label: bytes | None, upto: int | N
     if upto is not None and label is None:
         raise click.UsageError("--upto needs --label")
     with output.records("checkpoints", ("label", "upto_seq", "root"), (64, 8, 64)) as records:
-        for signed in _checkpoints(hub, label, upto):
+        for info in hub.labels() if label is None else [hub.label(label)]:
+            signed = hub.checkpoint(info.label, upto or info.last_stream_seq)
             if out is not None:
                 _save(signed, out)
             records.add(to_named(signed), (signed.label_curr, signed.upto_seq, signed.mmr_root))
-
-
-def _checkpoints(hub: "HubApi", label: bytes | None, upto: int | None) -> Iterator["Checkpoint"]:
-    """Yield checkpoints one by one: a hub may have many labels."""
-    for info in hub.labels() if label is None else [hub.label(label)]:
-        yield hub.checkpoint(info.label, upto or info.last_stream_seq)
 
 
 def _save(signed: "Checkpoint", out: Path) -> None:

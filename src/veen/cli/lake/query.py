@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -309,15 +310,10 @@ def show_rows(
     names = dict.fromkeys("payload" if name == "payload.*" else name for name in order)
     columns = [name for name in names if name in first] + [name for name in first if name not in names]
     with output.records("rows", columns) as records:
-        for number, row in enumerate(_chain(first, remaining)):
+        for number, row in enumerate(chain((first,), remaining)):
             if number >= _SHOWN and output.mode is Mode.HUMAN:
                 break
             records.add(row, [cell if isinstance(cell := row[name], str) else _text(cell) for name in columns])
-
-
-def _chain(first: Any, rest: Iterable[Any]) -> Iterable[Any]:
-    yield first
-    yield from rest
 
 
 def _facts(digest: "ResultDigest", coverage: Any) -> list[tuple[str, Any]]:

@@ -93,12 +93,13 @@ def invite(
     client, now = session.client(), int(time.time())
     rings = [_keys(session, stream, read=read, history=not no_history) for stream in streams]
     seed = os.urandom(32) if card is None else None
+    ca_file = session.settings.path("ca_file")
     token = _token(session, streams, card, ttl) if write else None
     invitation = Invitation(
         hub=without_credentials(address or session.hub_url),
         pin=session.pinned.to_text(),
         hub_id=None if session.pinned.is_root else client.hub_id,
-        ca_pem=_certificates(session),
+        ca_pem=None if ca_file is None else ca_file.read_bytes(),
         keys=tuple(replace(keys, bound_to=None) for ring in rings for keys in ring),
         token=token,
         inviter=session.keystore.identity.card(),
@@ -137,11 +138,6 @@ def invite(
     if "127.0.0.1" in invitation.hub or "localhost" in invitation.hub:
         output.note(f"{invitation.hub} is an address of this machine: for another one give --address URL")
     output.next(f"veen join {out}")
-
-
-def _certificates(session: CliSession) -> bytes | None:
-    path = session.settings.path("ca_file")
-    return None if path is None else path.read_bytes()
 
 
 def _keys(session: CliSession, stream: str, *, read: bool, history: bool) -> "list[StreamKeys]":

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from veen.client.generations.owning import Rotated
     from veen.client.identity.contacts import ContactBook
     from veen.client.identity.keyring import Keyring, StreamKeys
-    from veen.client.sync import SyncClient
 
 keys = LazyGroup(
     "keys",
@@ -83,10 +82,6 @@ def list_(output: Output, session: CliSession, stream: str | None) -> None:
             output.note(f"{invites} invitations by code were not used yet, or their users could not say so")
 
     output.result(data, human)
-
-
-def _state_of(client: "SyncClient", stream: str) -> "KeyState | None":
-    return client.run(lambda client: client.key_state(stream))
 
 
 def _reader(book: "ContactBook", card: Any) -> dict[str, Any]:
@@ -239,7 +234,7 @@ def check(output: Output, session: CliSession, streams: tuple[str, ...]) -> None
     reasons: list[Reason] = []
     for name in names:
         with output.progress(f"reading {name} for messages about keys"):
-            state = _state_of(client, name)
+            state = client.run(lambda client: client.key_state(name))  # noqa: B023 - called at once
         if state is None:
             compared.append(Coverage(log=name, read=0, head=None, stated_by=StatedBy.NOBODY, identity=None))
             continue

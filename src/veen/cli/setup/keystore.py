@@ -27,7 +27,7 @@ keystore = LazyGroup(
 )
 
 
-def _place(session: CliSession, name: str | None) -> "tuple[Home, str]":
+def place_of(session: CliSession, name: str | None) -> "tuple[Home, str]":
     """Return home and name of the given identity, or of the one in use."""
     return session.place_of(name) if name is not None else (session.home, session.identity_name)
 
@@ -47,7 +47,7 @@ def remember(output: Output, session: CliSession, name: str | None) -> None:
     """
     from veen.client.desktop_keyring import backend_name, remember_key
 
-    home, name = _place(session, name)
+    home, name = place_of(session, name)
     keyring = backend_name()  # before the passphrase: a person should not type it in vain
     opened = session.open_keystore(home, name)
     if opened.is_plain:
@@ -74,7 +74,7 @@ def forget(output: Output, session: CliSession, name: str | None) -> None:
     from veen.client.desktop_keyring import forget_key
     from veen.client.identity.keystore import SealedKeystore
 
-    home, name = _place(session, name)
+    home, name = place_of(session, name)
     forgotten = forget_key(session.user_home, SealedKeystore.read(home.identity_fs(name)).salt)
     data = {"name": name, "forgotten": forgotten}
     text = f"the desktop keyring no longer opens the keystore of {name}"

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.setup.keystore import place_of
 from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, identity_options
 from veen.cli.shared.names import IDENTITY
 from veen.cli.shared.output import Fail, Output
 
 if TYPE_CHECKING:
-    from veen.client.home import Home
+    pass
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -25,11 +26,6 @@ recovery = LazyGroup(
     valid when the passphrase changes. Whoever has it and the keystore file has the keys of the identity.
     """,
 )
-
-
-def _place(session: CliSession, name: str | None) -> "tuple[Home, str]":
-    """Return the identity that is named, or the one in use."""
-    return session.place_of(name) if name is not None else (session.home, session.identity_name)
 
 
 @recovery.verb("add", "Make a recovery key, or set a second passphrase.")
@@ -57,7 +53,7 @@ def add(
     """
     if (second or new_passphrase_file is not None) and out is not None:
         raise click.UsageError("--out is for a recovery key; give one of --passphrase and --out")
-    home, name = _place(session, name)
+    home, name = place_of(session, name)
     with home.lock(name):
         keystore = session.open_keystore(home, name)
         key: str | None = None
@@ -100,7 +96,7 @@ def list_(output: Output, session: CliSession, name: str | None) -> None:
     """
     from veen.client.identity.keystore import SealedKeystore
 
-    home, name = _place(session, name)
+    home, name = place_of(session, name)
     slots = [slot.to_public() for slot in SealedKeystore.read(home.identity_fs(name)).recovery]
     rows = [[slot["id"], slot["kind"]] for slot in slots]
     output.result({"name": name, "recoveries": slots}, lambda: output.table(("id", "kind"), rows))
@@ -124,7 +120,7 @@ def remove(output: Output, session: CliSession, recovery_id: str, name: str | No
     from veen.client.identity.keystore import open_identity
     from veen.client.identity.unlocking import read_passphrase
 
-    home, name = _place(session, name)
+    home, name = place_of(session, name)
     with home.lock(name):
         file = session.settings.passphrase_file_for(name)
         passphrase = read_passphrase(file) if file is not None else session.prompt(f"passphrase of {name}")
@@ -151,7 +147,7 @@ def recover(
     from veen.client.identity.keystore import Keystore, SealedKeystore
     from veen.client.identity.unlocking import read_passphrase
 
-    home, name = _place(session, name)
+    home, name = place_of(session, name)
     home.require(name)
     fs = home.identity_fs(name)
     if not SealedKeystore.read(fs).recovery:

@@ -19,13 +19,11 @@ def safe(text: str, *, keep: str = "") -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        character if character in keep or unicodedata.category(character) not in _STEERING else _spell(character)
+        character
+        if character in keep or unicodedata.category(character) not in _STEERING
+        else character.encode("unicode_escape", "surrogatepass").decode()
         for character in text
     )
-
-
-def _spell(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode()
 
 
 def cell(value: Any) -> str:

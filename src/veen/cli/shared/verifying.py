@@ -13,7 +13,7 @@ from veen.cli.shared.verdicts import verdict_json
 
 if TYPE_CHECKING:
     from veen.cli.shared.command import CliSession
-    from veen.core.checks import Given, MissingInput
+    from veen.core.checks import Given
     from veen.core.wire import Wire
 
 HUB_PK = click.option(
@@ -57,13 +57,10 @@ def check_object(file: Path, obj: "Wire", inputs: "Given") -> list[str]:
     try:
         return check(obj, inputs)
     except MissingInput as exc:
-        raise Fail("E.USAGE", f"{file}: cannot be verified yet", str(exc), _hint_for(exc)) from exc
+        hint = "add --hub-pk HEX" if "public key" in str(exc) else "add it by --with FILE (or --root HEX --size N)"
+        raise Fail("E.USAGE", f"{file}: cannot be verified yet", str(exc), hint) from exc
     except VeenError as exc:
         raise Fail("E.VERIFY", f"{file}: verification FAILED", str(exc), exc.hint) from exc
-
-
-def _hint_for(exc: "MissingInput") -> str:
-    return "add --hub-pk HEX" if "public key" in str(exc) else "add it by --with FILE (or --root HEX --size N)"
 
 
 def show_checks(

@@ -42,7 +42,9 @@ def all_unopened(*groups: Iterable[UnopenedCount]) -> tuple[UnopenedCount, ...]:
 def _count_unopened(skips: Skips) -> tuple[UnopenedCount, ...]:
     return tuple(
         UnopenedCount(label=label, reason=kind, count=skip.count, first_seq=skip.first_seq)
-        for (label, kind), skip in sorted(skips.counts.items(), key=lambda pair: _rank(*pair[0]))
+        for (label, kind), skip in sorted(
+            skips.counts.items(), key=lambda pair: (pair[0][0], REASONS.index(pair[0][1]))
+        )
     )
 
 
@@ -175,10 +177,6 @@ class FoldCoverage:
             label: [Span(start, end, tuple(nodes)) for start, end, nodes in spans] for label, spans in runs
         }
         return coverage
-
-
-def _rank(label: bytes, kind: str) -> tuple[bytes, int]:
-    return label, REASONS.index(kind)
 
 
 def _push(runs: list[Span], run: Span) -> None:

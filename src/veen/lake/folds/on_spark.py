@@ -322,13 +322,15 @@ def _latest(rows: "DataFrame", what: str, *payload: str) -> Iterator[tuple[Any, 
     """
     names = rows.schema.names
 
+    from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
+
     def sortable(name: str) -> str:
         key = f"{name}_key"
         return f"{key if key in names else f'CAST({name} - {HALF} AS BIGINT)'} AS {name}"
 
     # As text, which is one call to the JVM: each name, alias and function of a column would be another.
     row = ", ".join((sortable("at"), *SORT_KEYS, sortable("expires_at"), *payload))
-    table = rows.groupBy("key").agg(_expr(f"max(struct({row})) AS last")).select("key", "last.*")
+    table = rows.groupBy("key").agg(F.expr(f"max(struct({row})) AS last")).select("key", "last.*")
     for key, at, ts, stream_id, epoch, stream_seq, leaf_hash, expires_at, *rest in rows_in(
         table, f"{what}: the last write to each key"
     ):
@@ -336,18 +338,8 @@ def _latest(rows: "DataFrame", what: str, *payload: str) -> Iterator[tuple[Any, 
         yield key, at + HALF, order, None if expires_at is None else expires_at + HALF, rest
 
 
-def _expr(text: str) -> "Column":
-    from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
-
-    return F.expr(text)
-
-
 def _order(row: Mapping[str, Any]) -> Order:
     return row["ts"], row["stream_id"], row["epoch"], row["stream_seq"], row["leaf_hash"]
-
-
-def _int(value: Any) -> int | None:
-    return None if value is None else int(value)
 
 
 def _kv(rows: "DataFrame", _coverage: FoldCoverage, what: str) -> dict[str, Write]:
@@ -372,7 +364,8 @@ def _orset(rows: "DataFrame", _coverage: FoldCoverage, what: str) -> OrSetState:
     columns = [*order_of(), F.col("id"), F.col("elem"), F.col("att_root"), F.col("expires_at")]
     adds: dict[bytes, list[Add]] = {}
     for row in collect_arrow(live.select(*columns), f"{what}: adds that are in no tomb"):
-        add = Add(_order(row), row["leaf_hash"], row["elem"], row["att_root"], _int(row["expires_at"]))
+        expires_at = None if row["expires_at"] is None else int(row["expires_at"])
+        add = Add(_order(row), row["leaf_hash"], row["elem"], row["att_root"], expires_at)
         adds.setdefault(row["id"], []).append(add)
     gone = {row["id"] for row in collect_arrow(tombs, f"{what}: tombs")}
     return OrSetState({add_id: tuple(sorted(group, key=lambda add: add[:3])) for add_id, group in adds.items()}, gone)

@@ -199,6 +199,7 @@ def _state(path: str, manifest: Mapping[str, Any], state: bytes, snapshot: Snaps
             if tree.root() != cut.mmr_root:
                 raise FoldStateDamaged(f"{path}: the peaks of label {cut.label.hex()} have another root")
             trees[cut.label] = tree
+    readers = manifest.get("readers")  # earlier releases wrote none
     return WrittenState(
         path=path,
         fold=fold,
@@ -222,13 +223,8 @@ def _state(path: str, manifest: Mapping[str, Any], state: bytes, snapshot: Snaps
         entries=manifest["entries"],
         plan=manifest["plan"],
         streams=tuple(map(bytes.fromhex, manifest["streams"])),
-        readers=_readers(manifest.get("readers")),
+        readers=None if readers is None else {bytes.fromhex(stream): str(mark) for stream, mark in readers.items()},
     )
-
-
-def _readers(value: Any) -> dict[bytes, str] | None:
-    """Parse the marks of a manifest; earlier releases wrote none."""
-    return None if value is None else {bytes.fromhex(stream_id): str(mark) for stream_id, mark in value.items()}
 
 
 class _Place:

@@ -35,7 +35,8 @@ def arrow_batches(place: str, *, keys: str | KeyFile | None = None, **options: o
     if keys is not None:
         asked["keys"] = str(Path(keys.path if isinstance(keys, KeyFile) else keys).absolute())
     parsed = Options.of(asked)
-    wanted = _columns_of(parsed)
+    every, lean = (columns.ENTRIES, columns.LEAN) if parsed.keys is None else (OPENED, OPENED_LEAN)
+    wanted = columns.parse_columns(parsed.columns, every, lean)
     return pa.RecordBatchReader.from_batches(arrow_schema(wanted), _batches(parsed, wanted))
 
 
@@ -73,12 +74,6 @@ def polars_frame(table: pa.Table) -> "polars.DataFrame":
     frame = polars.from_arrow(table)
     assert isinstance(frame, polars.DataFrame)  # noqa: S101 - of a table, not of an array
     return frame
-
-
-def _columns_of(options: Options) -> tuple[Column, ...]:
-    if options.keys is not None:
-        return columns.parse_columns(options.columns, OPENED, OPENED_LEAN)
-    return columns.parse_columns(options.columns, columns.ENTRIES, columns.LEAN)
 
 
 def _batches(options: Options, wanted: tuple[Column, ...]) -> Iterator[pa.RecordBatch]:

@@ -96,7 +96,8 @@ def _fetch_all(fs: OsFs, link: HubLink, wanted: Iterable[LabelPin], identity: Hu
             if (fault := label_fetch.fetch(span)) is not None:
                 faults.append(f"label {label.hex()}: {fault}")
                 break  # what lies behind it is fetched when this is there
-        _write_erased(fs, erased)
+        if spans := {label.hex(): _join_spans(pairs) for label, pairs in sorted(erased.items()) if pairs}:
+            fs.replace(layout.ERASED, json.dumps(spans).encode())
     if faults:
         more = f"; {len(faults) - 1} more labels" if len(faults) > 1 else ""
         raise CopyIncomplete(f"{link.address.url}: {faults[0]}{more}")
@@ -108,12 +109,6 @@ def _gaps_of(before: LabelPin | None, size: int, erased: Collection[Span]) -> It
         yield from before.holes
     head = before.size if before is not None else 0
     yield from without((head + 1, size), list(erased))
-
-
-def _write_erased(fs: OsFs, erased: dict[bytes, list[Span]]) -> None:
-    spans = {label.hex(): _join_spans(pairs) for label, pairs in sorted(erased.items()) if pairs}
-    if spans:
-        fs.replace(layout.ERASED, json.dumps(spans).encode())
 
 
 def _join_spans(spans: Collection[Span]) -> list[Span]:

@@ -83,10 +83,6 @@ def payload_of(value: object) -> Json:
     return value
 
 
-def _when(seconds: int) -> Json:
-    return timestamp(seconds) if seconds <= MAX_TIME else seconds  # a hub may write any number
-
-
 _BASE: Final[dict[str, Callable[[RecordedEvent], Json]]] = {
     "subject_id": lambda record: record.body.subject_id,
     "principal_id": lambda record: record.body.principal_id.hex(),
@@ -96,7 +92,10 @@ _BASE: Final[dict[str, Callable[[RecordedEvent], Json]]] = {
     "payload": lambda record: record.payload,
     "stream": lambda record: record.stream,
     "hub_commit_seq": lambda record: record.event.stream_seq,
-    "hub_commit_time": lambda record: _when(record.event.hub_ts),
+    # A hub may write any number.
+    "hub_commit_time": lambda record: (
+        timestamp(record.event.hub_ts) if record.event.hub_ts <= MAX_TIME else record.event.hub_ts
+    ),
     "receipt_id": lambda record: receipt_id_of(record.event.leaf_hash),
 }
 ALL: Final = tuple(_BASE)  # what "*" stands for

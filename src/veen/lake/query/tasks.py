@@ -272,16 +272,14 @@ def _bytes_of(column: pa.Array) -> list[bytes]:
     return [values[begin:end] for begin, end in pairwise(ends)]
 
 
-def _optional(column: pa.Array) -> list[Any]:
-    return [None] * len(column) if column.null_count == len(column) else column.to_pylist()
-
-
 def matches_in(blob: bytes, streams: Sequence[bytes], tally: MatchTally) -> Iterator[Match]:
     """Yield the matches of a blob; add notes to the tally. `streams` has the ids of the scope, sorted."""
     batch = _unpack(blob, MATCHES)
     numbers = [batch.column(name).to_numpy(zero_copy_only=False).tolist() for name in ORDER_KEYS[:4]]
     texts = [_bytes_of(batch.column(name)) for name in ("leaf_hash", "label", "row")]
-    others = [_optional(batch.column(name)) for name in ("partial", "fault", "verified", *Witness._fields)]
+    optional = [batch.column(name) for name in ("partial", "fault", "verified", *Witness._fields)]
+    empty = [None] * batch.num_rows  # a column of NULLs alone: cheaper than its own list
+    others = [empty if column.null_count == len(column) else column.to_pylist() for column in optional]
     for row in zip(*numbers, *texts, *others, strict=True):
         ts, stream, epoch, stream_seq, leaf_hash, label, data, partial, fault, verified, *witness = row
         if ts < 0:

@@ -17,7 +17,7 @@ from veen.io.places import open_fs
 from veen.lake.log import columns
 from veen.lake.log.columns import Column
 from veen.lake.log.hub_link import HubLink
-from veen.lake.log.options import HubAddress, Options
+from veen.lake.log.options import Options
 from veen.storage.scan import inventory, read_file
 
 _RANGE: Final = "tooling/checkpoint_range"
@@ -43,7 +43,8 @@ class CheckpointReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if self._hub is not None:
-            rows = _read_from_hub(self._hub)
+            with HubLink(self._hub) as link:
+                rows = [_row(self._hub.url, item) for item in link.run(_fetch_latest)]
             rows = [row for row in rows if self._labels is None or row.get("label") in {None, *self._labels}]
         else:
             assert self._path is not None  # noqa: S101 - there is exactly one of them
@@ -65,11 +66,6 @@ def _read_stored(uri: str, paths: Sequence[str]) -> list[Row]:
         except OSError as exc:
             rows.append({"path": path, "ok": False, "reason": str(exc)})
     return rows
-
-
-def _read_from_hub(address: HubAddress) -> list[Row]:
-    with HubLink(address) as link:
-        return [_row(address.url, item) for item in link.run(_fetch_latest)]
 
 
 async def _fetch_latest(calls: Calls) -> list[bytes]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_LOCAL: Final = re.compile(r"local\[(\d+)(?:,\s*\d+)?\]")
+_LOCAL_MASTER: Final = re.compile(r"local\[(\d+)(?:,\s*\d+)?\]")
 _TASKS: Final = 8  # where nothing says how many cores a cluster has: enough for a few, and cheap for one
 
 
@@ -25,7 +25,7 @@ def parallelism(session: "SparkSession") -> int:
     default = session.conf.get("spark.default.parallelism", None)
     if default is not None and default.isdecimal():
         return max(1, int(default))
-    local = _LOCAL.fullmatch(session.conf.get("spark.master", "") or "")
+    local = _LOCAL_MASTER.fullmatch(session.conf.get("spark.master", "") or "")
     if local is not None:
         return max(1, int(local[1]))
     instances, cores = (session.conf.get(f"spark.executor.{name}", None) or "" for name in ("instances", "cores"))

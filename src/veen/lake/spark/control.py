@@ -20,7 +20,7 @@ FAIR: Final = {"spark.scheduler.mode": "FAIR"}  # for a new session whose users 
 
 Report = Callable[[int, int], None]
 
-_EVERY_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 _REPORT_EVERY: Final = 3  # looks
 _PROPERTIES: Final = (
     "spark.jobGroup.id",
@@ -62,7 +62,7 @@ def _watch(cancel: Callable[[], object], look: Callable[[], None], stopped: thre
 
     def watch() -> None:
         looks = 0
-        while not ended.wait(_EVERY_SECONDS):
+        while not ended.wait(_POLL_SECONDS):
             looks += 1
             try:
                 if stopped.is_set():

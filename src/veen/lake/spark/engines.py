@@ -13,7 +13,7 @@ from veen.storage.pinned import pin
 
 Engine = Literal["python", "spark"]
 AUTO_BYTES: Final = 32 << 20
-_MIB: Final = 1 << 20
+_MIB: Final = 1024 * 1024
 
 
 class EngineChoice(NamedTuple):

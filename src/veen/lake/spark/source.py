@@ -105,12 +105,12 @@ class EntryPartitionReader(DataSourceReader):
     """Batch read of a pinned prefix."""
 
     def __init__(self, options: Options, wanted: Sequence[Column], pinned: LogView) -> None:
-        self._options, self._selection, self._pin_now = options, options.selection, pinned
+        self._options, self._selection, self._pinned = options, options.selection, pinned
         self._reading = _Reading(options, wanted)
 
     def partitions(self) -> Sequence[InputPartition]:
-        slices = _source(self._options).slices(self._pin_now, self._selection)
-        return _partitions(slices, self._pin_now, self._options)
+        slices = _source(self._options).slices(self._pinned, self._selection)
+        return _partitions(slices, self._pinned, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reading.read(partition)
@@ -302,12 +302,12 @@ class EntrySource(DataSource):
             options = Options.of(self.options)
         except OptionError:
             return self.__dict__  # those of a write; or wrong ones, which the reader will tell
-        return {**self.__dict__, "_pinned": self._pin_now or _source(options).pin(options.selection)}
+        return {**self.__dict__, "_pinned": self._pinned or _source(options).pin(options.selection)}
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = Options.of(self.options)
         _check_hub_directory(options)
-        pinned = self._pin_now or _source(options).pin(options.selection)
+        pinned = self._pinned or _source(options).pin(options.selection)
         return (NarrowingReader if options.push_filters else EntryPartitionReader)(
             options, self._columns_of(schema, options), pinned
         )

@@ -210,7 +210,9 @@ def stage(asked: Submission, staging: Path) -> None:
 
 def plan(asked: Submission, staging: Path) -> Plan:
     """Return the command line of spark-submit after `stage`."""
-    confs = {**_defaults(asked), **_paths(asked), **asked.confs}
+    # Those of a session of our own. Options of the driver's JVM name a file of this machine.
+    own = {name: value for name, value in OWN.items() if asked.deploy_mode == "client" or "driver" not in name}
+    confs = {**own, **_paths(asked), **asked.confs}
     words = [str(spark_home() / "bin" / "spark-submit"), "--master", asked.master, "--deploy-mode", asked.deploy_mode]
     words += ["--name", f"veen {' '.join(asked.command[:2])}"]
     if asked.ship == "code":
@@ -225,13 +227,10 @@ def plan(asked: Submission, staging: Path) -> Plan:
         environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
         environment["PYSPARK_PYTHON"] = asked.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
         # The driver's own Python workers look for data sources, with the Python of the executors.
-        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*_import_paths(), *_pythonpath()]))
+        imported = [str(Path(_root(name)).parent) for name in _PACKAGES]
+        given = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*imported, *given]))
     return Plan(words=tuple(words), environment=environment, exit_file=staging / _EXIT)
-
-
-def _defaults(asked: Submission) -> dict[str, str]:
-    """Return the settings of a session of our own; options of the driver's JVM name a file of this machine."""
-    return {name: value for name, value in OWN.items() if asked.deploy_mode == "client" or "driver" not in name}
 
 
 def _paths(asked: Submission) -> dict[str, str]:
@@ -245,15 +244,6 @@ def _paths(asked: Submission) -> dict[str, str]:
             confs["spark.yarn.appMasterEnv.PYTHONPATH"] = _SITE
             confs["spark.kubernetes.driverEnv.PYTHONPATH"] = _SITE
     return confs
-
-
-def _import_paths() -> list[str]:
-    """Return the directories from which this process imports the package."""
-    return [str(Path(_root(name)).parent) for name in _PACKAGES]
-
-
-def _pythonpath() -> list[str]:
-    return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def submit(asked: Submission, staging: Path) -> int:

@@ -148,6 +148,10 @@ def apply(state: TableState, change: Change, *, version: int, digest: str) -> Ta
     batches = dict(state.batches)
     if change.batch is not None:
         batches[change.batch[0]] = max(change.batch[1], batches.get(change.batch[0], -1))
+    # Loads with several marks: "", which no reader has.
+    readers = {
+        stream: mark if state.readers.get(stream, mark) == mark else "" for stream, mark in change.readers.items()
+    }
     return replace(
         state,
         version=version,
@@ -160,13 +164,9 @@ def apply(state: TableState, change: Change, *, version: int, digest: str) -> Ta
         dead=dead,
         meta={**state.meta, **change.meta},
         typed=state.typed if change.typed is None else change.typed,
-        readers={**state.readers, **_readers_after(state.readers, change.readers)},
+        readers={**state.readers, **readers},
         indexes=state.indexes if change.indexes is None else change.indexes,
     )
-
-
-def _readers_after(before: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    return {stream: mark if before.get(stream, mark) == mark else "" for stream, mark in new.items()}
 
 
 # --- bytes -------------------------------------------------------------------------------------------------------

@@ -95,11 +95,12 @@ def write_part(
 def _describe(table: str, file: DataFile, rows: pa.Table, paths: Collection[str]) -> DataFile:
     """Return the entry of a file with the facts about its rows that a manifest has."""
     times = pc.min_max(rows.column("ts")).as_py()
+    spans = rows.group_by("label").aggregate([("stream_seq", "min"), ("stream_seq", "max")]).to_pylist()
     return file._replace(
         rows=rows.num_rows,
         first_ts=times["min"],
         last_ts=times["max"],
-        labels=_label_ranges(rows),
+        labels=tuple(sorted((span["label"].hex(), span["stream_seq_min"], span["stream_seq_max"]) for span in spans)),
         file_index=index_of(table, rows, paths),
     )
 
@@ -111,11 +112,6 @@ def _sort_rows(table: str, rows: pa.Table) -> pa.Table:
     keyed = rows.append_column("_hour", hour)
     order = pc.sort_indices(keyed, sort_keys=[(name, "ascending") for name in ("_hour", *sort_of(table))])
     return rows.take(order).combine_chunks()
-
-
-def _label_ranges(rows: pa.Table) -> tuple[tuple[str, int, int], ...]:
-    spans = rows.group_by("label").aggregate([("stream_seq", "min"), ("stream_seq", "max")]).to_pylist()
-    return tuple(sorted((span["label"].hex(), span["stream_seq_min"], span["stream_seq_max"]) for span in spans))
 
 
 def read_part(

@@ -113,7 +113,7 @@ def _row(table: TypedTable, row: Mapping[str, Any]) -> dict[str, Any]:
         try:
             own[column.name] = to_cell(column.kind, values[column.name])
         except FOREIGN as exc:
-            unfit[column.name] = {"why": reason_of(exc), "value": _json(values[column.name])}
+            unfit[column.name] = {"why": reason_of(exc), "value": _fit_json(values[column.name])}
     return own | place | ({"issue": NO_VALUE, "unfit": encode(unfit).decode()} if unfit else {})
 
 
@@ -121,7 +121,7 @@ def reason_of(exc: Exception) -> str:
     return f"{type(exc).__name__}: {exc}"[:_MAX_REASON].encode(errors="replace").decode()
 
 
-def _json(value: Any) -> Any:
+def _fit_json(value: Any) -> Any:
     """Return a value as JSON, or the name of its type if it has no JSON form."""
     try:
         encode(payload_of(value))

@@ -68,8 +68,17 @@ def verify(to: str | TableStore, *, path: str | None = None, identity: HubIdenti
     for table in state.files:
         for file in state.of(table):
             _read_file(log.store, state, table, file, reading)
-    proven = _check_roots(state, reading)
-    rows = _rows_of_log(state, path, identity, proven, reading) if path is not None else _own_rows(state, proven)
+    proven = {  # up to there the rows of bronze and silver have the root of the manifest
+        name: min(_prove_label(table, name, head, reading) for table in LOADED)
+        for name, head in sorted(state.heads.items())
+    }
+    if path is not None:
+        rows = _rows_of_log(state, path, identity, proven, reading)
+    else:
+        rows = [
+            Coverage(log=name, read=proven[name], head=head.upto_seq, stated_by=StatedBy.OWN_FILES, identity=None)
+            for name, head in sorted(state.heads.items())
+        ]
     lakes = tuple(_check_lakes(log, state, reading))
     return TableCheck(
         verdict=Verdict.of(rows, reading.reasons),
@@ -114,16 +123,6 @@ def _leaves(content: pa.Table) -> Iterator[tuple[bytes, list[Span]]]:
         )
 
 
-def _check_roots(state: TableState, reading: _Reading) -> dict[str, int]:
-    """Return the proven position of each label: up to there its rows of bronze and silver have the root of the
-    manifest.
-    """
-    proven = {}
-    for name, head in sorted(state.heads.items()):
-        proven[name] = min(_prove_label(table, name, head, reading) for table in LOADED)
-    return proven
-
-
 def _prove_label(table: str, name: str, head: TableHead, reading: _Reading) -> int:
     if head.mmr_root is None:
         reading.add(Because.COVERAGE, f"{name}: no root was loaded, so nothing binds its rows to the log")
@@ -141,13 +140,6 @@ def _prove_label(table: str, name: str, head: TableHead, reading: _Reading) -> i
         reading.add(Because.DERIVED, f"{name}: the rows of {table} have another root than the manifest names")
         return 0
     return head.upto_seq
-
-
-def _own_rows(state: TableState, proven: Mapping[str, int]) -> list[Coverage]:
-    return [
-        Coverage(log=name, read=proven[name], head=head.upto_seq, stated_by=StatedBy.OWN_FILES, identity=None)
-        for name, head in sorted(state.heads.items())
-    ]
 
 
 def _rows_of_log(
