@@ -68,7 +68,7 @@ def test_loggers_are_left_as_they_were():
 def test_counts_are_read_by_prometheus(tmp_path):
     metrics = ServiceMetrics()
     metrics.submitted += 2
-    metrics.list_ended("cancelled")
+    metrics.ended("cancelled")
     metrics.delivered(7)
     metrics.refused("unauthorized")
     metrics.execution.observe(0.3)
@@ -94,4 +94,4 @@ def test_counts_are_read_by_prometheus(tmp_path):
 
 def test_an_end_that_there_is_not_is_a_mistake_of_ours():
     with pytest.raises(KeyError):
-        ServiceMetrics().list_ended("vanished")
+        ServiceMetrics().ended("vanished")
