@@ -46,7 +46,7 @@ def _issuer_key(session: CliSession, issuer: str | None) -> "SigningKey":
     return session.open_keystore(home, name).identity.id_sign
 
 
-@cap.verb("issue", "Let somebody write to streams, for a while.")
+@cap.verb("issue", "Issue a token to write to streams.")
 @_ISSUER
 @click.option("--subject", required=True, help="Writer: a card (veen1…), a client_id, an identity, a directory.")
 @click.option("--stream", "streams", type=STREAM, multiple=True, required=True, help="Stream to write to. Repeatable.")
@@ -128,7 +128,7 @@ def _report_token(output: Output, token: "CapToken", out: Path | None) -> None:
     output.result({**dict(rows), "token": token.to_json()}, lambda: output.fields(rows))
 
 
-@cap.verb("show", "What a token allows, and whom.")
+@cap.verb("show", "Rights and subject of a token.")
 @click.argument("file", type=OBJECT_FILE)
 @output_options
 def show(output: Output, file: Path) -> None:
@@ -195,7 +195,9 @@ def renew(output: Output, session: CliSession, file: Path, issuer: str | None, o
 
 @click.command("authorize")
 @click.argument("file", type=OBJECT_FILE, required=False)
-@click.option("--stream", "streams", type=STREAM, multiple=True, help="Issue a token to yourself for it. Repeatable.")
+@click.option(
+    "--stream", "streams", type=STREAM, multiple=True, help="Stream to issue a token to yourself for. Repeatable."
+)
 @click.option("--ttl", type=SPAN, default="30d", show_default=True, help="Lifetime of that token.")
 @client_options
 def authorize(output: Output, session: CliSession, file: Path | None, streams: tuple[str, ...], ttl: int) -> None:
@@ -244,7 +246,7 @@ def _grant_data(grant: "TokenGrant") -> dict[str, Any]:
     }
 
 
-@cap.verb("status", "What the hub knows of a token, or of all that you hold.")
+@cap.verb("status", "State of a token at the hub, or of all that you hold.")
 @click.argument("token", required=False)
 @client_options
 def status(output: Output, session: CliSession, token: str | None) -> None:

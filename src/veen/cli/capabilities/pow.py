@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 _MAX_REQUEST_BYTES = 64 * 1024 * 1024
 
-pow_ = LazyGroup("pow", help="The price that a hub puts on requests.")
+pow_ = LazyGroup("pow", help="Proof of work that a hub asks for.")
 
 
-@pow_.verb("request", "How much a hub asks for.")
+@pow_.verb("request", "Number of zero bits that a hub asks for.")
 @hub_options
 def request(output: Output, hub: "HubApi") -> None:
     """Show the number of zero bits that the hub asks for. `veen send --pow` pays by itself."""
@@ -29,10 +29,14 @@ def request(output: Output, hub: "HubApi") -> None:
     output.result({"url": hub.url, "difficulty": difficulty, "expected_hashes": 1 << difficulty if difficulty else 0})
 
 
-@pow_.verb("solve", "Pay for one request.")
+@pow_.verb("solve", "Compute the cookie for one request.")
 @click.argument("file", type=OBJECT_FILE)
-@click.option("--difficulty", type=click.IntRange(1, 64), required=True, help="Zero bits: see `veen pow request`.")
-@click.option("--start", type=click.IntRange(0, 2**63), default=0, help="First nonce to try, for another cookie.")
+@click.option(
+    "--difficulty", type=click.IntRange(1, 64), required=True, help="Number of zero bits. `veen pow request` shows it."
+)
+@click.option(
+    "--start", type=click.IntRange(0, 2**63), default=0, help="First nonce to try. Another one gives another cookie."
+)
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help=options.CBOR_OUT)
 @output_options
 def solve(output: Output, file: Path, difficulty: int, start: int, out: Path | None) -> None:

@@ -54,27 +54,27 @@ _ENGINE: Final = log_options(
 )  # fmt: skip
 
 
-@audit.verb("run", "Check every entry of a log, and what the hub left about it.")
+@audit.verb("run", "Check every entry of a log, and the hub's records about it.")
 @click.argument("data_dir", required=False)
-@click.option("--data-dir", "named", help="The same, by name.")
+@click.option("--data-dir", "named", help="DATA_DIR, by name.")
 @_ENGINE
 @click.option(
     "--level",
     type=click.Choice(["full", "sampled", "structure"]),
     default="full",
     show_default=True,
-    help="How many signatures are verified: all, a sample, none.",
+    help="Signatures to verify: all, a sample, or none.",
 )
-@click.option("--sample", type=click.IntRange(0, 1_000_000), help="Of a million entries, how many are in a sample.")
-@click.option("--seed", default="", help="Chooses another sample.")
+@click.option("--sample", type=click.IntRange(0, 1_000_000), help="Entries of a million to sample. Default: 62500.")
+@click.option("--seed", default="", help="Seed of the sample.")
 @click.option("--label", "labels", type=hex32, multiple=True, help="Only this label. Repeatable.")
 @click.option(
-    "--profile", "profiles", multiple=True, help="A profile the hub supports: a name, or EPOCH_SEC,PAD_BLOCK."
+    "--profile", "profiles", multiple=True, help="Profile of the hub: a name, or EPOCH_SEC,PAD_BLOCK. Repeatable."
 )
 @options.renamed("--hub-identity", "identity", former="--identity", type=_IDENTITY, help=options.HUB_IDENTITY)
-@click.option("--root-pk", type=hex32, help="The offline key that signed the identity.")
+@click.option("--root-pk", type=hex32, help="Offline key that signed the identity, in hex.")
 @pin_options
-@click.option("--chunks-only", is_flag=True, help="DATA_DIR was given nothing but chunks; authority is not checked.")
+@click.option("--chunks-only", is_flag=True, help="DATA_DIR has only chunks. Do not check authority.")
 @options.renamed(
     "--witness-policy", "policy", former="--policy", type=POLICY, metavar="FILE", help=options.WITNESS_POLICY
 )
@@ -85,7 +85,7 @@ _ENGINE: Final = log_options(
     type=_DIRECTORY,
     help="Continue from an earlier audit: the DIRECTORY of its --out.",
 )
-@click.option("--out", type=_DIRECTORY, help="Leave verdict, tables and report.html in this directory.")
+@click.option("--out", type=_DIRECTORY, help="Directory to write verdict, tables and report.html to.")
 @home_options
 def run(
     output: Output,
@@ -285,7 +285,7 @@ def summary(output: Output, audit_dir: Path) -> None:
 
 
 @audit.verb("copy", "Check the copy of a hub that queries and tables read, and repair it.")
-@click.option("--repair", is_flag=True, help="Ask the hub again for what is missing or damaged.")
+@click.option("--repair", is_flag=True, help="Fetch missing and damaged entries from the hub again.")
 @client_options
 def copy(output: Output, session: CliSession, repair: bool) -> None:
     """Check the copy of the hub's entries in your home, which tables and queries of a hub by its address read.
@@ -326,11 +326,11 @@ def copy(output: Output, session: CliSession, repair: bool) -> None:
     end_by(check.verdict, check.directory, hint=None if repair else "veen audit copy --repair")
 
 
-@audit.verb("diff", "Compare two directories of one hub: did it tell two stories?")
+@audit.verb("diff", "Compare two directories of one hub for equivocation.")
 @click.argument("one")
 @click.argument("other")
 @options.renamed("--hub-identity", "identity", former="--identity", type=_IDENTITY, help=options.HUB_IDENTITY)
-@click.option("--out", type=_DIRECTORY, help="Leave the evidence in this directory.")
+@click.option("--out", type=_DIRECTORY, help="Directory to write the evidence to.")
 @pin_options
 @home_options
 def diff(

@@ -19,7 +19,7 @@ from veen.cli.shared.verifying import HUB_PK, check_object, read_as, resolve_key
 if TYPE_CHECKING:
     from veen.core.objects.checkpoint import Checkpoint
 
-checkpoint = LazyGroup("checkpoint", help="What the hub signed about a whole log.")
+checkpoint = LazyGroup("checkpoint", help="Checkpoints: the hub's signatures over whole logs.")
 
 
 def _data(signed: "Checkpoint") -> dict[str, Any]:

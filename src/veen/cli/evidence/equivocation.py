@@ -77,7 +77,7 @@ def _shown(value: Any, cut: bool) -> Any:
 @click.argument("files", type=OBJECT_FILE, nargs=-1, required=True)
 @OUT
 @HUB_PK
-@click.option("--send/--no-send", "tell", default=True, help="Tell the hub, whose operator may not know.")
+@click.option("--send/--no-send", "tell", default=True, help="Report it to the hub, whose operator may not know.")
 @client_options
 def report(
     output: Output,

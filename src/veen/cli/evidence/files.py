@@ -49,17 +49,15 @@ evidence = LazyGroup(
 @click.option("--since", type=MOMENT, help=options.SINCE)
 @click.option("--until", type=MOMENT, help=options.UNTIL)
 @EPOCH
-@click.option("--query", "result_id", help="The entries behind a query result that is kept here (veen query run).")
+@click.option("--query", "result_id", help="Query result whose entries are exported (veen query run).")
 @click.option("--store", type=click.Path(file_okay=False), help=options.STORE)
-@click.option(
-    "--open", "opened", is_flag=True, help="With the opening of each entry: outsiders can read exactly these."
-)
-@click.option("--plaintext", is_flag=True, help="With the plaintext, as you state it: nothing in the file proves it.")
-@click.option("--head", is_flag=True, help="With the newest checkpoint, and the proof that the log only grew.")
-@click.option("--outside", is_flag=True, help="With proofs by others: tlog-proof and COSE receipt of the outer log.")
-@click.option("--no-name", is_flag=True, help="Do not say which stream it is.")
-@click.option("--out", type=_TARGET, help="The evidence file to write.")
-@click.option("--html", type=_TARGET, help="Write a page that checks itself in a browser, without a network.")
+@click.option("--open", "opened", is_flag=True, help="Add the opening of each entry: outsiders can read exactly these.")
+@click.option("--plaintext", is_flag=True, help="Add the plaintext as you state it. Nothing in the file proves it.")
+@click.option("--head", is_flag=True, help="Add the newest checkpoint, and the proof that the log only grew.")
+@click.option("--outside", is_flag=True, help="Add proofs by others: tlog-proof and COSE receipt of the outer log.")
+@click.option("--no-name", is_flag=True, help="Leave out the name of the stream.")
+@click.option("--out", type=_TARGET, help="Evidence file to write.")
+@click.option("--html", type=_TARGET, help="HTML page to write, which checks itself in a browser without a network.")
 @options.renamed("--replace", "force", former="--force", is_flag=True, help=options.REPLACE)
 @client_options
 def export(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SIZE = click.option("--size", type=SEQ, help=options.TREE_SIZE)
 
-proof = LazyGroup("proof", help="That an entry stands in the log, shown with a few hashes.")
+proof = LazyGroup("proof", help="Inclusion proofs.")
 
 
 @proof.verb("get", "The proof of an entry, verified.")
@@ -83,8 +83,8 @@ def proof_data(proven: "Proven") -> dict[str, Any]:
 @stream_argument(seq=SEQ)
 @_SIZE
 @EPOCH
-@click.option("--tree", is_flag=True, help="Draw it as text: this is also the default.")
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw it into this file, as SVG.")
+@click.option("--tree", is_flag=True, help="Draw it as text. This is the default.")
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw it as SVG, into this file.")
 @client_options
 def show_proof(
     output: Output,

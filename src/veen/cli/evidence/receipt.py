@@ -21,7 +21,7 @@ OUT = click.option("--out", type=click.Path(dir_okay=False, path_type=Path), hel
 
 receipt = LazyGroup(
     "receipt",
-    help="""The hub's signed word about one entry.""",
+    help="""Receipts: the hub's signed statement about an entry.""",
 )
 
 
@@ -67,7 +67,7 @@ def receipt_data(signed: "Receipt") -> dict[str, Any]:
 @receipt.verb("verify", "Check a receipt that you have, without a hub.")
 @click.argument("file", type=OBJECT_FILE)
 @HUB_PK
-@click.option("--msg", type=OBJECT_FILE, help="The MSG that it must be for.")
+@click.option("--msg", type=OBJECT_FILE, help="MSG that the receipt must be for.")
 @client_options
 def verify_receipt(
     output: Output, session: CliSession, file: Path, trusted: tuple[bytes, ...], msg: Path | None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DATA_DIR: Final = click.Path(file_okay=False, path_type=Path)
 ACCEPT_CLOCK: Final = click.option(
-    "--accept-clock", is_flag=True, help="The clock is right, however far it is ahead of the log."
+    "--accept-clock", is_flag=True, help="Accept the clock, however far it is ahead of the log."
 )
 
 

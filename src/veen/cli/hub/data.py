@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.command("verify-data")
 @click.argument("data_dir", type=DATA_DIR)
-@click.option("--structure", is_flag=True, help="Leave out the signatures: much faster, but proves less.")
+@click.option("--structure", is_flag=True, help="Do not verify signatures: much faster, but proves less.")
 @click.option("--jobs", type=click.IntRange(min=1), help=f"{options.JOBS} Default: one per core.")
 @pin_options
 @home_options
@@ -203,16 +203,14 @@ def rebuild_index(output: Output, data_dir: Path) -> None:
 
 @click.command("cut-tail")
 @click.argument("data_dir", type=DATA_DIR)
-@click.option("--yes", is_flag=True, help="Cut it. Without this, only show what would be cut.")
-@click.option(
-    "--no-receipt-left", is_flag=True, help="You know that no client got a receipt for an entry of the group."
-)
+@click.option("--yes", is_flag=True, help="Cut it. Default: only show what would be cut.")
+@click.option("--no-receipt-left", is_flag=True, help="Confirm that no client got a receipt for an entry of the group.")
 @click.option(
     "--compare",
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
     metavar="PATH",
-    help="What somebody else saw: the directory of a replica or clone, or a file with a RECEIPT or CHECKPOINT.",
+    help="Replica or clone to compare with, or a file with a RECEIPT or CHECKPOINT. Repeatable.",
 )
 @output_options
 def cut_tail(output: Output, data_dir: Path, yes: bool, no_receipt_left: bool, compare: tuple[Path, ...]) -> None:
@@ -266,8 +264,8 @@ def cut_tail(output: Output, data_dir: Path, yes: bool, no_receipt_left: bool, c
 @click.command()
 @click.argument("source", type=DATA_DIR)
 @click.argument("target", type=DATA_DIR)
-@click.option("--with-keys/--without-keys", default=False, help="Copy the private keys too: needed to run the copy.")
-@click.option("--verify/--no-verify", default=True, help="Check the copy afterwards.")
+@click.option("--with-keys/--without-keys", default=False, help="Copy the private keys, too. Required to run the copy.")
+@click.option("--verify/--no-verify", default=True, help="Verify the copy afterwards.")
 @pin_options
 @home_options
 def clone(
@@ -347,7 +345,7 @@ class _Cut(click.ParamType["tuple[bytes, int]"]):
 @click.option(
     "--upto", type=_Cut(), multiple=True, metavar="LABEL=SEQ", help="Last entry to keep of a label. Default: all."
 )
-@click.option("--same-identity", is_flag=True, help="Disaster recovery only: go on under the keys of SOURCE.")
+@click.option("--same-identity", is_flag=True, help="Continue under the keys of SOURCE. For disaster recovery only.")
 @ACCEPT_CLOCK
 @output_options
 def fork(

@@ -24,8 +24,8 @@ key = LazyGroup("key", help="Create, show and rotate the keys of a hub.")
 
 
 @key.verb("create", "Make the identity of a new hub.")
-@click.option("--data-dir", type=DATA_DIR, help="Give this new data directory its identity.")
-@click.option("--keys-dir", type=DATA_DIR, help="Only write a private key here, for a hub whose keys lie elsewhere.")
+@click.option("--data-dir", type=DATA_DIR, help="New data directory to give an identity.")
+@click.option("--keys-dir", type=DATA_DIR, help="New directory for a private key alone, for a hub with keys_dir.")
 @output_options
 def create(output: Output, data_dir: Path | None, keys_dir: Path | None) -> None:
     """Make the identity of a new hub before its first start, as an authority hub needs it.
@@ -71,9 +71,9 @@ def _write_key(keys_dir: Path) -> bytes:
 
 
 @click.command()
-@click.option("--data-dir", type=DATA_DIR, help="Give this new data directory its identity, keys included.")
-@click.option("--keys-dir", type=DATA_DIR, help="Write key and birth certificate here, for a hub with keys_dir.")
-@click.option("--valid", default="24h", show_default=True, help="How long the first start may take place.")
+@click.option("--data-dir", type=DATA_DIR, help="New data directory to give an identity.")
+@click.option("--keys-dir", type=DATA_DIR, help="New directory for key and birth certificate, for a hub with keys_dir.")
+@click.option("--valid", default="24h", show_default=True, help="Time within which the first start must happen.")
 @click.option("--reuse-key", is_flag=True, help="Certify the key in --keys-dir. Only if no hub ever ran with it.")
 @output_options
 def init(output: Output, data_dir: Path | None, keys_dir: Path | None, valid: str, reuse_key: bool) -> None:
@@ -126,7 +126,7 @@ def _init_keys(keys_dir: Path, not_after: int, reuse_key: bool) -> "HubIdentity"
 
 @key.verb("show", "The public keys of a hub and when they are valid.")
 @HUB_FLAGS
-@click.option("--only-pin", is_flag=True, help="Print only what clients pin: the first key, or the root key.")
+@click.option("--only-pin", is_flag=True, help="Print only the pin for clients: the first key, or the root key.")
 @output_options
 def show(output: Output, data_dir: Path | None, only_pin: bool, **flags: str | None) -> None:
     """Show hub_id and all keys of a data directory, or of the hub that --hub or the context names.
@@ -210,7 +210,9 @@ def _fetch_identity(hub: "HubApi") -> "tuple[HubIdentity, bool]":
 
 @key.verb("rotate", "Add a new key; the old one signs until the overlap ends.")
 @HUB_FLAGS
-@click.option("--overlap", default="1d", show_default=True, help="How long the old key stays valid beside the new one.")
+@click.option(
+    "--overlap", default="1d", show_default=True, help="Time for which the old key stays valid beside the new one."
+)
 @click.option(
     "--request-id",
     type=hex32,

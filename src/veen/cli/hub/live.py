@@ -137,7 +137,9 @@ def fence(output: Output, hub: "HubApi") -> None:
 @hub_options
 @click.option("--label", type=hex32, help="Label, in hex. Default: all labels of the hub.")
 @click.option("--upto", type=click.IntRange(min=1), help="Number of entries to cover. Default: all.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write each CHECKPOINT here, as CBOR.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Directory to write each CHECKPOINT to, as CBOR."
+)
 def checkpoint(output: Output, hub: "HubApi", label: bytes | None, upto: int | None, out: Path | None) -> None:
     """Have the hub sign what its log is now. It keeps no record of it; the checkpoints of its chunks it writes itself.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 retention = LazyGroup(
     "retention",
-    help="Erase old payloads; receipts and proofs stay. A running hub does it by itself if retention.payloads is set.",
+    help="Erase old payloads; receipts and proofs stay. A running hub does so if retention.payloads is set.",
 )
 
 
@@ -29,7 +29,7 @@ _PERIODS: Final = several(
     click.option("--data-dir", type=DATA_DIR, required=True, help=options.HUB_DIR),
     click.option("--payloads", required=True, help="Age after which payloads are erased, such as 90d."),
     click.option("--receipts", default="0", help="Age after which receipts are erased, too. Default: never."),
-    click.option("--classes", is_flag=True, help="Of a label whose class has a retention hint, go by the hint."),
+    click.option("--classes", is_flag=True, help="Use the retention hint of a label's class, if it has one."),
     identity_options,
 )
 
@@ -84,7 +84,7 @@ def _tell(output: Output, done: str, rows: list[dict[str, Any]], attachments: in
     output.result({"erasures": rows} if attachments is None else {"erasures": rows, "attachments": attachments}, human)
 
 
-@retention.verb("plan", "What a policy would erase now; nothing is changed.")
+@retention.verb("plan", "Show the effect of a policy; change nothing.")
 @_PERIODS
 def plan(output: Output, session: CliSession, data_dir: Path, payloads: str, receipts: str, classes: bool) -> None:
     """Show what a policy would erase now. Whole sealed chunks only; the hub may run.
@@ -109,7 +109,7 @@ def plan(output: Output, session: CliSession, data_dir: Path, payloads: str, rec
     _tell(output, "would be erased", _rows(steps))
 
 
-@retention.verb("apply", "Erase what a policy lets go. The hub must be stopped.")
+@retention.verb("apply", "Erase by a policy. The hub must be stopped.")
 @ACCEPT_CLOCK
 @_PERIODS
 def apply(
@@ -146,7 +146,7 @@ def apply(
     _tell(output, "erased", _rows(steps), attachments)
 
 
-@retention.verb("show", "What is kept of each label.")
+@retention.verb("show", "Contents of each label.")
 @click.option("--data-dir", type=DATA_DIR, required=True, help=options.HUB_DIR)
 @output_options
 def show(output: Output, data_dir: Path) -> None:

@@ -28,14 +28,18 @@ _POLL_SECONDS: Final = 0.05
 
 
 _SETTINGS: Final = several(  # the options from which a configuration is made
-    click.option("--config", "-c", "file", type=_FILE, help="TOML or YAML. See docs/configuration.md."),
+    click.option(
+        "--config", "-c", "file", type=_FILE, help="Configuration file in TOML or YAML: see docs/configuration.md."
+    ),
     click.option("--data-dir", help=options.HUB_DIR),
     click.option("--profile", "--role", "role", help="Profile of the hub: authority or tenant."),
     click.option("--keys-dir", help="Directory of the private keys. Default: the data directory."),
     click.option("--host", help=options.HOST),
     click.option("--port", help=options.PORT),
     click.option("--log-level", help=options.LOG_LEVEL),
-    click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Set any key of the configuration."),
+    click.option(
+        "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Value of any key of the configuration. Repeatable."
+    ),
 )
 _FLAGS: Final = {
     "data_dir": "data_dir",
@@ -64,10 +68,12 @@ def _flags(options: dict[str, Any], pairs: tuple[str, ...]) -> dict[str, str]:
 
 @click.command()
 @_SETTINGS
-@click.option("--dev", is_flag=True, help="For trying things: loopback, the same port again, no capabilities needed.")
-@click.option("--context", "context_name", help="With --dev: register the hub under this name; see above.")
+@click.option(
+    "--dev", is_flag=True, help="Run a hub for trying things: loopback, a fixed port, no capabilities needed."
+)
+@click.option("--context", "context_name", help="Context to register the hub as. Requires --dev.")
 @ACCEPT_CLOCK
-@click.option("--detach", is_flag=True, help="Return once the hub listens; it goes on in the background.")
+@click.option("--detach", is_flag=True, help="Run in the background; return once the hub listens.")
 @click.option("--ready-fd", type=int, hidden=True)
 @output_options
 def start(

@@ -101,8 +101,8 @@ def _await_note(data_dir: Path, before: dict[str, Any] | None, pid: int, timeout
 
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path), required=False)
-@click.option("--request-id", help="Only the lines of this request: the id that a refused client was shown.")
-@click.option("--client", metavar="PREFIX", help="Only lines of the client whose client_id begins so, in hex.")
+@click.option("--request-id", help="Only lines of this request, by the id that a refused client was shown.")
+@click.option("--client", metavar="PREFIX", help="Only lines of the client whose client_id has this prefix, in hex.")
 @click.option("--code", help="Only lines with this error code or detail, such as E.AUTH or CLIENT_REVOKED.")
 @click.option("--operation", help="Only lines of this operation: submit, request, reload, disk, scrub, …")
 @click.option("--refused", is_flag=True, help="Only refusals and failures.")

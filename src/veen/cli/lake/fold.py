@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 fold = LazyGroup(
     "fold",
-    help="What streams amount to: any overlay, recomputed from the log, at any moment of it.",
+    help="States of streams: any overlay, folded from the log, at any moment of it.",
     table={
         "repair": ("veen.cli.lake.fold_data:repair", "Fold states again that other keys may have read."),
         "verify": (
@@ -87,7 +87,7 @@ def list_(output: Output) -> None:
 @fold.verb("show", "The state that an overlay makes of streams, or one that was written.")
 @click.argument("streams", metavar="[STREAM]...", type=STREAM, nargs=-1)
 @click.option("--overlay", metavar="NAME", help=options.OVERLAY)
-@click.option("--state", metavar="DIR", help="Instead of a stream: a state that was kept by --out of `veen fold run`.")
+@click.option("--state", metavar="DIR", help="State that `veen fold run --out` wrote, instead of a stream.")
 @view_options
 @client_options
 def show(
@@ -139,7 +139,7 @@ def _show_streams(output: Output, session: CliSession, streams: tuple[str, ...],
 @_OVERLAY
 @click.option("--every", type=click.IntRange(min=1), help="Entries between two results; one more at the end.")
 @click.option("--as-of", "moments", type=AS_OF, multiple=True, help=f"{options.AS_OF} Repeatable.")
-@click.option("--interval", type=click.IntRange(min=1), default=1024, show_default=True, help="Entries of a block.")
+@click.option("--interval", type=click.IntRange(min=1), default=1024, show_default=True, help="Entries in a block.")
 @bulk_options
 @client_options
 def run(

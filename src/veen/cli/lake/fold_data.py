@@ -200,8 +200,8 @@ def _view(written: "WrittenState") -> Any:
 @click.command()
 @click.argument("state", metavar="[STATE]", required=False)
 @DATA_DIR
-@click.option("--checkpoint", type=FILE, help="Instead of a written state: the body of a state.checkpoint.v1.")
-@click.option("--label", help="Of a checkpoint that names no labels: the one it is about, in hex.")
+@click.option("--checkpoint", type=FILE, help="File with the body of a state.checkpoint.v1, instead of STATE.")
+@click.option("--label", help="Label, in hex, of a checkpoint that names none.")
 @HUB_IDENTITY
 @_PLACE
 @identity_options

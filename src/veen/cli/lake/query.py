@@ -69,14 +69,14 @@ class ServiceOptions:
 
 _PATH: Final = click.Path(path_type=Path)
 _SERVICE: Final = several(
-    click.option("--service", "url", envvar="VEEN_QUERY_SERVICE", metavar="URL", help="Ask a query service."),
+    click.option("--service", "url", envvar="VEEN_QUERY_SERVICE", metavar="URL", help="URL of a query service to ask."),
     click.option("--service-token", "token_file", envvar="VEEN_QUERY_TOKEN_FILE", type=_PATH,
-                 help="The file with the bearer token for --service."),
+                 help="File with the bearer token for --service."),
     click.option("--service-cert", "cert", envvar="VEEN_QUERY_CERT_FILE", type=_PATH,
                  help="Your certificate for --service, in PEM, instead of a token."),
-    click.option("--service-key", "key", envvar="VEEN_QUERY_KEY_FILE", type=_PATH, help="Its private key."),
+    click.option("--service-key", "key", envvar="VEEN_QUERY_KEY_FILE", type=_PATH, help="Key of --service-cert, in PEM."),
     click.option("--service-ca", "ca_file", envvar="VEEN_QUERY_CA_FILE", type=_PATH,
-                 help="Who signed the certificate of --service, if no public authority did."),
+                 help="Certificates to trust for --service instead of the system's (PEM)."),
 )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def query_connection(service: ServiceOptions) -> "QueryConnection":
 
 
 @query.verb("run", "Answer a query from a data directory or a hub.")
-@click.option("--scope", "scopes", multiple=True, help="A stream, or a pattern of names in your keyring. Repeatable.")
+@click.option("--scope", "scopes", multiple=True, help="Stream, or pattern of names in your keyring. Repeatable.")
 @click.option("--type", "types", multiple=True, help="Only events of this type. Repeatable.")
 @click.option("--subject", help="Only events of this subject.")
 @options.renamed("--since", "first", former="--from", type=MOMENT, help=options.SINCE)
@@ -121,23 +121,30 @@ def query_connection(service: ServiceOptions) -> "QueryConnection":
     "conditions",
     multiple=True,
     metavar="FIELD OP VALUE",
-    help="Only events whose field fits: = in < <= > >= ^= (prefix). Repeatable: all must fit.",
+    help="Only events that satisfy this condition: = in < <= > >= ^= (prefix). Repeatable.",
 )
-@click.option("--field", "fields", multiple=True, help="A field of the rows, such as payload.a.b, or '*'. Repeatable.")
+@click.option("--field", "fields", multiple=True, help="Field of the rows, such as payload.a.b, or '*'. Repeatable.")
 @click.option(
     "--order",
     "orders",
     multiple=True,
     metavar="FIELD [desc]",
-    help="Order rows by this field of theirs; needs --limit. Repeatable. Default: order of the log.",
+    help="Field to order rows by. Requires --limit. Repeatable. Default: order of the log.",
 )
 @click.option("--limit", type=click.IntRange(min=1), help=options.LIMIT)
-@click.option("--group-by", "groups", multiple=True, help="Aggregate by this field. Repeatable.")
-@click.option("--metric", "metrics", multiple=True, help="count, or min, max, sum, avg of a field: avg(payload.ms).")
+@click.option("--group-by", "groups", multiple=True, help="Field to aggregate by. Repeatable.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    help="Metric: count, or min, max, sum, avg of a field, such as avg(payload.ms). Repeatable.",
+)
 @click.option("--evidence", type=click.Choice(["none", "spot", "full"]), default="none", show_default=True,
               help="Rows to verify down to receipts and proofs: none, a sample, or all.")  # fmt: skip
 @click.option("--sample-rate", help="Proportion of rows to verify with --evidence spot, such as 0.1.")
-@click.option("--descriptor", "file", type=click.File("rb"), help="A QueryDescriptor in JSON, instead of the options.")
+@click.option(
+    "--descriptor", "file", type=click.File("rb"), help="File with a QueryDescriptor in JSON, instead of the options."
+)
 @click.option(
     "--tables", metavar="TABLES", help="Tables to answer from, as far as they are proven to cover the log. Same result."
 )
@@ -416,7 +423,7 @@ def result(
         output.next(f"veen query result {result_id} --offset {offset + len(page['rows'])}")
 
 
-@query.verb("status", "How far a query has come.")
+@query.verb("status", "Progress of a query.")
 @click.argument("result_id")
 @_STORE
 @SERVICE
@@ -533,8 +540,10 @@ def _fetch(output: Output, result_id: str, place: LogPlace, service: ServiceOpti
 
 @query.verb("replay", "Answer a recorded query from another directory, and compare.")
 @click.argument("result_id", required=False)
-@click.option("--descriptor", "descriptor_file", type=FILE, help="The recorded descriptor, if it comes from elsewhere.")
-@click.option("--digest", "digest_file", type=FILE, help="The recorded digest that belongs to it.")
+@click.option(
+    "--descriptor", "descriptor_file", type=FILE, help="File with a QueryDescriptor in JSON, instead of RESULT_ID."
+)
+@click.option("--digest", "digest_file", type=FILE, help="File with the ResultDigest of --descriptor.")
 @_PLACE
 @_STORE
 @identity_options

@@ -20,10 +20,12 @@ _MAX_DIGEST_BYTES: Final = 1 << 20
 @click.command()
 @click.argument("statement", metavar="SELECT", required=False)
 @click.option("--tables", "place", required=True, metavar="TABLES", help="Tables that `veen table load` made.")
-@click.option("--version", "at_version", type=click.IntRange(min=1), help="An older version of the tables.")
-@click.option("--again", metavar="RESULT_ID", help="Execute a kept statement over its version again, and compare.")
+@click.option("--version", "at_version", type=click.IntRange(min=1), help="Version of the tables. Default: the newest.")
+@click.option(
+    "--again", metavar="RESULT_ID", help="Result to execute again over its version of the tables, and to compare."
+)
 @click.option("--store", "store_dir", type=click.Path(file_okay=False), help=options.STORE)
-@click.option("--refresh", is_flag=True, help="First load what is new at the hub (--hub, --context) into the tables.")
+@click.option("--refresh", is_flag=True, help="Load new entries of the hub (--hub, --context) into the tables first.")
 @client_options
 def sql(
     output: Output,

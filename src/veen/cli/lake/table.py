@@ -37,15 +37,17 @@ _ENGINE: Final = (ENGINE, MASTER)
 _HINT: Final = "load what is new with veen table load, publish again with veen table publish, or load into a new place"
 
 
-@table.verb("load", "Bring tables up to a log; with nothing new, nothing is written.")
+@table.verb("load", "Load new entries of a log.")
 @_TO
 @click.option("--stream", "streams", type=STREAM, multiple=True, help="Only this stream. Repeatable.")
-@click.option("--fold", "folds", metavar="NAME", multiple=True, help="Keep the state of this fold in gold. Repeatable.")
+@click.option("--fold", "folds", metavar="NAME", multiple=True, help="Fold whose state is kept in gold. Repeatable.")
 @click.option("--index", "indexes", metavar="PATH", multiple=True,
-              help="Index this path of payloads, such as payload.amount, from now on. Repeatable.")  # fmt: skip
-@click.option("--drop-index", "drop_indexes", metavar="PATH", multiple=True, help="Drop such an index. Repeatable.")
+              help="Path of payloads to index from now on, such as payload.amount. Repeatable.")  # fmt: skip
+@click.option(
+    "--drop-index", "drop_indexes", metavar="PATH", multiple=True, help="Path whose index is dropped. Repeatable."
+)
 @click.option("--verify", type=click.Choice(["none", "hash", "receipt", "full"]), default="hash", show_default=True,
-              help="How far entries are checked; one that fails is a row with the reason `damaged`.")  # fmt: skip
+              help="Checks of each entry. One that fails becomes a row with the reason `damaged`.")  # fmt: skip
 @log_options(DIR_OR_HUB, KEY_FILE, PARTITIONS, *_ENGINE)
 @client_options
 def load(
@@ -107,10 +109,10 @@ def load(
     output.next(f"veen table show {to}")
 
 
-@table.verb("show", "What is in the tables, from their manifest.")
+@table.verb("show", "Summary of the tables, from their manifest.")
 @_TO
-@click.option("--version", "version", type=click.IntRange(min=1), help="As they were at this version.")
-@click.option("--digest", is_flag=True, help="Read every row: verifies all files, and shows what equal tables share.")
+@click.option("--version", "version", type=click.IntRange(min=1), help="Version of the tables. Default: the newest.")
+@click.option("--digest", is_flag=True, help="Read every row: verify all files, and show the digest of each table.")
 @output_options
 def show(output: Output, to: str, version: int | None, digest: bool) -> None:
     """Show the contents of TABLES: rows and files, the position up to which labels are loaded, and the states in gold.
@@ -159,7 +161,9 @@ def _tell_rewritten(output: Output, done: "Rewritten", *, rows: bool) -> None:
 
 @table.verb("compact", "Merge small files; rows stay as they are.")
 @_TO
-@click.option("--target-mib", type=click.IntRange(min=1), default=64, show_default=True, help="How large files become.")
+@click.option(
+    "--target-mib", type=click.IntRange(min=1), default=64, show_default=True, help="Size of the merged files, in MiB."
+)
 @log_options(*_ENGINE)
 @output_options
 def compact(output: Output, to: str, target_mib: int, place: LogPlace) -> None:
@@ -177,7 +181,7 @@ def compact(output: Output, to: str, target_mib: int, place: LogPlace) -> None:
     _tell_rewritten(output, done, rows=False)
 
 
-@table.verb("erase", "Let go what the hub has erased under its retention policy.")
+@table.verb("erase", "Erase payloads that the hub erased.")
 @_TO
 @DATA_DIR
 @log_options(*_ENGINE)
@@ -201,7 +205,7 @@ def erase(output: Output, to: str, data_dir: str, place: LogPlace) -> None:
 @table.verb("vacuum", "Remove files that were replaced or never committed.")
 @_TO
 @click.option("--keep-hours", type=click.IntRange(min=0), default=24, show_default=True,
-              help="Spare what is younger: readers of older versions, and a load that runs.")  # fmt: skip
+              help="Age of the files to remove, in hours. Younger ones may be in use.")  # fmt: skip
 @output_options
 def vacuum(output: Output, to: str, keep_hours: int) -> None:
     """Remove files of TABLES that a newer version has replaced, or that no version names.
@@ -251,9 +255,15 @@ def verify(output: Output, to: str, data_dir: str | None, hub_identity: str | No
 
 @table.verb("publish", "Show the tables as Delta or Iceberg tables; no file is copied.")
 @_TO
-@click.option("--delta", "formats", flag_value="delta", multiple=True, help="As Delta tables, in their directories.")
 @click.option(
-    "--iceberg", "formats", flag_value="iceberg", multiple=True, help="As Iceberg tables, in a SQLite catalog."
+    "--delta",
+    "formats",
+    flag_value="delta",
+    multiple=True,
+    help="Publish Delta tables, in the directories of the tables.",
+)
+@click.option(
+    "--iceberg", "formats", flag_value="iceberg", multiple=True, help="Publish Iceberg tables, in a SQLite catalog."
 )
 @click.option("--table", "names", metavar="NAME", multiple=True, help="Only this table. Repeatable. Default: all.")
 @output_options

@@ -26,8 +26,8 @@ attachment = LazyGroup("attachment", help="Files that travel with a message, sea
 @attachment.verb("put", "Send files as the attachments of one message.")
 @click.argument("stream", type=STREAM, required=False)
 @click.argument("files", type=FILES, nargs=-1)
-@click.option("--stream", "stream_option", type=STREAM, help="The stream, instead of the argument STREAM.")
-@click.option("--body", default="", help="The body of the message that carries them.")
+@click.option("--stream", "stream_option", type=STREAM, help="Stream, instead of the argument STREAM.")
+@click.option("--body", default="", help="Body of the message that carries them.")
 @CAP
 @client_options
 def put(
@@ -86,7 +86,7 @@ def _read_entry(session: CliSession, stream: str, seq: int, epoch: int | None) -
 @attachment.verb("get", "Fetch, check and open the attachments of a message.")
 @stream_argument("which", seq=SEQ, which=click.STRING)
 @EPOCH
-@click.option("--out", type=click.Path(path_type=Path), help="A file for one, a directory for several; - for stdout.")
+@click.option("--out", type=click.Path(path_type=Path), help="File for one, directory for several; - for stdout.")
 @client_options
 def get(
     output: Output,
@@ -161,7 +161,7 @@ def _file_name(index: int, declared: "Attachment") -> str:
     return f"{index:04d}-{printable[:100]}" if printable else f"{index:04d}"
 
 
-@attachment.verb("verify", "Check that all attachments of a message are there and are whole.")
+@attachment.verb("verify", "Check the attachments of a message at the hub.")
 @stream_argument(seq=SEQ)
 @EPOCH
 @client_options

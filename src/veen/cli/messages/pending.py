@@ -29,7 +29,7 @@ pending = LazyGroup(
 _STREAM = click.argument("stream", type=STREAM, required=False)
 
 
-@pending.verb("list", "Messages that wait on this machine; asks no hub.")
+@pending.verb("list", "Pending messages on this machine; asks no hub.")
 @identity_options
 def list_(output: Output, session: CliSession) -> None:
     """List the messages of your identity that got no receipt, of all hubs. Needs neither a hub nor a passphrase, and
@@ -97,7 +97,7 @@ def _states(session: CliSession, stream: str | None) -> "list[LabelState]":
     return [state for state in states if state.label == label]
 
 
-@pending.verb("send", "Send what waits, each message once.")
+@pending.verb("send", "Send pending messages, each once.")
 @_STREAM
 @client_options
 def send(output: Output, session: CliSession, stream: str | None) -> None:
@@ -143,9 +143,9 @@ def _show(output: Output, late: "list[Sent]", refused: int) -> None:
         output.note("no message waits for this hub" if not refused else "none was delivered")
 
 
-@pending.verb("drop", "Give up what waits.")
+@pending.verb("drop", "Drop pending messages.")
 @_STREAM
-@click.option("--all", "everything", is_flag=True, help="Of every stream at this hub.")
+@click.option("--all", "everything", is_flag=True, help="Drop the messages of every stream at this hub.")
 @click.option("--offline", is_flag=True, help=options.OFFLINE)
 @client_options
 def drop(output: Output, session: CliSession, stream: str | None, everything: bool, offline: bool) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @stream_argument()
 @EPOCH
-@click.option("--from-scratch", is_flag=True, help="Forget all that is known of the log first, and read all of it.")
+@click.option("--from-scratch", is_flag=True, help="Discard the stored state of the log first, and read all of it.")
 @client_options
 def resync(output: Output, session: CliSession, stream: str, epoch: int | None, from_scratch: bool) -> None:
     """Read the log of STREAM to its end, verify every step, and rebuild what is remembered of it.

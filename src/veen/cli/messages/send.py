@@ -28,23 +28,27 @@ _MAX_BODY = 64 * 1024 * 1024  # read no more than any hub could take; the limits
 
 @click.command()
 @stream_argument("body", "stream", body=click.STRING)
-@click.option("--body", "body_option", help="The body as text, instead of the argument BODY.")
-@click.option("--file", "-f", "file", type=FILES, help="Send the bytes of this file.")
-@click.option("--attach", type=FILES, multiple=True, help="A file to go with the message, sealed like it. Repeatable.")
-@click.option("--schema", help="What the body is: the name of a schema, or its id in 64 hex digits.")
-@click.option("--parent", type=hex32, metavar="MSG_ID", help="The message that this one answers.")
-@click.option("--expires", type=MOMENT, help="When readers may forget it: a time, or +10m.")
-@click.option("--pow/--no-pow", "work", default=True, help="Pay the proof of work that the hub asks for, or fail.")
+@click.option("--body", "body_option", help="Body as text, instead of the argument BODY.")
+@click.option("--file", "-f", "file", type=FILES, help="File whose bytes are the body.")
+@click.option("--attach", type=FILES, multiple=True, help="File to attach, sealed like the message. Repeatable.")
+@click.option("--schema", help="Schema of the body: its name, or its id in 64 hex digits.")
+@click.option("--parent", type=hex32, metavar="MSG_ID", help="Message that this one answers.")
+@click.option("--expires", type=MOMENT, help="Time after which readers may forget it: ISO 8601, seconds, or +10m.")
+@click.option("--pow/--no-pow", "work", default=True, help="Compute the proof of work that the hub asks for, or fail.")
 @click.option("--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), help=options.RECEIPT_OUT)
 @click.option(
-    "--to", metavar="NAME", help="Send it to one person, sealed to her prekey; without STREAM. See veen inbox."
+    "--to", metavar="NAME", help="Contact to send it to, sealed to her prekey; without STREAM. See `veen inbox`."
 )
-@click.option("--long-term-key", is_flag=True, help="With --to: seal to the key on her card, if she has no prekey.")
+@click.option("--long-term-key", is_flag=True, help="Seal to the key on her card if she has no prekey. Requires --to.")
 @click.option("--dry-run", is_flag=True, help=options.DRY_RUN)
-@click.option("--lines", is_flag=True, help="One message for each line of standard input, or of --file.")
-@click.option("--from-ndjson", is_flag=True, help="One message for each JSON object, as stream --ndjson prints them.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, help="Begin behind this line (--lines, --from-ndjson).")
-@click.option("--again", is_flag=True, help="Send it although the same message waits to be sent: then there are two.")
+@click.option("--lines", is_flag=True, help="Send a message for each line of standard input, or of --file.")
+@click.option(
+    "--from-ndjson", is_flag=True, help="Send a message for each JSON object, as `veen stream --ndjson` prints them."
+)
+@click.option(
+    "--skip", type=click.IntRange(min=0), default=0, help="Number of lines to skip. Requires --lines or --from-ndjson."
+)
+@click.option("--again", is_flag=True, help="Send it even if the same message is pending: then there are two.")
 @CAP
 @client_options
 def send(

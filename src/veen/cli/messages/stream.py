@@ -48,12 +48,12 @@ def _with_reading(command: F) -> F:
     @click.option("--from", "first", type=click.IntRange(min=0), help=options.FIRST)
     @click.option("--to", "last", type=click.IntRange(min=1), help=options.LAST)
     @click.option("--last", "-n", "count", metavar="N", type=click.IntRange(min=0), help=_LAST)
-    @click.option("--with-proofs", "--with-proof", "proofs", is_flag=True, help="With the proof of every entry.")
-    @click.option("--sealed", is_flag=True, help="Verify, but do not open: needs no read key.")
-    @click.option("--format", "layout", help="A line for each entry, such as '{seq} {body}'.")
+    @click.option("--with-proofs", "--with-proof", "proofs", is_flag=True, help="Show the proof of every entry.")
+    @click.option("--sealed", is_flag=True, help="Verify entries without opening them. Needs no read key.")
+    @click.option("--format", "layout", help="Format of a line for each entry, such as '{seq} {body}'.")
     @click.option("--author", metavar="NAME", help=options.AUTHOR)
     @click.option("--grep", metavar="PATTERN", help=options.GREP)
-    @click.option("--full", is_flag=True, help="Show long bodies whole; a terminal gets them cut otherwise.")
+    @click.option("--full", is_flag=True, help="Show long bodies in full. Default: a terminal cuts them.")
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
         reading = Reading(**{field.name: kwargs.pop(field.name) for field in fields(Reading)})
@@ -70,7 +70,7 @@ def _with_reading(command: F) -> F:
 @click.option("--range", "span", type=RANGE, help=options.RANGE)
 @click.option("--since", type=MOMENT, help=options.SINCE)
 @click.option("--until", type=MOMENT, help=options.UNTIL)
-@click.option("--follow", is_flag=True, help="Go on with what is written from now on (see tail).")
+@click.option("--follow", is_flag=True, help="Continue with new entries; see `veen tail`.")
 @EPOCH
 @client_options
 def stream(

@@ -80,7 +80,7 @@ def list_(output: Output, session: CliSession) -> None:
         output.next("veen contacts add NAME CARD")
 
 
-@contacts.verb("show", "What is known of one person.")
+@contacts.verb("show", "Details of a contact.")
 @click.argument("name")
 @identity_options
 def show(output: Output, session: CliSession, name: str) -> None:
@@ -146,9 +146,9 @@ def announce(output: Output, session: CliSession, stream: str) -> None:
     output.result({"stream": stream, "seq": sent.seq, "client_id": session.keystore.identity.client_id.hex()})
 
 
-@contacts.verb("who", "Whose key, identity or account this is.")
+@contacts.verb("who", "Owner of a key, identity or account.")
 @click.argument("key", metavar="HEX")
-@click.option("--stream", type=STREAM, help="Ask the log of this stream too: who proved there to have the key.")
+@click.option("--stream", type=STREAM, help="Stream whose log is searched for proofs, too.")
 @client_options
 def who(output: Output, session: CliSession, key: str, stream: str | None) -> None:
     """Say whose key or id HEX is, by your contacts, your own keys and, with --stream, what authors proved in a stream.

@@ -38,15 +38,17 @@ _MAX_CODE: Final = 256
 
 @click.command()
 @click.argument("streams", type=STREAM, nargs=-1, required=True, metavar="STREAM...")
-@click.option("--for", "who", metavar="NAME", help="A contact, or a card (veen1…): nobody else can open it.")
-@click.option("--code", "by_code", is_flag=True, help="Protect it by a one-time code, for somebody without a card.")
+@click.option("--for", "who", metavar="NAME", help="Contact, or card (veen1…), who alone can open it.")
+@click.option("--code", "by_code", is_flag=True, help="Protect it by a one-time code, for a person without a card.")
 @click.option("--read", is_flag=True, help="Grant the right to read. Default: to read and to write.")
 @click.option("--write", is_flag=True, help="Grant the right to write. Default: to read and to write.")
-@click.option("--no-history", is_flag=True, help="Make a new generation first; open nothing before it.")
+@click.option("--no-history", is_flag=True, help="Make a new generation first, and hand over no earlier one.")
 @click.option("--expires", type=SPAN, default=_WEEK, help="Time until the invitation expires. Default: 7d.")
 @click.option("--ttl", type=SPAN, default=_MONTH, help="Lifetime of the capability token at a gated hub. Default: 30d.")
-@click.option("--address", metavar="URL", help="The URL of the hub as the other machine sees it; default: as this one.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The file; default: NAME.veen-invite.")
+@click.option("--address", metavar="URL", help="URL of the hub for the other machine. Default: that of this one.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write. Default: NAME.veen-invite."
+)
 @client_options
 def invite(
     output: Output,
@@ -215,7 +217,7 @@ def _hand_over(
 @click.command()
 @click.argument("invitation", metavar="FILE|WORD")
 @click.option("--code", "code_source", metavar="SOURCE", help='Source of the code: "@FILE" or "-". Default: a prompt.')
-@click.option("--name", "context_name", help="The name of the hub on this machine; default: that of the inviter.")
+@click.option("--name", "context_name", help="Name of the new context. Default: that of the inviter.")
 @click.option("--use/--no-use", "chosen", default=None, help=options.USE)
 @identity_options
 def join(

@@ -108,9 +108,9 @@ def _row(
 
 @keys.verb("rotate", "Announce new keys to all readers.")
 @click.argument("stream", type=STREAM)
-@click.option("--without", "names", multiple=True, metavar="NAME", help="A reader who is not given them. Repeatable.")
+@click.option("--without", "names", multiple=True, metavar="NAME", help="Reader to exclude. Repeatable.")
 @click.option("--reason", default="", help=options.REASON)
-@click.option("--no-history", is_flag=True, help="Later invitations hand over no generation before this one.")
+@click.option("--no-history", is_flag=True, help="Hand over no earlier generation in later invitations.")
 @client_options
 def rotate(
     output: Output, session: CliSession, stream: str, names: tuple[str, ...], reason: str, no_history: bool
@@ -167,9 +167,14 @@ def note_ended(output: Output, done: "Rotated") -> None:
 
 @keys.verb("shred", "Have all readers forget the keys of an earlier generation.")
 @click.argument("stream", type=STREAM)
-@click.option("--generation", type=click.IntRange(min=0), required=True, help="Which one; `veen keys list` shows them.")
+@click.option(
+    "--generation",
+    type=click.IntRange(min=0),
+    required=True,
+    help="Number of the generation. `veen keys list` shows them.",
+)
 @click.option("--reason", default="", help=options.REASON)
-@click.option("--weak", is_flag=True, help="Also if the log has a field that leads back to this generation.")
+@click.option("--weak", is_flag=True, help="Shred it even if the log has a field that leads back to it.")
 @click.option("--yes", is_flag=True, help=options.YES)
 @client_options
 def shred(
@@ -267,7 +272,7 @@ def check(output: Output, session: CliSession, streams: tuple[str, ...]) -> None
     )
 
 
-@keys.verb("owner", "Whose announcements count for a stream.")
+@keys.verb("owner", "Owner of a stream, whose announcements count.")
 @click.argument("stream", type=STREAM)
 @click.argument("name", required=False)
 @identity_options

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 revoke = LazyGroup(
     "revoke",
-    help="""Take the right to write or to read from somebody.
+    help="""Revoke the right of a person to write or to read.
 
     A writer is refused by the hub, by token and client key. A reader is given no later generation of the keys of a
     stream; what she could read before she can still read.
@@ -32,9 +32,9 @@ revoke = LazyGroup(
 )
 
 
-@revoke.verb("writer", "Have the hub refuse somebody's tokens and client keys.")
+@revoke.verb("writer", "Have the hub refuse a person's tokens and client keys.")
 @click.argument("name")
-@click.option("--ttl", type=SPAN, help="For how long; default: for good.")
+@click.option("--ttl", type=SPAN, help="Time until the revocation expires. Default: never.")
 @client_options
 def writer(output: Output, session: CliSession, name: str, ttl: int | None) -> None:
     """Have the hub refuse what NAME (a contact, or a card) writes: the tokens that you issued, and the client keys.
@@ -116,7 +116,7 @@ async def _find_announced_keys(client: "Client", id_sign_pk: bytes) -> set[bytes
     return keys
 
 
-@revoke.verb("reader", "Give somebody no later keys of a stream.")
+@revoke.verb("reader", "Exclude a reader from later keys of a stream.")
 @click.argument("name")
 @click.argument("stream", type=STREAM)
 @click.option("--reason", default="", help=options.REASON)

@@ -28,9 +28,9 @@ agent = LazyGroup(
 
 @agent.verb("start", "Keep keystores open from now on.")
 @click.option(
-    "--for", "span", type=SPAN, default="1h", show_default=True, help="How long each key is kept: 90s, 10m, 8h."
+    "--for", "span", type=SPAN, default="1h", show_default=True, help="Time for which each key is kept: 90s, 10m, 8h."
 )
-@click.option("--foreground", is_flag=True, help="Do not go into the background.")
+@click.option("--foreground", is_flag=True, help="Run in the foreground.")
 @click.option("--ready-fd", type=int, hidden=True)
 @home_options
 def start(output: Output, session: CliSession, span: int, foreground: bool, ready_fd: int | None) -> None:
@@ -107,7 +107,7 @@ def _ask(session: CliSession, request: str) -> dict[str, Any] | None:
     return ask(session.user_home, {"do": request})
 
 
-@agent.verb("status", "Whether an agent runs, and what it holds.")
+@agent.verb("status", "State of the agent.")
 @home_options
 def status(output: Output, session: CliSession) -> None:
     """Show the agent and the keystores that it holds open, and for how long.

@@ -19,8 +19,8 @@ config = LazyGroup(
 )
 
 
-@config.verb("show", "The values in force, and where each comes from.")
-@click.option("--origin", is_flag=True, help="Tell where each value comes from.")
+@config.verb("show", "Values in force, and their origins.")
+@click.option("--origin", is_flag=True, help="Show the origin of each value.")
 @client_options
 def show(output: Output, session: CliSession, origin: bool) -> None:
     """Show the values in force for a command with the same options."""
@@ -35,7 +35,7 @@ def show(output: Output, session: CliSession, origin: bool) -> None:
 @config.verb("set", "Change one value in your configuration.")
 @click.argument("key")
 @click.argument("value", required=False)
-@click.option("--unset", is_flag=True, help="Take the value out instead.")
+@click.option("--unset", is_flag=True, help="Remove the value.")
 @home_options
 def set_(output: Output, session: CliSession, key: str, value: str | None, unset: bool) -> None:
     """Set KEY to VALUE in your configuration. Comments in the file stay.
@@ -65,7 +65,7 @@ def set_(output: Output, session: CliSession, key: str, value: str | None, unset
     output.result({"key": key, "value": new, "file": str(file)})
 
 
-@config.verb("path", "Where the files are.")
+@config.verb("path", "Paths of the files.")
 @home_options
 def path(output: Output, session: CliSession) -> None:
     """Show the files and directories that commands use, and mark those that exist."""
@@ -88,7 +88,7 @@ def path(output: Output, session: CliSession) -> None:
 _PROJECT = click.argument("path", required=False, type=click.Path(path_type=Path))
 
 
-@config.verb("trust", "Let the veen.toml of a project set more than a choice.")
+@config.verb("trust", "Trust the veen.toml of a project to set hubs and pins.")
 @_PROJECT
 @click.option("--yes", is_flag=True, help=options.YES)
 @home_options
@@ -133,7 +133,7 @@ def _show_wishes(output: Output, place: Path, wanted: dict[str, Any]) -> None:
         output.say("Messages are sealed for, and tokens are sent to, the hubs that it names.")
 
 
-@config.verb("untrust", "Take the trust in a project file back.")
+@config.verb("untrust", "Revoke the trust in a project file.")
 @_PROJECT
 @home_options
 def untrust(output: Output, session: CliSession, path: Path | None) -> None:

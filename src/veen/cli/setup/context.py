@@ -31,8 +31,8 @@ def _check_values(values: dict[str, str | None]) -> dict[str, Any]:
 @click.option(
     "--pin",
     "hub_pk",
-    help="The key of the hub, ed25519:HEX, or the root of ephemeral hubs, root:ed25519:HEX; "
-    "default: the key that you confirm on a terminal.",
+    help="Pinned key of the hub: ed25519:HEX, or root:ed25519:HEX of ephemeral hubs. "
+    "Default: the key that you confirm on a terminal.",
 )
 @click.option("--hub-id", help="hub_id of the pinned key, in hex. Default: learned on the first connection.")
 @click.option("--profile", help="Profile to send with. Default: the first one of the hub.")
@@ -154,7 +154,7 @@ def list_(output: Output, session: CliSession) -> None:
         output.next("veen context add NAME --hub URL --pin ed25519:HEX")
 
 
-@context.verb("show", "What a context says, and which one is used.")
+@context.verb("show", "Values of a context.")
 @click.argument("name", type=CONTEXT, required=False)
 @home_options
 def show(output: Output, session: CliSession, name: str | None) -> None:
@@ -179,7 +179,7 @@ def _table(session: CliSession, name: str) -> dict[str, Any]:
     return dict(contexts[name])
 
 
-@context.verb("use", "Choose the context for the commands to come.")
+@context.verb("use", "Set the current context.")
 @click.argument("name", type=CONTEXT)
 @home_options
 def use(output: Output, session: CliSession, name: str) -> None:

@@ -67,10 +67,8 @@ class _PageName(click.ParamType[str]):
 
 @click.command()
 @click.argument("page", type=_PageName(), required=False)
-@click.option(
-    "--search", metavar="WORDS", help="List the lines that contain this, in all pages; letter case is ignored."
-)
-@click.option("--path", "show_path", is_flag=True, help="Only say where the page, or all pages, are as files.")
+@click.option("--search", metavar="WORDS", help="Words to search all pages for, in any case.")
+@click.option("--path", "show_path", is_flag=True, help="Print only the path of the page, or of all pages.")
 @output_options
 def docs(output: Output, page: str | None, search: str | None, show_path: bool) -> None:
     """Read the documentation of this release: tutorials, how-to pages, reference, explanation.

@@ -62,7 +62,7 @@ def remember(output: Output, session: CliSession, name: str | None) -> None:
     output.note(f"to undo it: veen keystore forget {name}")
 
 
-@keystore.verb("forget", "Take the key of a keystore out of the desktop keyring.")
+@keystore.verb("forget", "Remove the key of a keystore from the desktop keyring.")
 @click.argument("name", type=IDENTITY, required=False)
 @identity_options
 def forget(output: Output, session: CliSession, name: str | None) -> None:
@@ -81,7 +81,7 @@ def forget(output: Output, session: CliSession, name: str | None) -> None:
     output.result(data, lambda: output.line(text if forgotten else f"{name} was not remembered"))
 
 
-@keystore.verb("status", "Which keystores the desktop keyring opens.")
+@keystore.verb("status", "Keystores that the desktop keyring opens.")
 @home_options
 def status(output: Output, session: CliSession) -> None:
     """List the keystores that the desktop keyring can open, and mark those with a stored key. Shows no key.

@@ -16,7 +16,7 @@ _MAX_SCRIPT: Final = 16 * 1024 * 1024
 
 @click.command()
 @click.argument("file", type=_FILE, required=False)
-@click.option("--keep-going", is_flag=True, help="Run the commands after one that fails, too.")
+@click.option("--keep-going", is_flag=True, help="Continue after a command that fails.")
 @output_options
 def shell(output: Output, file: Path | None, keep_going: bool) -> None:
     """Run commands, one a line, with or without the word veen: from FILE, from standard input, or as you type them.

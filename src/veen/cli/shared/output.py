@@ -349,9 +349,15 @@ def output_options(command: F) -> F:
     )
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     @click.option("--ndjson", "as_ndjson", is_flag=True, help="Print JSON, one object per line.")
-    @click.option("--output", "-o", "form", type=click.Choice([mode.value for mode in Mode]), help="Force a form.")
+    @click.option(
+        "--output",
+        "-o",
+        "form",
+        type=click.Choice([mode.value for mode in Mode]),
+        help="Form of the output. Default: human on a terminal, else plain.",
+    )
     @click.option("--quiet", "-q", is_flag=True, help="Print the result only: no notes, no progress.")
-    @click.option("--no-input", is_flag=True, help="Never ask; fail instead.")
+    @click.option("--no-input", is_flag=True, help="Never prompt; fail instead.")
     @wraps(command)
     def run(
         *args: Any, as_json: bool, as_ndjson: bool, form: str | None, quiet: bool, no_input: bool, **kwargs: Any

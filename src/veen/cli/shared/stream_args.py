@@ -41,7 +41,7 @@ def stream_argument(*optional: str, **following: click.ParamType[Any]) -> Callab
             return command(*args, **kwargs)
 
         decorated: Any = click.option(
-            "--stream", "stream_option", type=STREAM, help="The stream, instead of the argument STREAM."
+            "--stream", "stream_option", type=STREAM, help="Stream, instead of the argument STREAM."
         )(run)
         for name in reversed(following):
             decorated = click.argument(name, required=False)(decorated)

@@ -228,8 +228,8 @@ def plan(asked: Submission, staging: Path) -> Plan:
         environment["PYSPARK_PYTHON"] = asked.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
         # The driver's own Python workers look for data sources, with the Python of the executors.
         imported = [str(Path(_root(name)).parent) for name in _PACKAGES]
-        given = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*imported, *given]))
+        inherited = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*imported, *inherited]))
     return Plan(words=tuple(words), environment=environment, exit_file=staging / _EXIT)
 
 
