@@ -9,6 +9,7 @@ import click
 
 from veen.cli.evidence.receipt import OUT
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.authority import authorize_token, read_token, takes_derived, token_store
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
@@ -50,7 +51,7 @@ def _issuer_key(session: CliSession, issuer: str | None) -> "SigningKey":
 @_ISSUER
 @click.option("--subject", required=True, help="Writer: a card (veen1…), a client_id, an identity, a directory.")
 @click.option("--stream", "streams", type=STREAM, multiple=True, required=True, help="Stream to write to. Repeatable.")
-@click.option("--ttl", type=SPAN, required=True, help="Lifetime from the first use at a hub: 600, 10m, 7d.")
+@click.option("--ttl", type=SPAN, required=True, help=options.TOKEN_TTL)
 @click.option(
     "--rate",
     type=RATE,
@@ -198,7 +199,7 @@ def renew(output: Output, session: CliSession, file: Path, issuer: str | None, o
 @click.option(
     "--stream", "streams", type=STREAM, multiple=True, help="Stream to issue a token to yourself for. Repeatable."
 )
-@click.option("--ttl", type=SPAN, default="30d", show_default=True, help="Lifetime of that token.")
+@click.option("--ttl", type=SPAN, default="30d", show_default=True, help=options.TOKEN_TTL)
 @client_options
 def authorize(output: Output, session: CliSession, file: Path | None, streams: tuple[str, ...], ttl: int) -> None:
     """Show the token in FILE to the hub. Its ttl begins now, or began when the hub first saw it.

@@ -83,7 +83,7 @@ _ENGINE: Final = log_options(
     "since",
     former="--since",
     type=_DIRECTORY,
-    help="Continue from an earlier audit: the DIRECTORY of its --out.",
+    help=options.EARLIER,
 )
 @click.option("--out", type=_DIRECTORY, help="Directory to write verdict, tables and report.html to.")
 @home_options

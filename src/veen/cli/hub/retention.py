@@ -28,7 +28,7 @@ retention = LazyGroup(
 _PERIODS: Final = several(
     click.option("--data-dir", type=DATA_DIR, required=True, help=options.HUB_DIR),
     click.option("--payloads", required=True, help="Age after which payloads are erased, such as 90d."),
-    click.option("--receipts", default="0", help="Age after which receipts are erased, too. Default: never."),
+    click.option("--receipts", default="0", help=f"{options.RECEIPT_AGE} Default: never."),
     click.option("--classes", is_flag=True, help="Use the retention hint of a label's class, if it has one."),
     identity_options,
 )
@@ -181,7 +181,7 @@ def show(output: Output, data_dir: Path) -> None:
 
 @retention.verb("check", "Find receipts that were erased too early, and erased files that came back.")
 @click.option("--data-dir", type=DATA_DIR, required=True, help=options.HUB_DIR)
-@click.option("--receipts", help="Age after which receipts are erased, too; 0 for never. Default: not known.")
+@click.option("--receipts", help=f"{options.RECEIPT_AGE} Default: not known.")
 @click.option("--remove-leftovers", is_flag=True, help="Remove erased files that came back.")
 @ACCEPT_CLOCK
 @output_options

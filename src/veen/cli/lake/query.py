@@ -74,7 +74,8 @@ _SERVICE: Final = several(
                  help="File with the bearer token for --service."),
     click.option("--service-cert", "cert", envvar="VEEN_QUERY_CERT_FILE", type=_PATH,
                  help="Your certificate for --service, in PEM, instead of a token."),
-    click.option("--service-key", "key", envvar="VEEN_QUERY_KEY_FILE", type=_PATH, help="Key of --service-cert, in PEM."),
+    click.option("--service-key", "key", envvar="VEEN_QUERY_KEY_FILE", type=_PATH,
+                 help="Key of --service-cert, in PEM."),
     click.option("--service-ca", "ca_file", envvar="VEEN_QUERY_CA_FILE", type=_PATH,
                  help="Certificates to trust for --service instead of the system's (PEM)."),
 )  # fmt: skip
@@ -142,9 +143,7 @@ def query_connection(service: ServiceOptions) -> "QueryConnection":
 @click.option("--evidence", type=click.Choice(["none", "spot", "full"]), default="none", show_default=True,
               help="Rows to verify down to receipts and proofs: none, a sample, or all.")  # fmt: skip
 @click.option("--sample-rate", help="Proportion of rows to verify with --evidence spot, such as 0.1.")
-@click.option(
-    "--descriptor", "file", type=click.File("rb"), help="File with a QueryDescriptor in JSON, instead of the options."
-)
+@click.option("--descriptor", "file", type=click.File("rb"), help=f"{options.DESCRIPTOR} Instead of the options.")
 @click.option(
     "--tables", metavar="TABLES", help="Tables to answer from, as far as they are proven to cover the log. Same result."
 )
@@ -540,9 +539,7 @@ def _fetch(output: Output, result_id: str, place: LogPlace, service: ServiceOpti
 
 @query.verb("replay", "Answer a recorded query from another directory, and compare.")
 @click.argument("result_id", required=False)
-@click.option(
-    "--descriptor", "descriptor_file", type=FILE, help="File with a QueryDescriptor in JSON, instead of RESULT_ID."
-)
+@click.option("--descriptor", "descriptor_file", type=FILE, help=f"{options.DESCRIPTOR} Instead of RESULT_ID.")
 @click.option("--digest", "digest_file", type=FILE, help="File with the ResultDigest of --descriptor.")
 @_PLACE
 @_STORE

@@ -20,7 +20,7 @@ _MAX_DIGEST_BYTES: Final = 1 << 20
 @click.command()
 @click.argument("statement", metavar="SELECT", required=False)
 @click.option("--tables", "place", required=True, metavar="TABLES", help="Tables that `veen table load` made.")
-@click.option("--version", "at_version", type=click.IntRange(min=1), help="Version of the tables. Default: the newest.")
+@click.option("--version", "at_version", type=click.IntRange(min=1), help=options.TABLE_VERSION)
 @click.option(
     "--again", metavar="RESULT_ID", help="Result to execute again over its version of the tables, and to compare."
 )

@@ -111,7 +111,7 @@ def load(
 
 @table.verb("show", "Summary of the tables, from their manifest.")
 @_TO
-@click.option("--version", "version", type=click.IntRange(min=1), help="Version of the tables. Default: the newest.")
+@click.option("--version", "version", type=click.IntRange(min=1), help=options.TABLE_VERSION)
 @click.option("--digest", is_flag=True, help="Read every row: verify all files, and show the digest of each table.")
 @output_options
 def show(output: Output, to: str, version: int | None, digest: bool) -> None:

@@ -44,7 +44,7 @@ _MAX_CODE: Final = 256
 @click.option("--write", is_flag=True, help="Grant the right to write. Default: to read and to write.")
 @click.option("--no-history", is_flag=True, help="Make a new generation first, and hand over no earlier one.")
 @click.option("--expires", type=SPAN, default=_WEEK, help="Time until the invitation expires. Default: 7d.")
-@click.option("--ttl", type=SPAN, default=_MONTH, help="Lifetime of the capability token at a gated hub. Default: 30d.")
+@click.option("--ttl", type=SPAN, default=_MONTH, help=f"{options.TOKEN_TTL} Default: 30d.")
 @click.option("--address", metavar="URL", help="URL of the hub for the other machine. Default: that of this one.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write. Default: NAME.veen-invite."

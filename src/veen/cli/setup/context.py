@@ -31,8 +31,7 @@ def _check_values(values: dict[str, str | None]) -> dict[str, Any]:
 @click.option(
     "--pin",
     "hub_pk",
-    help="Pinned key of the hub: ed25519:HEX, or root:ed25519:HEX of ephemeral hubs. "
-    "Default: the key that you confirm on a terminal.",
+    help=f"{options.PIN} Default: the key that you confirm on a terminal.",
 )
 @click.option("--hub-id", help="hub_id of the pinned key, in hex. Default: learned on the first connection.")
 @click.option("--profile", help="Profile to send with. Default: the first one of the hub.")

@@ -550,7 +550,7 @@ _HOME: Final = (
 )
 _HUB: Final = (
     click.option("--hub", help=f"{options.HUB} [VEEN_HUB]"),
-    click.option("--pin", "hub_pk", help="Pinned key of the hub: ed25519:HEX, or root:ed25519:HEX. [VEEN_PIN]"),
+    click.option("--pin", "hub_pk", help=f"{options.PIN} [VEEN_PIN]"),
     click.option("--ca-file", type=FILE, help=f"{options.CA_FILE} [VEEN_CA_FILE]"),
     click.option("--token-file", type=FILE, help=f"{options.TOKEN_FILE} [VEEN_TOKEN_FILE]"),
     INSECURE_HTTP,

@@ -20,6 +20,7 @@ INSECURE_HTTP: Final = "Allow to send the bearer token to another machine over p
 IDENTITY: Final = "Identity to use: a name, or a directory."
 PASSPHRASE_FILE: Final = "File with the passphrase of the keystore."  # noqa: S105 - a help text
 NEW_PASSPHRASE_FILE: Final = "File whose first line is the new passphrase."  # noqa: S105 - a help text
+PIN: Final = "Pinned key of the hub: ed25519:HEX, or root:ed25519:HEX of an ephemeral one."
 OFFLINE: Final = "Ask no hub."
 USE: Final = "Use this hub from now on. Default: if no hub is in use yet."
 
@@ -39,6 +40,8 @@ AUTHOR: Final = "Only entries of this author: a contact, `me`, or a client_id in
 GREP: Final = "Only entries whose text matches this regular expression."
 AS_OF: Final = "Position (120) or time (-15m, ISO 8601, @UNIX) of the state."
 
+EARLIER: Final = "Continue from an earlier run, by the directory of its --out."
+
 # Evidence.
 HUB_PK: Final = "Trusted key of the hub, in hex. Repeat after a rotation. Default: the pinned key."
 NO_PIN: Final = "Ignore the pin, and verify by the keys that the input itself names."
@@ -56,10 +59,14 @@ REPLACE: Final = "Replace what exists under this name."
 DRY_RUN: Final = "Show what would be done. Change and send nothing."
 YES: Final = "Do not ask for confirmation."
 REASON: Final = "Reason, stored in the log. Its readers see it."
+TOKEN_TTL: Final = "Lifetime of the capability token, from its first use at a hub: 600, 10m, 7d."  # noqa: S105 - a text
+RECEIPT_AGE: Final = "Age after which receipts are erased, too; 0 for never."
 
 # Work.
 OVERLAY: Final = "Name of an overlay. `veen fold list` shows them."
 JOBS: Final = "Number of parallel processes."
+DESCRIPTOR: Final = "File with a QueryDescriptor in JSON."
+TABLE_VERSION: Final = "Version of the tables. Default: the newest."
 LIMIT: Final = "Maximal number of rows."
 OFFSET: Final = "Number of rows to skip."
 TIMEOUT: Final = "Seconds to wait."

@@ -66,8 +66,7 @@ def pin_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--pin",
         metavar="KEY[:HUB_ID]",
-        help="Pinned key of the hub: ed25519:HEX, or root:ed25519:HEX of an ephemeral one, and its hub_id. "
-        "Default: that of the context. [VEEN_PIN]",
+        help=f"{options.PIN} Default: that of the context. [VEEN_PIN]",
     )(decorated)
 
 
