@@ -44,8 +44,9 @@ def open_directory(data_dir: Path) -> OsFs:
 
 
 def holder_of(fs: OsFs) -> Holder | None:
-    """Return the process that runs this directory, by the lock, not by the process id in its file; None if there is
-    none.
+    """Return the process that runs this directory; None if there is none.
+
+    The lock shows this, not the process id in its file.
     """
     try:
         with fs.lock():

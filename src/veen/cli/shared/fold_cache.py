@@ -55,8 +55,9 @@ class FoldCache:
         )
 
     def load(self) -> CachedFold | None:
-        """Return the stored summary, if any. Raise SnapshotRefused if it is damaged. `restore` checks it against the
-        log.
+        """Return the stored summary, if any. Raise SnapshotRefused if it is damaged.
+
+        `restore` checks it against the log.
         """
         if not self._fs.exists(self._path):
             return None

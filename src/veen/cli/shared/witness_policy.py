@@ -25,8 +25,9 @@ POLICY: Final = click.Path(exists=True, dir_okay=False, path_type=Path)  # to be
 
 
 async def open_session(session: CliSession, url: str) -> "HubSession":
-    """Open a session with the hub at a URL under the pin of the command; needs no keys. The caller closes its
-    transport.
+    """Open a session with the hub at a URL under the pin of the command; needs no keys.
+
+    The caller closes its transport.
     """
     from veen.client.session import HubSession
     from veen.client.transport.calls import Calls, Retry

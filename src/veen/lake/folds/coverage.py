@@ -66,8 +66,9 @@ class FoldCoverage:
         return max(self.times.values(), default=0)
 
     def events(self, entries: Iterable[LogEntry]) -> Iterator[Event]:
-        """Record each entry and pass it on as an event. An entry that could not be read keeps its place, without
-        effect.
+        """Record each entry and pass it on as an event.
+
+        An entry that could not be read keeps its place, and has no effect.
         """
         for entry in entries:
             label, seq = entry.label, entry.stream_seq

@@ -105,8 +105,9 @@ async def _list_streams(session: HubSession) -> tuple[bytes, ...]:
 
 
 async def _list_labels(session: HubSession, selection: Selection) -> list[LabelInfo]:
-    """Return the labels and their ends as the hub states them, unsigned. Entries missing up to there are reported
-    later.
+    """Return the labels and their ends as the hub states them, unsigned.
+
+    An entry that it does not serve up to there is reported later.
     """
     if selection.labels is not None:
         named = [await session.label_info(label) for label in sorted(selection.labels)]

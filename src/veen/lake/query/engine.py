@@ -47,9 +47,7 @@ class MatchSource(Protocol):
         """Yield matches in logical order (D-27); count entries that become no row, and rows beyond the limit."""
 
     def groups(self, tally: MatchTally, /) -> Iterator[tuple[bytes, Partial]] | None:
-        """Yield the groups of an aggregate by key; return None if the source cannot make them without the order of
-        events.
-        """
+        """Yield the groups of an aggregate by key; return None if that needs the order of events."""
 
 
 @dataclass(frozen=True, slots=True)

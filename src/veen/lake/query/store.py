@@ -146,12 +146,11 @@ class ResultStore:
         return RowsWriter(directory)
 
     def prepare(self, result_id: str, digest: ResultDigest, coverage: Coverage) -> None:
-        """Store coverage and digest durably; the result is still running. `complete` follows once the digest is
-        recorded.
-        """
+        """Store coverage and digest durably. The result keeps running until the digest is recorded, then `complete`."""
         directory = self._directory(result_id)
         if not (directory / "running").exists():
             raise NotReady(f"result {result_id} is pending: it cannot be completed")
+        # The digest comes last: it says that rows, evidence and coverage are all there.
         create_once(directory / "coverage.json", canonical.encode(coverage.value))
         create_once(directory / "digest.json", digest.to_bytes())
 
@@ -175,10 +174,13 @@ class ResultStore:
         self._end(result_id, {"state": "completed", "digest": digest.to_json()})
 
     def reset(self, result_id: str) -> None:
-        """Make a result pending again, without the files of an interrupted execution. Only for the process that
-        executes.
+        """Make a result pending again, without the files of an interrupted execution.
+
+        Only for the process that executes: another one cannot know that nobody writes these files.
         """
         directory = self._directory(result_id)
+        # With a digest the execution is over: the digest may be in the log already, and a second one would differ in
+        # `executed_at` under the same result_id (D-136).
         if self._final(result_id) is not None or (directory / "digest.json").exists():
             raise NotReady(f"result {result_id} is {self.status(result_id).state}: it is not executed again")
         self._remove(directory, *_MADE, "running")
@@ -224,6 +226,8 @@ class ResultStore:
         status = self.status(result_id)
         if status.state not in ("completed", "failed"):
             raise NotReady(f"result {result_id} is {status.state}: only what has ended can be removed")
+        # Renamed before anything in it is removed: readers find the whole result or none. The query goes last but one,
+        # so that a crash leaves no result whose descriptor is missing.
         remains = self._results / f"{_REMOVED}{result_id}"
         self._directory(result_id).rename(remains)
         _sync(self._results)
@@ -469,6 +473,8 @@ def create_once(path: Path, data: bytes) -> bool:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    # A link fails if the name exists; a rename would replace what another process has put there (QRY-02, QRY-26).
+    # The file is whole and on disk before it has its name, so a crash never leaves half a state.
     try:
         path.hardlink_to(temporary)
     except FileExistsError:

@@ -189,6 +189,8 @@ def _limit_matches(descriptor: QueryDescriptor, matches: Iterator[Match], tally:
         row = canonical.parse(match.row) if orders else {}
         return [*(order.key(row) for order in orders), match.order]
 
+    # No match ends the reading early, not even behind the limit: what a query covers and skips must not depend on it
+    # (decision 311). So all are counted, and only those that may be rows are kept.
     first = nsmallest(limit, count_matches(), key=key)
     tally.left_out += count - len(first)
     return iter(first)
@@ -221,6 +223,7 @@ def add_note(data: bytes, tally: MatchTally) -> None:
 
 def limit_batches(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
     """Limit sorted rows of MATCHES to the first `limit` matches; keep notes, and add one with the number left out."""
+    # Each task has applied the limit already; here it is applied to a bucket, which many tasks fill (decision 311).
     tally, remaining = MatchTally(), limit
     for batch in batches:
         if remaining is None:

@@ -1,5 +1,4 @@
-"""Writers of `df.write.format("veen")` and `df.writeStream.format("veen")`: rows become sealed, signed, durable
-messages.
+"""Writers of `df.write.format("veen")` and `df.writeStream.format("veen")`: rows become durable messages.
 
 The driver makes the plan: identity, stream and name of the write. Tasks send, each with its own client keys
 (`veen.lake.spark.writing`), and read the identity by its path; no key is ever in a plan. A row is written when its

@@ -96,6 +96,8 @@ class TableLog:
         data = manifest_of(change, version=version, prev=state.digest, base=base, writer=uuid.uuid4().hex)
         manifest = read_manifest(data, manifest_path(version))
         assert manifest is not None  # noqa: S101 - written a line above
+        # The step that makes all of it visible. Data files were written before, under names that no manifest has; a
+        # writer that loses the race for this version leaves only such files, which `vacuum` removes.
         if not self._write_manifest(version, data):
             raise TableBusy(f"{self.store.uri}: version {version} was made by somebody else")
         with contextlib.suppress(OSError):  # only a hint

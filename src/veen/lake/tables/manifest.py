@@ -78,9 +78,7 @@ class TableHead(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """A replaced file, with the kind and time of the change. It is removed later, so that readers of older versions go
-    on.
-    """
+    """A replaced file, with the kind and time of the change. It is removed later, when its readers are done."""
 
     why: str
     at: int

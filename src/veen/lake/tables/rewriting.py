@@ -223,6 +223,7 @@ def _remove_replaced(log: TableLog, state: TableState) -> TableState:
     gone = tuple(sorted(state.dead))
     if not gone:
         return state
+    # Files go before the manifest that forgets them: after a crash `dead` still names the rest, and `erase` goes on.
     for path in gone:
         log.store.remove(path)
     state = log.commit(state, Change(kind="erase", at=log.now, gone=gone), whole=True)
