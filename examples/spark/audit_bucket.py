@@ -11,12 +11,17 @@ import sys
 
 from veen import AuditOptions, audit, audit_lines
 from veen.contrib.spark import SparkEngine, using_session, watching
+from veen.lake.spark.audit import SparkEngine
+from veen.lake.spark.progress import watch_tasks
+from veen.lake.spark.session import using_session
+from veen.verify.audit import AuditOptions, audit
+from veen.verify.audit.report import document, lines
 
 
 def main(place: str) -> int:
     with (
         using_session(app="veen audit") as session,
-        watching(session, lambda text: print(text, file=sys.stderr)) as phase,
+        watch_tasks(session, lambda text: print(text, file=sys.stderr)) as phase,
     ):
         result = audit(place, AuditOptions(level="full"), engine=SparkEngine(session), progress=phase)
     print("\n".join(audit_lines(result)))

@@ -12,7 +12,7 @@ import click
 
 from veen.cli.op.args import Reading, account_of, stream_id_of
 from veen.cli.op.verbs import OpField, OpNoun, OpVerb
-from veen.cli.shared.authority import authorized, read_token
+from veen.cli.shared.authority import authorize_token, read_token
 from veen.cli.shared.command import CliSession
 from veen.cli.shared.files import OBJECT_FILE
 from veen.cli.shared.identities import principal_of
@@ -180,7 +180,7 @@ def _delegated(session: CliSession, draft: "Draft", principal: str, chain: Seque
         chain=[token.auth_ref() for token in tokens],
     )
     for token in tokens:
-        authorized(session, token)
+        authorize_token(session, token)
     return wrapped
 
 
@@ -193,7 +193,7 @@ def _minted(session: CliSession, body: Any, out: Path | None) -> Mapping[str, An
     if out is not None:
         out.write_bytes(token.to_bytes())
     try:
-        authorized(session, token)
+        authorize_token(session, token)
     except HubRefused as exc:
         raise Fail(
             exc.code,

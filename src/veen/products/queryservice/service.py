@@ -51,9 +51,9 @@ from veen.lake.query.recording import (
     EXECUTIONS,
     REQUESTS,
     RESULTS,
-    failed_event,
-    result_event,
-    submitted_event,
+    make_failed,
+    make_result,
+    make_submitted,
 )
 from veen.lake.query.store import DEFAULT_LIMIT, ResultPage, ResultStore, Status
 from veen.overlays.framework.body import Draft
@@ -353,7 +353,7 @@ class QueryService:
     async def _record_request(self, unanswered: _Unanswered) -> RecordedRequest:
         """Record a request, and begin its execution when the log has it. The caller holds `_submitting`."""
         descriptor, subject_id, received_at = unanswered
-        draft = submitted_event(
+        draft = make_submitted(
             descriptor,
             subject_id=subject_id,
             principal_id=self._client.client_id,
@@ -435,7 +435,7 @@ class QueryService:
         try:
             if (failure := self._failures.get(result_id)) is not None:
                 raise failure
-            digest = self._store.prepared(result_id)
+            digest = self._store.load_prepared(result_id)
             if digest is None:
                 digest = await self._answer_in_thread(execution)
             execution.is_recording = True  # a stop comes too late from here on: the digest may reach the log
@@ -507,7 +507,7 @@ class QueryService:
             if recorded != digest:
                 raise ExecutionFailed(f"result {digest.result_id}: the log has another digest of it than was made now")
             return
-        draft = result_event(
+        draft = make_result(
             digest,
             subject_id=self._settings.subject_id,
             principal_id=self._client.client_id,
@@ -519,7 +519,7 @@ class QueryService:
 
     async def _fail(self, request: RecordedRequest, exc: Exception) -> None:
         error_code, message = api.failure_of(exc)
-        draft = failed_event(
+        draft = make_failed(
             request.descriptor.query_id,
             request.result_id,
             error_code,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, holder_of, open_directory
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import FILE
 from veen.cli.shared.output import Exit, Fail, Output, output_options
@@ -152,7 +152,7 @@ def status(output: Output, directory: Path) -> None:
     """
     from veen.storage.copies.replica import read_mark
 
-    fs = existing(directory)
+    fs = open_directory(directory)
     mark = read_mark(fs)
     if mark is None:
         raise Fail(
@@ -235,7 +235,7 @@ def promote(
 
     try:
         done = promote_replica(
-            existing(directory),
+            open_directory(directory),
             key_from,
             int(time.time()),
             accept_loss=accept_loss,
