@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.ext import Product
-
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -17,8 +15,8 @@ _FEW: Final = 10  # commands of a group, which an error then lists
 _DRESSED: Final[set[click.Command]] = set()  # commands that were given what all commands have
 
 
-def _load(target: str) -> Any:
-    """Import the attribute that `module:attribute` names."""
+def load(target: str) -> Any:
+    """Return the attribute that "module:attribute" names; its module is imported."""
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -74,9 +72,9 @@ class LazyGroup(click.Group):
         if command is None:
             if cmd_name not in self.table:
                 return None
-            command = _load(self.table[cmd_name][0])
-            if isinstance(command, Product):
-                command = _load(command.commands[cmd_name])
+            command = load(self.table[cmd_name][0])
+            if not isinstance(command, click.Command):  # a Product
+                command = load(command.commands[cmd_name])
             assert isinstance(command, click.Command), f"{cmd_name} is not a command"  # noqa: S101 - our own table
         if not isinstance(command, click.Group):
             from veen.cli.directories import accept_directory

@@ -14,12 +14,12 @@ from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.command import FILE, CliSession
 from veen.cli.shared.identities import principal_of, show_table
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import Noun
+from veen.cli.shared.nouns import NounGroup
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.overlay_commands import absent, show_folded, state_of
-from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Coverage, Outcome, Reason, StatedBy, Verdict
+from veen.overlays.framework.nouns import plain
 
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
@@ -38,13 +38,13 @@ def _folded(session: CliSession, noun: str, stream: str, reading: Reading, view:
     return state_of(session, reading.fold(session, NOUNS[noun].fold, streams), streams, view)
 
 
-def noun_of(noun: OpNoun) -> Noun:
+def noun_of(noun: OpNoun) -> NounGroup:
     """The group of a noun of the table."""
     offline = {
         "root": ("veen.cli.op.views:publication_root", noun.reads.get("root", "")),
         "manifest": ("veen.cli.op.views:publication_manifest", noun.reads.get("manifest", "")),
     }
-    group = Noun(
+    group = NounGroup(
         noun.name,
         noun.about,
         takes=[click.argument("stream", type=STREAM)],
@@ -62,7 +62,7 @@ def noun_of(noun: OpNoun) -> Noun:
     return group
 
 
-def _add_list(group: Noun, noun: OpNoun, shown: Shown) -> None:
+def _add_list(group: NounGroup, noun: OpNoun, shown: Shown) -> None:
     text = f"{noun.reads['list']}\n\nNow, or at another moment: --as-of takes a position (120) or a time (-1d)."
 
     @group.read("list", noun.reads["list"], text=text)

@@ -17,7 +17,7 @@ from veen.cli.shared.command import CliSession
 from veen.cli.shared.files import OBJECT_FILE
 from veen.cli.shared.identities import principal_of
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import Noun, Outgoing
+from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.output import Exit, Fail
 from veen.cli.shared.overlay_commands import drafted
 from veen.cli.shared.overlay_values import HEX32, json_value
@@ -46,7 +46,7 @@ _CHAIN: Final = click.option(
 _METAVARS: Final = {"identity": "IDENTITY", "account": "ACCOUNT", "id": "ID", "json": "JSON"}
 
 
-def add_verb(group: Noun, noun: OpNoun, name: str, verb: OpVerb) -> None:
+def add_verb(group: NounGroup, noun: OpNoun, name: str, verb: OpVerb) -> None:
     """Add a verb of the table to its group: options from its fields, and a message whose body they become."""
     parameters = [_parameter(field_name, field) for field_name, field in verb.fields.items()]
     if verb.schema.endswith(":GRANT"):

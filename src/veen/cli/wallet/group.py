@@ -10,7 +10,7 @@ import click
 from click import argument, option
 
 from veen.cli.shared.command import CliSession
-from veen.cli.shared.nouns import Noun, Outgoing, Parameter
+from veen.cli.shared.nouns import NounGroup, Outgoing, Parameter
 from veen.cli.shared.overlay_commands import drafted
 from veen.cli.shared.overlay_values import HEX32, json_value
 from veen.cli.shared.values import MOMENT
@@ -25,7 +25,7 @@ _REF: Final = option("--ref", help="An outside reference: the same one counts on
 _REASON: Final = option("--reason", help="Why: it stands in the log.")
 _WAIT_SECONDS: Final = 1.5
 
-wallet: Final = Noun(
+wallet: Final = NounGroup(
     "wallet",
     """Accounts on a log: every balance can be recomputed by anyone who can read it.
 

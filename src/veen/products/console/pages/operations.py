@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from veen.cli.op.verbs import NOUNS
 from veen.cli.op.views import LISTS
-from veen.cli.shared.overlay_values import plain
+from veen.overlays.framework.nouns import plain
 from veen.overlays.framework.registry import BUILTIN
 from veen.products.console.events import FoldedStreams
 from veen.products.console.pages.common import basis, now
