@@ -15,7 +15,7 @@ from veen.cli.shared.overlay_commands import derived_streams
 if TYPE_CHECKING:
     from veen.cli.shared.as_of import View
     from veen.cli.shared.folding import Folded
-    from veen.core.wire import Wire
+    from veen.overlays.framework.nouns import Message
     from veen.overlays.id.fold import IdFold
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,10 +44,10 @@ class Realm:
     def streams(self, session: CliSession) -> list[str]:
         return derived_streams(session) if self.stream is None else [self.stream]
 
-    def stream_of(self, body: "Wire") -> str:
+    def stream_of(self, message: "Message") -> str:
         from veen.overlays.id.drafts import stream_of
 
-        return f"hex:{stream_of(body).hex()}" if self.stream is None else self.stream
+        return f"hex:{stream_of(message.body).hex()}" if self.stream is None else self.stream
 
     def value(self, session: CliSession, kind: str, text: str | None) -> Any:
         match kind:

@@ -48,9 +48,9 @@ from veen.overlays.framework.nouns import Arg, Face, Message, Noun, Verb
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
     from veen.client.send.writing import Sent
-    from veen.core.wire import Wire
     from veen.overlays.framework.body import Draft
     from veen.overlays.framework.fold import AnyFold
+    from veen.overlays.framework.registry import Overlay
 
 Parameter = Callable[[Any], Any]  # a decorator of click, or several of them in one
 
@@ -198,7 +198,7 @@ class CommandPlace(Protocol):
     def streams(self, session: CliSession) -> list[str]:
         """Return the streams that are folded together."""
 
-    def stream_of(self, body: "Wire") -> str:
+    def stream_of(self, message: Message) -> str:
         """Return the stream that a message belongs to."""
 
     def value(self, session: CliSession, kind: str, text: Any) -> Any:
@@ -221,7 +221,7 @@ class OneStream:
     def streams(self, session: CliSession) -> list[str]:
         return [self.stream]
 
-    def stream_of(self, body: "Wire") -> str:
+    def stream_of(self, message: Message) -> str:
         return self.stream
 
     def value(self, session: CliSession, kind: str, text: Any) -> Any:
@@ -315,7 +315,10 @@ def message_of(session: CliSession, place: CommandPlace, verb: Verb, given: Mapp
 
 
 def _list_of(context: click.Context) -> str:
-    return f"{context.command_path.rpartition(' ')[0]} list"
+    """Return the command that lists what the command of a context did not find."""
+    names = [parameter.name for parameter in context.command.params if isinstance(parameter, click.Argument)]
+    stream = [context.params["stream"]] if "stream" in names else []
+    return " ".join([context.command_path.rpartition(" ")[0], "list", *stream])
 
 
 def _noun(noun: "str | Noun") -> Noun:
@@ -336,7 +339,7 @@ def _run_verb(
     declared = _noun(noun)
     verb, place = declared.verb(name), make_place(declared, given)
     message = message_of(session, place, verb, given)
-    stream = place.stream_of(message.body)
+    stream = place.stream_of(message)
     values = {**message.values, "stream": stream}
     names = verb.facts if "stream" in verb.facts else (*verb.facts, "stream")
     facts = {name: values[name] for name in names if name in values}
@@ -371,3 +374,36 @@ def _run_show(
     if len(matches) > 1:
         raise click.UsageError(f"{key!r} fits {len(matches)} of them: give the id")
     show_folded(session, folded, matches[0], lambda: output.fields(matches[0].items()))
+
+
+# --- commands of other packages -----------------------------------------------------------------------------------
+
+
+def installed(name: str) -> click.Command | None:
+    """Return the command of an installed package: the nouns of an overlay, or what a product has under the name."""
+    from importlib.metadata import entry_points
+
+    for group in ("veen.overlays", "veen.products"):
+        for point in entry_points(group=group, name=name):
+            try:
+                offer: Any = point.load()
+                if group == "veen.overlays":
+                    return group_of(offer) if offer.nouns else None
+                command: click.Command = load(offer.commands[name])
+            except Exception as exc:  # foreign code may raise anything while it is imported
+                raise click.UsageError(f"{point.value} cannot be used: {type(exc).__name__}: {exc}") from exc
+            return command
+    return None
+
+
+def group_of(overlay: "Overlay") -> click.Group:
+    """Return the commands of the nouns of an overlay; a noun with the name of the overlay is the group itself."""
+    groups = {}
+    for noun in overlay.nouns:
+        groups[noun.name] = NounGroup(noun.name, noun.about, takes=[click.argument("stream", type=STREAM)])
+        groups[noun.name].declare(noun, OneStream)
+    group = groups.pop(overlay.name, None) or LazyGroup(overlay.name, help=overlay.about)
+    for name, inner in groups.items():
+        group.table[name] = ("", str(inner.help))
+        group.commands[name] = inner
+    return group

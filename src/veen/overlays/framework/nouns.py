@@ -81,14 +81,14 @@ class Face(NamedTuple):
 class Message(NamedTuple):
     """A message that a verb makes: its body, and what was computed on the way."""
 
-    body: "Wire"
+    body: "Wire | None"  # None: `draft` of the verb made the message
     draft: "Draft"
     values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # help loads this: nothing that it does not need
 class Verb:
-    """A command that writes one message. The values are the fields of its body by name.
+    """A command that writes one message. The values are the fields of its body by name, or those of a draft function.
 
     A field for the time of the writer is the clock's unless it is among the values. `expires_at` is a field of the
     body, or of the message where the body has none.
@@ -98,7 +98,8 @@ class Verb:
     help: str  # one line
     about: str = ""  # default: the same line
     examples: Sequence[str] = ()
-    schema: "AnySchema"
+    schema: "AnySchema | None" = None
+    draft: "Callable[..., Draft] | None" = None  # in place of a schema: takes the values of `args` by their names
     args: Mapping[str, Arg] = field(default_factory=dict)  # in the order of the arguments
     fixed: dict[str, Any] = field(default_factory=dict)  # fields that are always the same
     derive: Callable[[dict[str, Any]], Row] | None = None  # fields that follow from values
@@ -122,6 +123,9 @@ class Verb:
         derived = dict(values) | self.fixed
         if self.derive is not None:
             derived |= self.derive(derived)
+        if self.draft is not None:
+            return Message(None, self.draft(**{name: derived[name] for name in self.args}), derived)
+        assert self.schema is not None  # noqa: S101 - a verb has the one or the other
         optional = {wire_field.attribute: wire_field.optional for wire_field in self.schema.body.wire_fields()}
         values = {name: now for name in _CLOCKS if optional.get(name) is False} | derived
         body = self.schema.body(**{name: value for name, value in values.items() if name in optional})
@@ -148,6 +152,7 @@ class Noun:
     name: str
     about: str
     fold: "Callable[..., AnyFold]"
+    plural: str = ""  # the name of the list in JSON; default: the name and an s
     verbs: Sequence[Verb] = ()
     entry: type = object  # of the records: a dataclass
     entries: Callable[[Any], Iterable[Any]] | None = None
@@ -162,8 +167,8 @@ class Noun:
     id: Sequence[str] = ()  # columns that name a row of the table
 
     @property
-    def plural(self) -> str:
-        return f"{self.name}s"
+    def members(self) -> str:
+        return self.plural or f"{self.name}s"
 
     def verb(self, name: str) -> Verb:
         return next(verb for verb in self.verbs if verb.name == name)
@@ -172,7 +177,7 @@ class Noun:
         """Return what help shows of each command."""
         faces = {verb.name: verb.face for verb in self.verbs}
         if self.entries is not None or self.listing is not None:
-            words = self.list_help or f"All {self.plural}."
+            words = self.list_help or f"All {self.members}."
             faces["list"] = Face(words, words, {})
         if self.keys:
             words = self.show_help or f"One {self.name}."
@@ -189,7 +194,7 @@ class Noun:
         if self.listing is not None:
             return self.listing(state, as_of)
         rows = self.rows(state, as_of)
-        return ListView({self.plural: rows}, self.columns, [[row[column] for column in self.columns] for row in rows])
+        return ListView({self.members: rows}, self.columns, [[row[column] for column in self.columns] for row in rows])
 
     def state_table(self) -> "StateTable":
         """Return the table of the state: a column for each field of a record."""
@@ -202,7 +207,7 @@ class Noun:
             self.entry,
             kinds_of(self.entry, self.id),
             lambda view: ((key(entry), entry) for entry in entries(view)),
-            part=self.plural if self.part is None else self.part,
+            part=self.members if self.part is None else self.part,
             about=self.table,
             times=_TIMES,
         )

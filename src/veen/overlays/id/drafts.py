@@ -27,7 +27,7 @@ class Addressed:
     draft: Draft
 
 
-def stream_of(body: Wire) -> bytes:
+def stream_of(body: Wire | None) -> bytes:
     """Return the stream that a body of ID belongs to."""
     match body:
         case bodies.PrincipalRecord() | bodies.DeviceRecord():
