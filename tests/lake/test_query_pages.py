@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from tests.lake.query_builders import KEYRING, descriptor, filled
 
 from veen.core import canonical
+from veen.core.canonical import InvalidJson
 from veen.core.tree.mmr import MmrTree
 from veen.core.verdict import Because, Outcome
 from veen.lake.query import api
 from veen.lake.query.digest import PageProof, ResultDigest, RowsHash, RowsTree, row_leaf
-from veen.lake.query.errors import InvalidJson, ResultDamaged, ResultForged
+from veen.lake.query.errors import ResultDamaged, ResultForged
 from veen.lake.query.store import ResultStore
 from veen.lake.query.verdicts import check_result
 

@@ -20,6 +20,7 @@ from veen.lake.query.errors import (
     QueryError,
     QueryNotFound,
     ResultDamaged,
+    http_status_of,
 )
 from veen.lake.query.recording import REQUESTS, RESULTS, result_event, submitted_event
 from veen.lake.query.store import ResultStore
@@ -99,7 +100,7 @@ def test_ids_are_used_once(store, asked):
     store.submit(asked, "r-1")
     with pytest.raises(DuplicateQuery) as caught:
         store.submit(asked, "r-2")
-    assert (caught.value.error_code, caught.value.status) == ("duplicate_query_id", 409)
+    assert (caught.value.error_code, http_status_of(caught.value)) == ("duplicate_query_id", 409)
     with pytest.raises(DuplicateQuery):
         store.submit(normalise(descriptor(query_id="q-2")).descriptor, "r-1")
 
@@ -109,11 +110,11 @@ def test_what_is_not_there_or_not_ready_says_so(store, asked):
     for call in (store.status, store.digest, store.page, store.coverage, store.descriptor):
         with pytest.raises(QueryNotFound) as caught:
             call("nothing")
-        assert (caught.value.error_code, caught.value.status) == ("query_not_found", 404)
+        assert (caught.value.error_code, http_status_of(caught.value)) == ("query_not_found", 404)
     store.submit(asked, "r-1")
     with pytest.raises(NotReady) as early:
         store.page("r-1")
-    assert (early.value.error_code, early.value.status) == ("result_not_ready", 425)
+    assert (early.value.error_code, http_status_of(early.value)) == ("result_not_ready", 425)
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a/b", ".hidden", "a\x00b"])

@@ -12,7 +12,8 @@ from tests.products.queryservice.test_service import asked
 from tests.waiting import eventually
 
 from veen.client.errors import Unreachable
-from veen.lake.query.errors import NotReady, QueryError, QueryNotFound
+from veen.core.canonical import InvalidJson
+from veen.lake.query.errors import NotReady, QueryNotFound
 from veen.lake.query.recording import EXECUTIONS, RESULTS
 from veen.lake.query.store import ResultStore
 from veen.products.queryservice.principals import Principals
@@ -145,7 +146,7 @@ def test_a_damaged_result_keeps_no_other_from_being_removed(tmp_path, log):
             final.write_bytes(b"{")
             os.utime(final, (ended_at, ended_at))  # still the oldest
             retention = ResultRetention(world.store, keep_bytes=1, keep_seconds=10**6)
-            with pytest.raises(QueryError):
+            with pytest.raises(InvalidJson):
                 retention.sweep()
             assert names_in(tmp_path) == sorted((damaged, newest))
             assert retention.removed == 1

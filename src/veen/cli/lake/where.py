@@ -66,7 +66,7 @@ def _moment(field: str, op: str, value: Any) -> Any:
 
 def _json(text: str) -> Any:
     from veen.core import canonical
-    from veen.lake.query.errors import InvalidJson
+    from veen.core.canonical import InvalidJson
 
     try:
         return canonical.parse(text)

@@ -35,7 +35,7 @@ from veen.lake.query.coverage import heads_of
 from veen.lake.query.descriptor import QueryDescriptor, new_result_id, normalise
 from veen.lake.query.digest import ResultDigest
 from veen.lake.query.engine import LocalSource, MatchSource, QueryOutcome, ResultSink, execute
-from veen.lake.query.errors import EvidenceFailed, ExecutionFailed, ForbiddenScope, InvalidDescriptor, QueryError
+from veen.lake.query.errors import QUERY_REFUSALS, EvidenceFailed, ExecutionFailed, ForbiddenScope, InvalidDescriptor
 from veen.lake.query.evidence import Leaves
 from veen.lake.query.planning import plan_query
 from veen.lake.query.recording import result_id_of
@@ -258,7 +258,7 @@ def _fail(store: ResultStore, result_id: str, exc: Exception) -> None:
 
 def failure_of(exc: Exception) -> tuple[str, str]:
     """The error_code and message that a failed execution is remembered by."""
-    if isinstance(exc, QueryError):
+    if isinstance(exc, QUERY_REFUSALS):
         return exc.error_code, str(exc)
     if isinstance(exc, VeenError):
         return "execution_failed", str(exc)

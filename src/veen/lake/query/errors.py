@@ -1,7 +1,8 @@
 """Errors of queries, with the codes of the Query API (QRY-25). Their HTTP status and words are in the catalogue."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
+from veen.core.canonical import InvalidJson
 from veen.core.catalogue import catalogue
 from veen.core.errors import StatedError, VerifyError
 from veen.lake.log.errors import PipelineError
@@ -12,20 +13,19 @@ class QueryError(PipelineError):
 
     error_code: ClassVar[str] = "internal_error"
 
-    @property
-    def status(self) -> int:
-        """The HTTP status of the Query API."""
-        return catalogue()[self.error_code].http_status or 500
 
-    def to_json(self) -> dict[str, str]:
-        return {"error_code": self.error_code, "message": str(self)}
+# What the Query API answers with a code of its own: InvalidJson is raised by the core, which knows no queries.
+QUERY_REFUSALS: Final = (QueryError, InvalidJson)
 
 
-class InvalidJson(QueryError):
-    """Not JSON, or JSON that says two things at once."""
+def http_status_of(exc: QueryError | InvalidJson) -> int:
+    """Return the HTTP status of an error in the Query API."""
+    return catalogue()[exc.error_code].http_status or 500
 
-    code = "E.USAGE"
-    error_code = "invalid_json"
+
+def to_json(exc: QueryError | InvalidJson) -> dict[str, str]:
+    """Return an error as the Query API writes it."""
+    return {"error_code": exc.error_code, "message": str(exc)}
 
 
 class InvalidDescriptor(QueryError, code="E.USAGE"):

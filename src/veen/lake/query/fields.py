@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Protocol, Self
 
-from veen.core.canonical import Json, parse_canonical
+from veen.core.canonical import InvalidJson, Json, parse_canonical
 from veen.core.event import Order
-from veen.lake.query.errors import InvalidJson
 from veen.lake.query.times import timestamp
 from veen.overlays.recorder.events import MAX_TIME
 

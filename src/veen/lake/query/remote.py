@@ -22,7 +22,7 @@ from veen.core import canonical
 from veen.core.canonical import Json
 from veen.lake.query.descriptor import QueryDescriptor, normalise
 from veen.lake.query.digest import PageProof, ResultDigest, RowsHash, hash_of
-from veen.lake.query.errors import QueryError, ResultForged, ServiceRefused, ServiceUnreachable
+from veen.lake.query.errors import ResultForged, ServiceRefused, ServiceUnreachable
 from veen.lake.query.store import MAX_LIMIT
 
 _PREFIX: Final = "/api/v1/query"
@@ -217,7 +217,7 @@ class QueryConnection:
             raise ServiceUnreachable(f"{self._http.base_url}: {str(exc) or type(exc).__name__}") from exc
         try:
             value = canonical.parse(bytes(data), max_bytes=_MAX_ANSWER)
-        except QueryError as exc:
+        except canonical.InvalidJson as exc:
             raise ServiceUnreachable(f"{self._http.base_url}: the answer is no JSON of a query service") from exc
         if type(value) is not dict:
             raise ServiceUnreachable(f"{self._http.base_url}: the answer is no object")

@@ -19,12 +19,11 @@ import pyarrow as pa
 
 from veen.client.errors import ExtraMissing
 from veen.core import canonical
-from veen.core.canonical import Json
+from veen.core.canonical import InvalidJson, Json
 from veen.io.stores import TableStore
 from veen.lake.log.errors import PipelineError
 from veen.lake.query.descriptor import new_result_id
 from veen.lake.query.digest import RowsHash
-from veen.lake.query.errors import InvalidJson
 from veen.lake.query.times import timestamp
 from veen.lake.tables.errors import NoTable, TableDamaged
 from veen.lake.tables.log import TableLog

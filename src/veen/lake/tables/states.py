@@ -17,9 +17,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from veen.core.canonical import Json, encode
+from veen.core.canonical import InvalidJson, Json, encode
 from veen.lake.log.columns import Column, arrow_schema
-from veen.lake.query.errors import InvalidJson
 from veen.lake.query.fields import payload_of
 from veen.lake.tables.typed import ARROW, FOREIGN, reason_of, written
 from veen.overlays.framework.fold import AnyFold

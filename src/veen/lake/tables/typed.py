@@ -15,10 +15,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from veen.core.canonical import encode
+from veen.core.canonical import InvalidJson, encode
 from veen.lake.log.columns import Column, arrow_schema, batched
 from veen.lake.log.events import event_of
-from veen.lake.query.errors import InvalidJson
 from veen.lake.query.fields import payload_of, receipt_id_of
 from veen.overlays.framework.decode import Issue
 from veen.overlays.framework.registry import BUILTIN

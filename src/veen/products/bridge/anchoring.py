@@ -12,11 +12,11 @@ from typing import Any, Final
 from veen.client.client import Client
 from veen.client.send.writing import Sent
 from veen.core import canonical
+from veen.core.canonical import InvalidJson
 from veen.core.crypto.ed25519 import verify as verify_signature
 from veen.core.hashing import Ht
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import AnchorPublish
-from veen.lake.query.errors import InvalidJson
 from veen.overlays.airgap.bodies import REPORT, ReportRecord
 from veen.products.bridge.errors import ReportRefused
 

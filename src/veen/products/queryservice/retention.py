@@ -3,7 +3,7 @@
 import time
 from collections import deque
 
-from veen.lake.query.errors import QueryError, QueryNotFound
+from veen.lake.query.errors import QUERY_REFUSALS, QueryNotFound
 from veen.lake.query.store import ResultStore
 
 
@@ -41,7 +41,7 @@ class ResultRetention:
                 self._store.remove(stored.result_id)
             except QueryNotFound:
                 pass  # somebody else has removed it
-            except (OSError, QueryError) as exc:
+            except (OSError, *QUERY_REFUSALS) as exc:
                 failure = exc
                 continue
             self._stored.remove(stored)

@@ -37,6 +37,7 @@ from veen.lake.query.descriptor import QueryDescriptor, normalise
 from veen.lake.query.digest import ResultDigest
 from veen.lake.query.engine import ResultSink
 from veen.lake.query.errors import (
+    QUERY_REFUSALS,
     DuplicateQuery,
     ExecutionFailed,
     ForbiddenScope,
@@ -279,7 +280,7 @@ class QueryService:
         """What cannot be removed now is tried again; no query fails for it."""
         try:
             self.retention.sweep()
-        except (OSError, QueryError) as exc:
+        except (OSError, *QUERY_REFUSALS) as exc:
             line(_log, "retention", f"results cannot be removed: {exc}", level=logging.ERROR)
 
     def replace_principals(self, principals: Principals) -> None:

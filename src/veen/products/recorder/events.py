@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from veen.core import cbor
-from veen.core.canonical import Json, encode, parse
+from veen.core.canonical import InvalidJson, Json, encode, parse
 from veen.core.errors import FormatError
-from veen.lake.query.errors import InvalidJson
 from veen.overlays.framework.body import Draft
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.redaction import Opening

@@ -26,9 +26,8 @@ from decimal import Decimal
 from typing import Final, Self
 
 from veen.client.errors import LocalError
-from veen.core.canonical import Json, encode, exact
+from veen.core.canonical import InvalidJson, Json, encode, exact
 from veen.core.hashing import Ht
-from veen.lake.query.errors import InvalidJson
 
 _SALT_BYTES: Final = 32
 _MAX_PATTERN: Final = 500

@@ -29,9 +29,8 @@ import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from veen.core.canonical import Json, parse
+from veen.core.canonical import InvalidJson, Json, parse
 from veen.io.web_listener import Tokens, WebAnswer, WebRequest, is_authorized
-from veen.lake.query.errors import InvalidJson
 from veen.products.recorder.adapters.http import PushSource
 from veen.products.recorder.events import SourceRecord
 from veen.products.recorder.fields import value_at, words_of

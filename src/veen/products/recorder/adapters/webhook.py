@@ -20,9 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from veen.core.canonical import Json, encode, parse
+from veen.core.canonical import InvalidJson, Json, encode, parse
 from veen.io.web_listener import Tokens, WebAnswer, WebRequest, is_authorized
-from veen.lake.query.errors import InvalidJson
 from veen.products.recorder.adapters.http import PushSource
 from veen.products.recorder.events import SourceRecord, text_of
 from veen.products.recorder.fields import Selectors, seconds_of, words_of
