@@ -11,16 +11,20 @@ from veen.cli.lazy import load
 from veen.overlays.framework.nouns import Noun
 
 INDEX: Final = Path(__file__).parents[1] / "src" / "veen" / "cli" / "index.json"
-DECLARED: Final = ("veen.overlays.id.nouns",)  # each has NOUNS, by name
+DECLARED: Final = ("veen.overlays.id.nouns", "veen.overlays.operations.nouns")  # each has NOUNS, by name
 
 
 def index() -> dict[str, Any]:
-    """Return what `NounGroup.declare` needs of each noun, by the place of the declaration."""
+    """Return what `NounGroup.declare` needs of each noun, by the module of the declaration and its name."""
     nouns: dict[str, Noun] = {}
     for module in DECLARED:
-        nouns |= {f"{module}:{noun.name.upper()}": noun for noun in load(f"{module}:NOUNS").values()}
+        nouns |= {f"{module}:{name}": noun for name, noun in load(f"{module}:NOUNS").items()}
     return {
-        place: {"about": noun.about, "commands": {name: face.to_json() for name, face in noun.faces().items()}}
+        place: {
+            "help": noun.help,
+            "about": noun.about,
+            "commands": {name: face.to_json() for name, face in noun.faces().items()},
+        }
         for place, noun in nouns.items()
     }
 

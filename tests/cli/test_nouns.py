@@ -4,7 +4,11 @@ from tests.cases import every
 
 import command_index
 from veen.cli.lazy import load
+from veen.cli.op.write import DIRECT, GRANTS
 from veen.overlays.framework.registry import BUILTIN
+from veen.overlays.operations.access import GRANT
+from veen.overlays.operations.nouns import NOUNS as OPERATIONS
+from veen.overlays.operations.schemas import EMBEDDABLE
 
 NOUNS = {
     f"{module}:{noun.name}": noun for module in command_index.DECLARED for noun in load(f"{module}:NOUNS").values()
@@ -25,3 +29,9 @@ def test_the_values_of_a_verb_are_fields_of_its_body_unless_they_are_derived(row
         assert set(verb.args) <= fields
     assert {*verb.any_of, *verb.one_of} <= set(verb.args)
     assert (verb.repeat is None) == (verb.missing == "")
+
+
+def test_agents_do_what_may_be_embedded_and_grants_mint_a_token():
+    verbs = [verb for noun in OPERATIONS.values() for verb in noun.verbs]
+    assert {verb.name for verb in verbs if verb.schema.id not in EMBEDDABLE} == set(DIRECT)
+    assert {verb.name for verb in verbs if verb.schema is GRANT} == set(GRANTS)

@@ -2,13 +2,13 @@
 
 from veen.cli.identity.args import id_options
 from veen.cli.shared.as_of import view_options
-from veen.cli.shared.nouns import MAKE_KEYS, NounGroup, about_of
+from veen.cli.shared.nouns import MAKE_KEYS, NounGroup, index
 
 
 def __getattr__(name: str) -> NounGroup:
     """Return the group of a noun."""
-    noun = f"veen.overlays.id.nouns:{name.upper()}"
-    group = NounGroup(name, about_of(noun), writes=[id_options, MAKE_KEYS], reads=[view_options, id_options])
+    noun = f"veen.overlays.id.nouns:{name}"
+    group = NounGroup(name, index()[noun]["about"], writes=[id_options, MAKE_KEYS], reads=[view_options, id_options])
     group.declare(
         noun,
         lambda declared, values: values.pop("realm"),

@@ -102,7 +102,7 @@ class NounGroup(LazyGroup):
             def run(output: Output, session: CliSession, cap: Path | None, **values: Any) -> None:
                 outgoing = build(session, **values)
                 for message in [outgoing] if isinstance(outgoing, Outgoing) else outgoing:
-                    _send(session, message, cap)
+                    send(session, message, cap)
 
             around = (*self._writes, CAP)
             self._add(verb, short, run, text or build.__doc__, lambda: [*self._takes, *parameters, *around])
@@ -124,17 +124,26 @@ class NounGroup(LazyGroup):
 
         return add
 
-    def declare(self, noun: "str | Noun", place: "MakePlace", *, list_text: str = "{}", show_text: str = "{}") -> None:
+    def declare(
+        self,
+        noun: "str | Noun",
+        place: "MakePlace",
+        *,
+        list_text: str = "{}",
+        show_text: str = "{}",
+        more: "Callable[[str], Sequence[Parameter]]" = lambda verb: (),
+        write: Callable[..., None] | None = None,
+    ) -> None:
         """Add the commands of a noun, which is given as "module:name" where the index knows it.
 
         `place` takes from the values of a command those that say where it acts. The texts go around the help of `list`
-        and `show`.
+        and `show`. `more` are further options of a verb, for which `write` runs it in place of `write_message`.
         """
-        for name, face in (_index()[noun]["commands"] if isinstance(noun, str) else noun.faces()).items():
+        for name, face in (index()[noun]["commands"] if isinstance(noun, str) else noun.faces()).items():
             views: dict[str, Callable[..., None]] = {"list": _run_list, "show": _run_show}
-            run = views.get(name) or partial(_run_verb, name)
+            run = views.get(name) or partial(write or write_message, name)
             text = {"list": list_text, "show": show_text}.get(name, "{}").format(face.text)
-            around = self._reads if name in ("list", "show") else (*self._writes, CAP)
+            around = self._reads if name in views else (*more(name), *self._writes, CAP)
             parameters = partial(_parameters, self._takes, face, around)
             self._add(name, face.help, partial(run, noun, place), text, parameters)
 
@@ -156,7 +165,7 @@ class NounGroup(LazyGroup):
         return self._rows[cmd_name]() if cmd_name in self._rows else super().get_command(ctx, cmd_name)
 
 
-def _send(session: CliSession, message: Outgoing, cap: Path | None) -> None:
+def send(session: CliSession, message: Outgoing, cap: Path | None) -> None:
     draft = drafted(message.draft)
     if message.make_keys:
         make_keys(session, message.stream)
@@ -180,9 +189,16 @@ _TYPES: Final[Mapping[str, Any]] = {
     "time": MOMENT,
     "span": SPAN,
     "stream": STREAM,
-    "file": click.Path(exists=True, dir_okay=False),
+    "terms": click.Path(exists=True, dir_okay=False),
 }
-_METAVARS: Final = {"identity": "IDENTITY", "account": "ACCOUNT", "id": "ID", "json": "JSON", "object": "JSON"}
+_METAVARS: Final = {
+    "identity": "IDENTITY",
+    "speaker": "IDENTITY",
+    "account": "ACCOUNT",
+    "id": "ID",
+    "json": "JSON",
+    "object": "JSON",
+}
 MAKE_KEYS: Final = click.option(
     "--make-keys", "keys", is_flag=True, help="Make the keys of the stream, if there are none."
 )
@@ -229,17 +245,12 @@ class OneStream:
 
 
 @cache
-def _index() -> dict[str, Any]:
-    """Return what help shows of nouns and their commands, by the place of the declaration."""
+def index() -> dict[str, Any]:
+    """Return what help shows of nouns and their commands, by "module:name" of the declaration."""
     nouns: dict[str, Any] = json.loads(_INDEX.read_text("utf-8"))
     for noun in nouns.values():
         noun["commands"] = {name: Face.from_json(face) for name, face in noun["commands"].items()}
     return nouns
-
-
-def about_of(noun: str) -> str:
-    """Return the help of the group of a noun."""
-    return str(_index()[noun]["about"])
 
 
 def _parameters(takes: Sequence[Parameter], face: Face, around: Sequence[Parameter]) -> list[Parameter]:
@@ -283,7 +294,8 @@ def values_of(session: CliSession, place: CommandPlace, verb: Verb, given: Mappi
 
 def _value(session: CliSession, place: CommandPlace, arg: Arg, value: Any) -> Any:
     if arg.many:
-        return tuple(_item(session, place, arg.kind, item) for item in value) or None
+        items = tuple(_item(session, place, arg.kind, item) for item in value)
+        return (tuple(sorted(set(items))) if arg.kind == "stream" else items) or None
     if value is None and not arg.own and arg.kind not in _NO_PARAMETER:
         return None
     return _item(session, place, arg.kind, value)
@@ -321,12 +333,15 @@ def _list_of(context: click.Context) -> str:
     return " ".join([context.command_path.rpartition(" ")[0], "list", *stream])
 
 
-def _noun(noun: "str | Noun") -> Noun:
-    declared: Noun = load(noun) if isinstance(noun, str) else noun
+def noun_of(noun: "str | Noun") -> Noun:
+    if isinstance(noun, Noun):
+        return noun
+    module, _, name = noun.partition(":")
+    declared: Noun = load(f"{module}:NOUNS")[name]
     return declared
 
 
-def _run_verb(
+def write_message(
     name: str,
     noun: "str | Noun",
     make_place: MakePlace,
@@ -336,7 +351,8 @@ def _run_verb(
     keys: bool = False,
     **given: Any,
 ) -> None:
-    declared = _noun(noun)
+    """Run a verb: make its message, send it and say whether it counts."""
+    declared = noun_of(noun)
     verb, place = declared.verb(name), make_place(declared, given)
     message = message_of(session, place, verb, given)
     stream = place.stream_of(message)
@@ -346,7 +362,7 @@ def _run_verb(
     fold = (lambda: place.fold(session)) if verb.is_judged else None
     follow_up = verb.follow_up.format_map(values) or None
     outgoing = Outgoing(stream, lambda: message.draft, facts, fold=fold, make_keys=keys, follow_up=follow_up)
-    _send(session, outgoing, cap)
+    send(session, outgoing, cap)
 
 
 def _folded(session: CliSession, place: CommandPlace, view: View) -> "Folded":
@@ -356,7 +372,7 @@ def _folded(session: CliSession, place: CommandPlace, view: View) -> "Folded":
 def _run_list(
     noun: "str | Noun", make_place: MakePlace, output: Output, session: CliSession, view: View, **given: Any
 ) -> None:
-    declared = _noun(noun)
+    declared = noun_of(noun)
     folded = _folded(session, make_place(declared, given), view)
     data, columns, rows = declared.list(folded.state, folded.as_of)
     show_folded(session, folded, data, lambda: show_table(session, columns, rows))
@@ -365,7 +381,7 @@ def _run_list(
 def _run_show(
     noun: "str | Noun", make_place: MakePlace, output: Output, session: CliSession, key: str, view: View, **given: Any
 ) -> None:
-    declared = _noun(noun)
+    declared = noun_of(noun)
     folded = _folded(session, make_place(declared, given), view)
     rows = declared.rows(folded.state, folded.as_of)
     matches = [row for row in rows if key in [row[member] for member in declared.keys]]

@@ -100,6 +100,7 @@ class Verb:
     examples: Sequence[str] = ()
     schema: "AnySchema | None" = None
     draft: "Callable[..., Draft] | None" = None  # in place of a schema: takes the values of `args` by their names
+    to_draft: "Callable[[Any, int], Draft] | None" = None  # of a body and the time; default: that of the schema
     args: Mapping[str, Arg] = field(default_factory=dict)  # in the order of the arguments
     fixed: dict[str, Any] = field(default_factory=dict)  # fields that are always the same
     derive: Callable[[dict[str, Any]], Row] | None = None  # fields that follow from values
@@ -130,6 +131,8 @@ class Verb:
         values = {name: now for name in _CLOCKS if optional.get(name) is False} | derived
         body = self.schema.body(**{name: value for name, value in values.items() if name in optional})
         expires_at = None if "expires_at" in optional else derived.get("expires_at")
+        if self.to_draft is not None:
+            return Message(body, self.to_draft(body, now), derived)
         return Message(body, self.schema.draft(body, expires_at=expires_at), derived)
 
 
@@ -150,6 +153,7 @@ class Noun:
     """
 
     name: str
+    help: str = ""  # one line, in the list of a group
     about: str
     fold: "Callable[..., AnyFold]"
     plural: str = ""  # the name of the list in JSON; default: the name and an s

@@ -31,6 +31,7 @@ from veen.overlays.id import tables as identity_tables
 from veen.overlays.naming import label_class as labelclass
 from veen.overlays.naming import schema_registry as schemaregistry
 from veen.overlays.operations import access, agreement, delegation, mirror, paid, publication, queryaudit, recovery
+from veen.overlays.operations import nouns as operation_nouns
 from veen.overlays.operations import schemas as operations
 from veen.overlays.operations import state_checkpoint as statecheckpoint
 from veen.overlays.recorder import checkpoint as recorder_checkpoint
@@ -280,6 +281,7 @@ BUILTIN: Final = Registry(
                 *queryaudit.STATES,
                 *mirror.STATES,
             ),
+            nouns=tuple(operation_nouns.NOUNS.values()),
         ),
         Overlay(
             name="speaks",
