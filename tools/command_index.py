@@ -11,7 +11,11 @@ from veen.cli.lazy import load
 from veen.overlays.framework.nouns import Noun
 
 INDEX: Final = Path(__file__).parents[1] / "src" / "veen" / "cli" / "index.json"
-DECLARED: Final = ("veen.overlays.id.nouns", "veen.overlays.operations.nouns")  # each has NOUNS, by name
+DECLARED: Final = (
+    "veen.overlays.id.nouns",
+    "veen.overlays.operations.nouns",
+    "veen.overlays.wallet.nouns",
+)  # each has NOUNS, by name
 
 
 def index() -> dict[str, Any]:

@@ -15,6 +15,7 @@ writes from the declarations: overlays are imported when a command runs.
 """
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ from veen.cli.shared.overlay_commands import (
 )
 from veen.cli.shared.overlay_values import HEX32, json_value, value_options
 from veen.cli.shared.values import MOMENT, SPAN
-from veen.overlays.framework.nouns import Arg, Face, Message, Noun, Verb
+from veen.overlays.framework.nouns import Arg, Face, Message, Noun, Verb, plain
 
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
@@ -185,6 +186,7 @@ def send(session: CliSession, message: Outgoing, cap: Path | None) -> None:
 _INDEX: Final = Path(__file__).parents[1] / "index.json"
 _TYPES: Final[Mapping[str, Any]] = {
     "reference": HEX32,
+    "integer": click.IntRange(-(1 << 64), (1 << 64) - 1),
     "uint": click.IntRange(0, (1 << 64) - 1),
     "time": MOMENT,
     "span": SPAN,
@@ -202,8 +204,8 @@ _METAVARS: Final = {
 MAKE_KEYS: Final = click.option(
     "--make-keys", "keys", is_flag=True, help="Make the keys of the stream, if there are none."
 )
-_AS_GIVEN: Final = frozenset(("text", "reference", "uint", "time", "span", "flag", "value", "bytes"))
-_NO_PARAMETER: Final = frozenset(("realm",))  # the place knows them
+_AS_GIVEN: Final = frozenset(("text", "integer", "reference", "uint", "time", "span", "flag", "value", "bytes"))
+_NO_PARAMETER: Final = frozenset(("clock", "nonce", "realm"))  # the place knows them, or nobody
 
 
 class CommandPlace(Protocol):
@@ -263,11 +265,11 @@ def parameters_of(name: str, arg: Arg) -> list[Parameter]:
         return []
     kind = click.Choice(arg.choices) if arg.choices else _TYPES.get(arg.kind, str)
     if not arg.help:
-        required, nargs = arg.required or not arg.many, -1 if arg.many else 1
+        required, nargs = not arg.many if arg.required is None else arg.required, -1 if arg.many else 1
         argument = click.argument(arg.word or name, type=kind, nargs=nargs, required=required, metavar=arg.metavar)
         is_value = arg.kind in ("value", "bytes")
         return [argument, value_options(arg.word or name, binary=arg.kind == "bytes")] if is_value else [argument]
-    spelling = arg.option or f"--{name.replace('_', '-')}"
+    spelling = _spelling(name, arg)
     if arg.kind == "flag":
         default = None if "/" in spelling else False
         return [click.option(spelling, name, is_flag=True, default=default, help=arg.help)]
@@ -275,16 +277,28 @@ def parameters_of(name: str, arg: Arg) -> list[Parameter]:
     more = {} if arg.default is None else {"default": arg.default, "show_default": bool(arg.default)}
     return [
         click.option(
-            spelling, name, type=kind, multiple=arg.many, required=arg.required, metavar=metavar, help=arg.help, **more
+            spelling,
+            name,
+            type=kind,
+            multiple=arg.many,
+            required=bool(arg.required),
+            metavar=metavar,
+            help=arg.help,
+            **more,
         )
     ]
+
+
+def _spelling(name: str, arg: Arg) -> str:
+    """Return what a person writes for a value: the name of an argument, or an option."""
+    return arg.option or (f"--{name.replace('_', '-')}" if arg.help else (arg.word or name).upper())
 
 
 def values_of(session: CliSession, place: CommandPlace, verb: Verb, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a verb, by their names, from what was given on the command line."""
     by_name = {name: given.get(arg.word or name) for name, arg in verb.args.items()}
-    options = {name: verb.args[name].option or f"--{name}" for name in (*verb.any_of, *verb.one_of)}
-    count = [name for name in options if by_name[name] not in (None, ())]
+    options = {name: _spelling(name, verb.args[name]) for name in (*verb.any_of, *verb.one_of)}
+    count = [name for name in options if by_name[name] not in (None, (), False)]
     if verb.any_of and not count:
         raise click.UsageError(f"give {' or '.join(options.values())}")
     if verb.one_of and len(count) > 1:
@@ -304,6 +318,10 @@ def _value(session: CliSession, place: CommandPlace, arg: Arg, value: Any) -> An
 def _item(session: CliSession, place: CommandPlace, kind: str, value: Any) -> Any:
     if kind in _AS_GIVEN:
         return value
+    if kind == "raw":
+        return value.encode("utf-8", "surrogateescape")
+    if kind == "nonce":
+        return os.urandom(16)
     if kind == "identity":
         return principal_of(session, value)
     if kind in ("json", "object"):
@@ -341,12 +359,26 @@ def noun_of(noun: "str | Noun") -> Noun:
     return declared
 
 
+def facts_of(verb: Verb, message: Message, stream: str) -> dict[str, Any]:
+    """Return what the command prints of a message, beside its place in the log."""
+    values = {**message.values, "stream": stream}
+    names = verb.facts if "stream" in verb.facts else (*verb.facts, "stream")
+    return {name: values[name] for name in names if name in values}
+
+
+def follow_up_of(verb: Verb, message: Message, stream: str) -> str | None:
+    """Return the command that a person is likely to run next."""
+    return verb.follow_up.format_map({**plain(message.values), "stream": stream}) or None
+
+
 def write_message(
     name: str,
     noun: "str | Noun",
     make_place: MakePlace,
     output: Output,
     session: CliSession,
+    /,
+    *,
     cap: Path | None,
     keys: bool = False,
     **given: Any,
@@ -356,11 +388,9 @@ def write_message(
     verb, place = declared.verb(name), make_place(declared, given)
     message = message_of(session, place, verb, given)
     stream = place.stream_of(message)
-    values = {**message.values, "stream": stream}
-    names = verb.facts if "stream" in verb.facts else (*verb.facts, "stream")
-    facts = {name: values[name] for name in names if name in values}
+    facts = facts_of(verb, message, stream)
     fold = (lambda: place.fold(session)) if verb.is_judged else None
-    follow_up = verb.follow_up.format_map(values) or None
+    follow_up = follow_up_of(verb, message, stream)
     outgoing = Outgoing(stream, lambda: message.draft, facts, fold=fold, make_keys=keys, follow_up=follow_up)
     send(session, outgoing, cap)
 
@@ -370,7 +400,7 @@ def _folded(session: CliSession, place: CommandPlace, view: View) -> "Folded":
 
 
 def _run_list(
-    noun: "str | Noun", make_place: MakePlace, output: Output, session: CliSession, view: View, **given: Any
+    noun: "str | Noun", make_place: MakePlace, output: Output, session: CliSession, /, *, view: View, **given: Any
 ) -> None:
     declared = noun_of(noun)
     folded = _folded(session, make_place(declared, given), view)
@@ -379,7 +409,15 @@ def _run_list(
 
 
 def _run_show(
-    noun: "str | Noun", make_place: MakePlace, output: Output, session: CliSession, key: str, view: View, **given: Any
+    noun: "str | Noun",
+    make_place: MakePlace,
+    output: Output,
+    session: CliSession,
+    /,
+    *,
+    key: str,
+    view: View,
+    **given: Any,
 ) -> None:
     declared = noun_of(noun)
     folded = _folded(session, make_place(declared, given), view)

@@ -36,6 +36,9 @@ KINDS: Final[Mapping[str, str]] = {
     "object": "a JSON object",
     "value": "text, or JSON or hex by --format; - is standard input",
     "bytes": "the same as bytes: text, or hex by --format",
+    "raw": "a text, as bytes",
+    "integer": "a number from -2**64 to 2**64 - 1",
+    "nonce": "16 random bytes: no parameter",
     "flag": "an option without a value",
 }
 _CLOCKS: Final = ("created_at", "updated_at", "ts")  # fields that are the time of the writer
@@ -50,7 +53,7 @@ class Arg(NamedTuple):
     option: str | None = None  # default: the name of the value, as an option
     word: str | None = None  # the name of an argument; default: that of the value
     metavar: str | None = None
-    required: bool = False  # of an option
+    required: bool | None = None  # default: an argument that takes one value is, others are not
     many: bool = False
     choices: Sequence[str] = ()
     default: Any = None

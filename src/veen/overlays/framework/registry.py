@@ -41,6 +41,7 @@ from veen.overlays.rpc import messages as rpc
 from veen.overlays.wallet import bodies as wallet
 from veen.overlays.wallet import ledger
 from veen.overlays.wallet import letter as wallet_letter
+from veen.overlays.wallet import nouns as wallet_nouns
 
 GROUP: Final = "veen.overlays"
 
@@ -231,6 +232,7 @@ BUILTIN: Final = Registry(
             folds={"wallet.ledger": ledger.LedgerFold},
             tables=_tables(tuple(wallet.SCHEMAS.values())),
             states=ledger.STATES,
+            nouns=tuple(wallet_nouns.NOUNS.values()),
         ),
         Overlay(
             name="realm",
