@@ -12,7 +12,6 @@ from starlette.requests import Request
 
 from veen.cli.shared.failures import failure_of
 from veen.cli.shared.files import decode_hex
-from veen.cli.shared.overlay_values import plain
 from veen.client.evidence_file import TrustedKeys, verify_evidence
 from veen.client.verify.pin import HubPin
 from veen.core.checks import Given, MissingInput, check
@@ -20,6 +19,7 @@ from veen.core.errors import VeenError
 from veen.core.evidence_file import is_evidence
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.recognise import recognise
+from veen.overlays.framework.nouns import plain
 from veen.products.console.errors import ConsoleError, UploadInvalid
 
 MAX_UPLOAD_BYTES: Final = 16 * 1024 * 1024

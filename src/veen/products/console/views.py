@@ -17,7 +17,6 @@ import click
 
 from veen.cli.shared.entries import data_of, when
 from veen.cli.shared.failures import failure_of
-from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.text import compact, safe
 from veen.cli.shared.values import MOMENT
 from veen.client.client import Client
@@ -36,6 +35,7 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.receipt import Receipt
 from veen.core.tlog.policy import WitnessPolicy
 from veen.overlays.framework.decode import Typed, decode
+from veen.overlays.framework.nouns import plain
 from veen.overlays.framework.registry import BUILTIN
 from veen.products.console.charts import rates
 from veen.products.console.density import sample_numbers, strip, time_columns
