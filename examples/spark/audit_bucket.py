@@ -10,12 +10,7 @@ import os
 import sys
 
 from veen import AuditOptions, audit, audit_lines
-from veen.contrib.spark import SparkEngine, using_session, watching
-from veen.lake.spark.audit import SparkEngine
-from veen.lake.spark.progress import watch_tasks
-from veen.lake.spark.session import using_session
-from veen.verify.audit import AuditOptions, audit
-from veen.verify.audit.report import document, lines
+from veen.contrib.spark import SparkEngine, using_session, watch_tasks
 
 
 def main(place: str) -> int:

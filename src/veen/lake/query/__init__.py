@@ -14,13 +14,7 @@ if TYPE_CHECKING:
     from veen.lake.query.api import Comparison, Result, replay, run, verify
     from veen.lake.query.remote import connect
 
-__all__ = ["connect"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import `connect` on first use: it needs an HTTP client, which most users of this package do not."""
-    if name == "connect":
-        from veen.lake.query.remote import connect
+__all__ = ["Comparison", "Result", "connect", "replay", "run", "verify"]
 
 # Asking a service needs an HTTP client, and running a query does not.
 __getattr__ = names_of(
