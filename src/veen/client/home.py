@@ -120,21 +120,27 @@ class Home:
 
     @property
     def config_file(self) -> Path:
+        """The file with contexts and settings."""
         return self.config / "config.toml"
 
     def identity_dir(self, name: str) -> Path:
+        """Return the directory of an identity: keystore, keys, tokens."""
         return self.data / _IDENTITIES / check_name(name)
 
     def identity_fs(self, name: str) -> PrivateFs:
+        """Return the directory of an identity, for files that only its user may read."""
         return PrivateFs(self.identity_dir(name))
 
     def tokens_fs(self, name: str) -> PrivateFs:
+        """Return the directory of an identity's capability tokens."""
         return PrivateFs(self.identity_dir(name) / TOKENS)
 
     def archive_fs(self, name: str) -> PrivateFs:
+        """Return the directory of what an identity no longer uses."""
         return PrivateFs(self.identity_dir(name) / ARCHIVE)
 
     def contacts_fs(self) -> PrivateFs:
+        """Return the directory of contacts."""
         return PrivateFs(self.data / CONTACTS)
 
     def authorities_fs(self) -> PrivateFs:
@@ -142,9 +148,11 @@ class Home:
         return PrivateFs(self.data / AUTHORITIES)
 
     def state_dir(self, name: str) -> Path:
+        """Return the directory of what an identity has verified."""
         return self.state / _IDENTITIES / check_name(name)
 
     def state_fs(self, name: str) -> PrivateFs:
+        """Return the directory of what an identity has verified, for private files."""
         return PrivateFs(self.state_dir(name))
 
     def evidence_fs(self) -> PrivateFs:
@@ -168,6 +176,7 @@ class Home:
         return sorted(names)
 
     def has_identity(self, name: str) -> bool:
+        """Return True if there is a keystore of this name."""
         return (self.identity_dir(name) / KEYSTORE).is_file()
 
     def require(self, name: str) -> None:
@@ -177,6 +186,7 @@ class Home:
         self.check_private(name)
 
     def check_private(self, name: str) -> None:
+        """Raise OpenPermissions if other users can read the keystore."""
         path = self.identity_dir(name) / KEYSTORE
         if (mode := mode_of(path)) is not None:
             raise OpenPermissions(str(path), mode)

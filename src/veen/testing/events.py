@@ -62,6 +62,7 @@ class FakeLog:
         return self.append(draft, stream=stream, client=bridge)
 
     def heads(self) -> dict[bytes, int]:
+        """Return the number of entries of each label."""
         return {label: len(events) for label, events in self.by_label.items()}
 
     def events(self, label: bytes, from_seq: int, to_seq: int) -> Iterable[Event]:

@@ -67,9 +67,11 @@ class FakeHub:
         self._grown = asyncio.Condition()
 
     def link(self, client: str) -> "FakeLink":
+        """Return what a client of this name holds in the place of a connection."""
         return FakeLink(self, client)
 
     def name_of(self, stream: str | bytes) -> str:
+        """Return the name of a stream that was used by name before."""
         if isinstance(stream, str):
             self.names[H(stream.encode())] = stream
             return stream
@@ -78,12 +80,14 @@ class FakeHub:
         return self.names[stream]
 
     async def append(self, draft: Draft, stream: str | bytes, client: str) -> FakeEntry:
+        """Append a draft as a client, and wake those who wait for entries."""
         event = self.log.append(draft, stream=self.name_of(stream), client=client)
         async with self._grown:
             self._grown.notify_all()
         return FakeEntry.of(event)
 
     async def wait_for(self, grown: Callable[[], bool]) -> None:
+        """Wait until the condition holds; it is asked after each entry."""
         async with self._grown:
             await self._grown.wait_for(grown)
 

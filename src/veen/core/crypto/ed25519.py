@@ -56,9 +56,11 @@ class SigningKey:
 
     @property
     def seed(self) -> bytes:
+        """The 32 secret bytes that the key is made from."""
         return self._secret[:SEED_BYTES]
 
     def sign(self, message: bytes) -> bytes:
+        """Return the signature of a message, 64 bytes."""
         return crypto_sign(message, self._secret)[:SIGNATURE_BYTES]
 
     def __eq__(self, other: object) -> bool:

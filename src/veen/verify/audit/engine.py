@@ -50,6 +50,7 @@ class ProcessesEngine:
     def map(
         self, step: Step[T, R], context: AuditContext, tasks: Sequence[T], *, weight: Weight[T], what: str
     ) -> Iterator[R]:
+        """Yield the result of `step` for each task, in their order; processes run it."""
         parts = cut(tasks, self._jobs * _PARTS, weight)
         if self._jobs == 1 or len(parts) < 2:
             yield from PythonEngine().map(step, context, tasks, weight=weight, what=what)

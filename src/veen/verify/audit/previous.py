@@ -35,7 +35,7 @@ _MAX_TABLE_BYTES: Final = 4 << 30
 class PreviousError(StatedError):
     """A directory without a valid result of an earlier audit, or with that of another hub."""
 
-    hint = "Give the directory that `veen audit run --out DIR` wrote for the same hub, or leave out --since."
+    hint = "Give the directory that `veen audit run --out DIR` wrote for the same hub, or leave out --earlier."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

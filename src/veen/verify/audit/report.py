@@ -151,6 +151,11 @@ def lines(summary: dict[str, Any]) -> Iterator[str]:
         yield f"and {more} more in {FINDINGS_FILE}"
 
 
+def audit_lines(result: AuditResult) -> Iterator[str]:
+    """Yield the page that `veen audit run` prints."""
+    return lines(document(result))
+
+
 def write(result: AuditResult, directory: Path, about: ReportContext | None = None) -> dict[str, Any]:
     """Write the result to `directory`, the verdict last: a directory with a verdict is complete."""
     directory.mkdir(parents=True, exist_ok=True)
