@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import GenericAlias, ModuleType
 
 import click
 
@@ -165,6 +165,8 @@ def _names(module: str) -> Iterator[str]:
         elif inspect.isclass(thing):
             yield f"### `{name}`\n\n{_doc(thing)}\n"
             yield from _members(thing)
+        elif isinstance(thing, GenericAlias):
+            yield f"### `{name}`\n\nThe type `{thing}`.\n"
         elif callable(thing):
             yield f"### `{name}()`\n\n{_signature(name, thing)}\n{_doc(thing)}\n"
         else:
@@ -186,7 +188,7 @@ def _public(module: ModuleType) -> Iterator[str]:
 
 
 def _table(module: ModuleType) -> str:
-    """The names of a module, each with its sentence; a module below it is public with its names, too."""
+    """Return the names of a module, each with its sentence; a module below it is public with its names, too."""
     rows = ["| name | |", "|---|---|"]
     for name in _public(module):
         thing = getattr(module, name)

@@ -72,9 +72,7 @@ _LEAST_BYTES: Final = 16 * 1024 * 1024
 _LABEL_BYTES: Final = 256 * 1024
 _MOST_LABELS: Final = 16_384  # until then their cursors stay in memory, some 5 kB each
 _KEYS_AT_ONCE: Final = 256  # that a helper thread reads in one step
-_SYNCED_ONE_BY_ONE: Final = (
-    64  # files; for more, syncfs(2) syncs the whole file system (decision 291)
-)
+_SYNCED_ONE_BY_ONE: Final = 64  # files; for more, syncfs(2) syncs the whole file system (decision 291)
 _MOST_LABELS_AT_STOP: Final = 1_000  # with more, a stop leaves the journal to the next start, which is quicker
 
 
