@@ -252,7 +252,7 @@ def test_a_back_field_of_an_earlier_release_is_read():
     state = folded(START, event(record, GENERATION_SCHEMA))
     ring = learn(Keyring().with_keys(replace(keys, reader_sk=None)), state, record, BOB)
     assert readable(ring) == [1, 0]
-    assert state.leading_back_to(0) == 1
+    assert state.find_opening_generation(0) == 1
     state = folded(state, event(KeyShred.issue(OWNER.id_sign, FIRST.stream_id, 0), records.SHRED_SCHEMA, seq=2))
     assert state.is_forgotten(0)
     assert not state.is_shredded(0)
@@ -268,7 +268,7 @@ def test_a_hand_over_gives_exactly_the_generations_that_it_wraps():
         after = folded(state, event(record, records.WRAP_SCHEMA, seq=2))
         assert readable(learn(ring, after, record, BOB)) == expected
         assert readable(learn(ring, after, record, CAROL)) == []
-    assert state.leading_back_to(0) is None
+    assert state.find_opening_generation(0) is None
 
 
 def test_new_readers_get_nothing_from_before_the_last_rotation_without_history():

@@ -98,8 +98,8 @@ def test_names_match_patterns_because_hashes_cannot():
     """D-22"""
     names = ["record/app/http", "record/app/db", "wallet/eur"]
     ring = Keyring.of([StreamKeys.create(name, random=seeded(name)) for name in names])
-    assert [keys.name for keys in ring.matching("record/*")] == ["record/app/db", "record/app/http"]
-    assert ring.matching("nothing/*") == ()
+    assert [keys.name for keys in ring.find_matching("record/*")] == ["record/app/db", "record/app/http"]
+    assert ring.find_matching("nothing/*") == ()
 
 
 def test_a_new_key_of_a_stream_leads_and_the_old_one_still_opens():

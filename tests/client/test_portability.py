@@ -72,7 +72,7 @@ class World:
                     last_receipt=self.entries[-1][1],
                 )
             )
-        states[0] = states[0].sending(message(self.key, labels[0], 6, 5).to_bytes())
+        states[0] = states[0].with_pending(message(self.key, labels[0], 6, 5).to_bytes())
         self.states = states
         self.checkpoints = [self.hub.checkpoint(label) for label in labels]
         with StateStore.open(self.home, "alice") as store:

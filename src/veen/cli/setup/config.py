@@ -155,7 +155,7 @@ def trusted(output: Output, session: CliSession) -> None:
     """The project files that are trusted, and whether each is still what it was."""
     from veen.client.config.file import read
     from veen.client.config.projects import digest_of, store_of
-    from veen.client.config.projects import trusted as known
+    from veen.client.config.projects import read_trusted as known
     from veen.client.errors import SettingsError
 
     def state_of(place: str, digest: str) -> str:

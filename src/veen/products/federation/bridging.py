@@ -41,7 +41,7 @@ def bridged_streams(keyring: Keyring, selectors: Sequence[str]) -> tuple[StreamK
     """The streams that selectors such as core/* name, each once, by name; a selector that names none is refused."""
     chosen: dict[bytes, StreamKeys] = {}
     for selector in selectors:
-        matching = keyring.matching(selector)
+        matching = keyring.find_matching(selector)
         if not matching:
             raise NothingToBridge(f"no stream of the keyring fits {selector!r}")
         chosen |= {keys.stream_id: keys for keys in matching}

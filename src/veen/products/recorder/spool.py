@@ -208,7 +208,7 @@ class Spool(LocalDatabase):
 
     def position(self, source: str) -> str | None:
         """Where a source continues: behind the last record that was taken from it."""
-        with self._named_errors():
+        with self._name_errors():
             row = self._db.execute("SELECT pos FROM position WHERE source = ?", (source,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -221,7 +221,7 @@ class Spool(LocalDatabase):
 
     def next_batch(self, most: int, max_bytes: int) -> tuple[bytes, list[Waiting]] | None:
         """The oldest records of the stream that waits longest. None if nothing waits."""
-        with self._named_errors():
+        with self._name_errors():
             first = self._db.execute("SELECT stream FROM record ORDER BY n LIMIT 1").fetchone()
             if first is None:
                 return None
@@ -247,7 +247,7 @@ class Spool(LocalDatabase):
 
     def flight(self) -> Flight | None:
         """What was written down and has not landed."""
-        with self._named_errors():
+        with self._name_errors():
             rows = self._db.execute(
                 "SELECT n, client_seq, msg, stream, epoch FROM flight ORDER BY client_seq"
             ).fetchall()
@@ -315,7 +315,7 @@ class Spool(LocalDatabase):
         return len(rows)
 
     def note(self, name: str) -> str | None:
-        with self._named_errors():
+        with self._name_errors():
             row = self._db.execute("SELECT value FROM note WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -325,7 +325,7 @@ class Spool(LocalDatabase):
 
     def counts(self) -> Mapping[str, int]:
         """in, sent and lost since the spool was made; waiting, in_flight and refused now."""
-        with self._named_errors():
+        with self._name_errors():
             notes = dict(self._db.execute("SELECT name, value FROM note").fetchall())
             waiting = self._one("SELECT count(*) FROM record")
             in_flight = self._one("SELECT count(*) FROM flight")
@@ -334,12 +334,12 @@ class Spool(LocalDatabase):
         return {**totals, "waiting": waiting, "in_flight": in_flight, "refused": refused}
 
     def positions(self) -> dict[str, str]:
-        with self._named_errors():
+        with self._name_errors():
             return dict(self._db.execute("SELECT source, pos FROM position ORDER BY source").fetchall())
 
     def waits(self, n: int) -> bool:
         """Whether a record has no receipt yet."""
-        with self._named_errors():
+        with self._name_errors():
             return self._db.execute("SELECT 1 FROM record WHERE n = ?", (n,)).fetchone() is not None
 
     # --- the database ----------------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ class Spool(LocalDatabase):
 
     def _prepare(self) -> None:
         super()._prepare()
-        with self._named_errors():
+        with self._name_errors():
             self.size = self._one("SELECT coalesce(sum(length(sealed)), 0) FROM record")
         self._next = int(self.note("next") or 1)
 
