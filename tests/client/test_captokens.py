@@ -31,7 +31,7 @@ def test_a_token_is_issued_to_the_client_key_on_a_card():
     assert set(TOKEN.allow.stream_ids) == {ROOM, BOARD}
     by_key = issue(ISSUER, ALICE.client_id, [f"hex:{BOARD.hex()}", "room"], ttl=100, rate=Rate(per_sec=1, burst=2))
     assert by_key == TOKEN  # equal inputs, equal bytes
-    with pytest.raises(LocalError, match="a label does not tell its stream"):
+    with pytest.raises(LocalError, match="a label does not show its stream"):
         issue(ISSUER, ALICE.client_id, [f"label:{BOARD.hex()}"], ttl=1)
 
 
@@ -145,7 +145,7 @@ def test_a_crash_leaves_whole_tokens(at, kind):
         pass
     for seed in range(4):
         token = TokenStore(fs.after_crash(random.Random(seed))).get(REF)
-        states = [None, HeldToken(token=TOKEN), HeldToken(token=TOKEN).granted(HUB, NOW), None]
+        states = [None, HeldToken(token=TOKEN), HeldToken(token=TOKEN).with_grant(HUB, NOW), None]
         assert token in states[steps : steps + 2]
 
 

@@ -9,7 +9,7 @@ from veen.client.identity.contacts import ContactBook, ContactStore
 from veen.core.errors import VeenError
 
 ALICE, BOB = identity("alice"), identity("bob")
-LATER = BOB.rotated(NOW, random=seeded("later"))
+LATER = BOB.with_new_client_key(NOW, random=seeded("later"))
 BOOK = ContactBook().with_card("bob", BOB.card(), NOW)
 
 

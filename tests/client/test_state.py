@@ -99,7 +99,7 @@ def test_only_the_next_message_of_this_key_on_this_label_can_be_sent():
     for wrong in (
         message(KEY, LABEL, 2),
         message(KEY, H(b"another label"), 1),
-        message(ALICE.rotated(NOW).client_key.key, LABEL, 1),
+        message(ALICE.with_new_client_key(NOW).client_key.key, LABEL, 1),
     ):
         with pytest.raises(ValueError, match="client_seq 1"):
             fresh().with_pending(wrong.to_bytes())

@@ -225,7 +225,7 @@ def test_a_group_waits_for_what_is_being_verified_but_not_for_long(tmp_path):
         def __init__(self):
             self.sizes = []
 
-        def group(self, size, sync_s):
+        def on_group(self, size, sync_s):
             self.sizes.append(size)
 
     class Held:

@@ -134,7 +134,7 @@ class Labels:
     async def writers_of_retired(self, label: bytes) -> list[Writer]:
         """Return writers for messages that retired client keys of this identity left pending on a label."""
         if self._retired is None:
-            states = await asyncio.to_thread(self._store.unfinished, self._session.hub_id)
+            states = await asyncio.to_thread(self._store.states_with_pending, self._session.hub_id)
             self._retired = {state.label for state in states if state.client_id != self._identity.client_id}
         if label not in self._retired:
             return []
