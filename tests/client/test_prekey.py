@@ -15,6 +15,7 @@ from veen.client.identity.prekey import (
     PrekeySecret,
     check_prekey,
     current,
+    recent_prekeys,
 )
 from veen.core.crypto import hpke, x25519
 from veen.core.objects.prekey import Prekey
