@@ -76,7 +76,7 @@ class AttachmentStore(Protocol):
     def put(
         self, coid: bytes, data: bytes, *, owner: bytes = ..., max_bytes: int = ..., entry: EntryRef | None = ...
     ) -> bool: ...
-    def changed(self, instance: bytes | None, after: int, limit: int) -> ChangedAttachments: ...
+    def changes_after(self, instance: bytes | None, after: int, limit: int) -> ChangedAttachments: ...
 
 
 class Services(Protocol):
@@ -227,7 +227,7 @@ class ApiContext:
     async def unpack(self, files: LabelFiles, stream_seq: int) -> None:
         """Unpack, in another thread, the file that an entry is read from. Read the entry then without awaiting
         anything."""
-        packed = self.store.reader.packed(files, stream_seq)
+        packed = self.store.reader.find_packed(files, stream_seq)
         if packed is None:
             return
         try:

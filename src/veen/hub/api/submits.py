@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from veen import native
 from veen.core import cbor
-from veen.core.entry import MSG_CLIENT_AT, MSG_SEQ_AT, claimed_client
+from veen.core.entry import MSG_CLIENT_AT, MSG_SEQ_AT, read_claimed_client
 from veen.core.errors import ApiCode, FieldSizeError, FormatError, MalformedError, Refusal, VersionError
 from veen.core.objects.envelopes import SUBMIT_PREFIX, SubmitRequest, SubmitResponse
 from veen.core.objects.msg import Msg, end_of
@@ -74,7 +74,7 @@ class Submits:
                 SubmitRequest.split(body)  # bytes behind the MSG are a fault of the envelope
             return self._replies.of_refusal(refuse, answer)
         except _Prefiltered as exc:
-            client_id = claimed_client(body[_ENVELOPE_BYTES:])
+            client_id = read_claimed_client(body[_ENVELOPE_BYTES:])
             return self._replies.of_refusal(self._count(exc.refuse, len(body), principal, client_id), answer)
         except (Overloaded, Stopped) as exc:
             return self._unavailable(str(exc), answer, len(body), principal, paid)
@@ -226,7 +226,7 @@ class Submits:
             if refuse is not None:
                 done(refuse)
         except _Prefiltered as exc:
-            done(self._count(exc.refuse, len(message), principal, claimed_client(message)))
+            done(self._count(exc.refuse, len(message), principal, read_claimed_client(message)))
         except (Overloaded, Stopped) as exc:
             self._services.observer.on_refused(
                 ApiCode.UNAVAILABLE, len(message), address=principal.address, reason=str(exc)

@@ -583,7 +583,7 @@ class Hub:
     def _watch_disk(self) -> None:
         """Refuse new messages before the disk is full; accepted messages still have room (DESIGN §3)."""
         try:
-            self._free_bytes, self._used_bytes = self.fs.free_bytes(), self.fs.used_bytes()
+            self._free_bytes, self._used_bytes = self.fs.free_bytes(), self.fs.bytes_in_use()
         except OSError as exc:
             self._on_failure(exc)
             return

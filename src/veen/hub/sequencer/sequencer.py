@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from veen import native
 from veen.core.crypto.ed25519 import SigningKey, verify
-from veen.core.entry import claimed_client
+from veen.core.entry import read_claimed_client
 from veen.core.errors import Refusal, VeenError
 from veen.core.limits import Limits
 from veen.core.objects.control import (
@@ -38,7 +38,7 @@ from veen.core.objects.control import (
 )
 from veen.core.objects.msg import Msg
 from veen.core.objects.policies import POLICY_BODIES
-from veen.core.objects.receipt import Receipt, signed_bytes
+from veen.core.objects.receipt import Receipt, issue_bytes
 from veen.core.wire import Wire
 from veen.hub.admission.decide import Refuse, check_structure, decide, with_location
 from veen.hub.admission.policy import Policy
@@ -300,7 +300,7 @@ class Sequencer:
             raise Stopped
         if (policy := self.not_primary) is not None:
             refuse = NotPrimary(policy).refuse()
-            self.observer.on_refused(refuse, len(raw), client_id=claimed_client(raw), address=address)
+            self.observer.on_refused(refuse, len(raw), client_id=read_claimed_client(raw), address=address)
             return refuse
         if self.depth >= self._max_queue:
             raise Overloaded("too many messages are waiting")
@@ -327,7 +327,7 @@ class Sequencer:
         return None
 
     def _count_malformed(self, refuse: Refuse, raw: bytes, started: float, address: str) -> None:
-        total_s, client_id = time.perf_counter() - started, claimed_client(raw)
+        total_s, client_id = time.perf_counter() - started, read_claimed_client(raw)
         self.observer.on_refused(refuse, len(raw), total_s=total_s, client_id=client_id, address=address)
 
     def submit(self, raw: bytes) -> "asyncio.Future[Outcome]":
@@ -577,7 +577,7 @@ class Sequencer:
             assert self._pool is not None  # noqa: S101 - it begins such groups
             self._pool.seal(opened.sealed, key, job.raw, admitted)
         else:
-            receipt = signed_bytes(key, msg.label, admitted.stream_seq, admitted.leaf_hash, admitted.mmr_root, hub_ts)
+            receipt = issue_bytes(key, msg.label, admitted.stream_seq, admitted.leaf_hash, admitted.mmr_root, hub_ts)
             opened.group.add_entry(admitted, job.raw, receipt)
             opened.receipts.append(receipt)
         opened.decided.append(admitted)
@@ -624,7 +624,7 @@ class Sequencer:
         for group in (self._writing, self._open):
             if group is not None and (admitted := group.entries.get((client_row, client_seq))) is not None:
                 return admitted.stream_seq, admitted.leaf_hash
-        return self.store.applied_entry(label.label, client_row, client_seq)
+        return self.store.find_applied_entry(label.label, client_row, client_seq)
 
     # --- durable -----------------------------------------------------------------------------------------
 
@@ -768,7 +768,7 @@ class Sequencer:
         elif error is not None:
             self._fail(error, None)
         elif self._stopped is None:
-            self.store.retired()
+            self.store.finish_retirement()
 
     def _fail(self, error: BaseException, writing: _OpenGroup | None) -> None:
         """Answer all waiting callers with a failure. A full disk may recover; any other error stops the hub
