@@ -385,7 +385,7 @@ def _with_bits(prefix: str, data: bytes) -> str:
 
 
 def _encode_words(prefix: str, values: list[int], constant: int) -> str:
-    remainder = bech32._polymod([*bech32._expanded(prefix), *values, *[0] * 6]) ^ constant
+    remainder = bech32._polymod([*bech32._expand_prefix(prefix), *values, *[0] * 6]) ^ constant
     letters = [*values, *(remainder >> 5 * (5 - place) & 31 for place in range(6))]
     return f"{prefix}1{''.join(bech32._ALPHABET[value] for value in letters)}"
 

@@ -243,7 +243,7 @@ def _expand(pattern: str, keyring: "Keyring") -> Iterable[str]:
     """Expand a pattern to the names that the keyring knows: streams are hashes (D-22)."""
     if not any(character in pattern for character in "*?["):
         return [pattern]
-    names = [keys.name for keys in keyring.matching(pattern) if keys.name is not None]
+    names = [keys.name for keys in keyring.find_matching(pattern) if keys.name is not None]
     if not names:
         raise click.UsageError(f"no stream in the keyring has a name like {pattern!r}")
     return names

@@ -111,7 +111,7 @@ def rename(output: Output, session: CliSession, name: str, new_name: str) -> Non
     \b
     veen contacts rename bob robert
     """
-    book = contact_store(session).change(lambda book: book.renamed(name, new_name))
+    book = contact_store(session).change(lambda book: book.rename(name, new_name))
     data = _about(book.get(new_name))
     output.result(data)
 

@@ -101,7 +101,7 @@ def _row(
         "reader_pk": key.reader_pk.hex(),
         "announced": None if announced is None else when(announced.ts),
         "shredded": state is not None and state.is_shredded(key.generation),
-        "opened_by": None if state is None else state.leading_back_to(key.generation),
+        "opened_by": None if state is None else state.find_opening_generation(key.generation),
         "bound_to": None if key.bound_to is None else key.bound_to.hex(),
     }
 
@@ -200,7 +200,7 @@ def shred(
         session, stream, lambda client: owning.shred(client, identity, stream, generation, weak=weak, reason=reason)
     )
     state = session.client().run(lambda client: client.key_state(stream))
-    leading = None if state is None else state.leading_back_to(generation)
+    leading = None if state is None else state.find_opening_generation(generation)
     data = {
         "stream": stream,
         "generation": generation,
@@ -249,9 +249,9 @@ def check(output: Output, session: CliSession, streams: tuple[str, ...]) -> None
         opened = [
             {"generation": gen, "opened_by": leading, "forgotten": state.is_forgotten(gen)}
             for gen in range(state.gen)
-            if (leading := state.leading_back_to(gen)) is not None
+            if (leading := state.find_opening_generation(gen)) is not None
         ]
-        unnamed = [card_id.hex() for card_id in state.unnamed_readers()]
+        unnamed = [card_id.hex() for card_id in state.find_unnamed_readers()]
         rows.append({"stream": name, "generation": state.gen, "opened": opened, "unnamed_readers": unnamed})
         for row in opened:
             text = f"{name}: generation {row['opened_by']} leads back to {row['generation']}"

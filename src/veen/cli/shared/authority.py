@@ -49,7 +49,7 @@ def authorize_token(session: "CliSession", token: "CapToken") -> "tuple[TokenGra
     store = token_store(session)
     try:
         store.put(token)
-        store.granted(grant.auth_ref, client.hub_id, grant.issued_at)
+        store.add_grant(grant.auth_ref, client.hub_id, grant.issued_at)
     except OSError as exc:
         if exc.errno != errno.EROFS:
             raise
