@@ -21,7 +21,7 @@ from veen.core.objects.birth import BirthCertificate
 from veen.hub.process.config import load
 from veen.products.kube.objects import HubFacts
 from veen.products.kube.render import cluster_manifests, kustomization, manifests, to_yaml
-from veen.products.kube.rules import RULES, check_manifests, mounted_secrets
+from veen.products.kube.rules import RULES, check_manifests, find_mounted_secrets
 from veen.products.kube.schemas import VERSIONS, check_schemas
 from veen.products.kube.universe import UniverseError, parse_universe
 
@@ -69,7 +69,7 @@ def objects():
 
 
 def faults(objects):
-    return check_manifests(objects, secrets=mounted_secrets(objects))
+    return check_manifests(objects, secrets=find_mounted_secrets(objects))
 
 
 def by_name(objects, kind, namespace, name):

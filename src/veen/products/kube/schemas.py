@@ -18,7 +18,7 @@ class ValidatorMissing(StatedError):
 
 
 def check_schemas(objects: Sequence[Manifest], versions: Sequence[str] = VERSIONS) -> list[ManifestFault]:
-    """What the API servers of these versions would refuse: unknown fields, wrong types, missing fields."""
+    """Return the faults that the API servers of these versions would refuse: unknown, missing and wrong fields."""
     try:
         import kubernetes_validate
     except ImportError as exc:

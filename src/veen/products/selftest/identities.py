@@ -1,4 +1,4 @@
-"""Checks of the identity overlay: from keys to a verdict, and what revocation does to it."""
+"""Checks of the identity overlay: from keys to a verdict, and the effect of revocation."""
 
 import time
 from typing import Final

@@ -125,7 +125,7 @@ async def _rpc(world: World) -> None:
     expect(statuses.count("failed") == 1 and statuses[-1] == "open", f"the log tells how calls ended: {statuses}")
 
 
-async def _malformed(world: World) -> None:
+async def _check_malformed(world: World) -> None:
     alice, bob, keys = await _pair(world, "malformed")
     await send(alice, keys.stream_id, kv.put("a", 1))
     for body in (b"\xff", b"\xa1\x61a\x01", b"\xa2\x62op\x63put\x63key\x61b"):
@@ -217,7 +217,7 @@ SUITE: Final = Suite(
         "crdt: registers, sets and counters agree": _crdt,
         "rpc: answered, refused, repeated, unanswered": _rpc,
         "folds: many writers at once, any cut of the log": _concurrent,
-        "folds: malformed bodies are reported and harm nothing": _malformed,
+        "folds: malformed bodies are reported and harm nothing": _check_malformed,
         "folds: snapshots are bound to their log, views to their moment": _snapshots,
         **IDENTITY_CHECKS,
         **WALLET_CHECKS,
