@@ -18,8 +18,8 @@ SECRET = "the valve is open"
 
 
 @pytest.fixture
-def stream(talk, tmp_path):
-    name = talk.new_stream(f"evidence/{tmp_path.name}")  # of this test alone: the hub serves all of them
+def stream(talk, request):
+    name = talk.new_stream(f"evidence/{request.node.name}")  # of this test alone: the hub serves all of them
     talk.say(name, "one", SECRET, "three", "four", "five")
     return name
 

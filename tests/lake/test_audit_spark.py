@@ -60,4 +60,4 @@ def test_spark_decides_by_itself_how_to_cut_and_an_empty_log_is_no_job(spark, tm
     assert tables(run(path, engine=SparkEngine(spark))) == tables(run(path))
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert [finding.code for finding in run(empty, engine=SparkEngine(spark)).findings] == ["identity"]
+    assert [finding.code for finding in run(empty, engine=SparkEngine(spark)).findings] == ["missing"]

@@ -38,7 +38,7 @@ from veen.core.sealing.ciphertext import open_msg
 from veen.lake.log.decryption import reader_of
 from veen.lake.query import api
 from veen.lake.query.descriptor import normalise
-from veen.lake.query.errors import EvidenceFailed, ExecutionFailed, ForbiddenScope
+from veen.lake.query.errors import EvidenceFailed, ExecutionFailed, ForbiddenScope, http_status_of
 from veen.lake.query.fields import payload_of
 from veen.lake.query.planning import plan_query
 from veen.lake.query.times import timestamp
@@ -236,7 +236,7 @@ def test_a_stream_without_a_read_key_is_forbidden_whether_it_exists_or_not(log):
     for scope in ([STREAMS[0]], ["record/unknown"]):
         with pytest.raises(ForbiddenScope) as caught:
             ask(log.path, descriptor(scope=scope), keys=writers)
-        assert (caught.value.error_code, caught.value.status) == ("forbidden_scope", 403)
+        assert (caught.value.error_code, http_status_of(caught.value)) == ("forbidden_scope", 403)
         assert str(caught.value) == f"stream {scope[0]!r} is not known or may not be read"
 
 

@@ -20,8 +20,9 @@ from veen.lake.query.errors import (
     QueryError,
     QueryNotFound,
     ResultDamaged,
+    http_status_of,
 )
-from veen.lake.query.recording import REQUESTS, RESULTS, result_event, submitted_event
+from veen.lake.query.recording import REQUESTS, RESULTS, make_result, make_submitted
 from veen.lake.query.store import ResultStore
 
 DIGEST = ResultDigest(
@@ -99,7 +100,7 @@ def test_ids_are_used_once(store, asked):
     store.submit(asked, "r-1")
     with pytest.raises(DuplicateQuery) as caught:
         store.submit(asked, "r-2")
-    assert (caught.value.error_code, caught.value.status) == ("duplicate_query_id", 409)
+    assert (caught.value.error_code, http_status_of(caught.value)) == ("duplicate_query_id", 409)
     with pytest.raises(DuplicateQuery):
         store.submit(normalise(descriptor(query_id="q-2")).descriptor, "r-1")
 
@@ -109,11 +110,11 @@ def test_what_is_not_there_or_not_ready_says_so(store, asked):
     for call in (store.status, store.digest, store.page, store.coverage, store.descriptor):
         with pytest.raises(QueryNotFound) as caught:
             call("nothing")
-        assert (caught.value.error_code, caught.value.status) == ("query_not_found", 404)
+        assert (caught.value.error_code, http_status_of(caught.value)) == ("query_not_found", 404)
     store.submit(asked, "r-1")
     with pytest.raises(NotReady) as early:
         store.page("r-1")
-    assert (early.value.error_code, early.value.status) == ("result_not_ready", 425)
+    assert (early.value.error_code, http_status_of(early.value)) == ("result_not_ready", 425)
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a/b", ".hidden", "a\x00b"])
@@ -154,7 +155,7 @@ def test_a_page_has_bounds(store, log, offset, limit):
 @pytest.mark.req("QRY-16", "QRY-28")
 def test_a_stored_result_has_all_that_its_hashes_are_made_of_and_verifies(store, log):
     result = api.run(log, descriptor(evidence={"mode": "spot", "sample_rate": 0.4}), keys=KEYRING, store=store)
-    stored = api.stored(ResultStore(store._results.parent), result.digest.result_id)
+    stored = api.load_stored(ResultStore(store._results.parent), result.digest.result_id)
     assert (stored.descriptor, stored.digest, stored.coverage) == (result.descriptor, result.digest, result.coverage)
     assert api.verify(log, stored, keys=KEYRING).ok
     verified = b",".join(store.verified(result.digest.result_id))
@@ -222,8 +223,8 @@ def test_queries_and_results_are_recorder_events_and_can_be_queried(log, tmp_pat
     keys = {name: StreamKeys.create(name) for name in (REQUESTS, RESULTS)}
     world = Recorder(tmp_path)
     who: dict[str, Any] = {"subject_id": "auditor:1", "principal_id": CLIENTS_PUBLIC[0], "origin": "query-engine"}
-    asked = submitted_event(result.descriptor, received_at=world.now, **who)
-    answered = result_event(result.digest, answered_at=world.now, **who)
+    asked = make_submitted(result.descriptor, received_at=world.now, **who)
+    answered = make_result(result.digest, answered_at=world.now, **who)
     world.emit(REQUESTS, body=asked.body, keys=keys[REQUESTS])
     world.emit(RESULTS, body=answered.body, keys=keys[RESULTS])
     ring = KEYRING

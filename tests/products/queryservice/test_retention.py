@@ -12,7 +12,8 @@ from tests.products.queryservice.test_service import asked
 from tests.waiting import eventually
 
 from veen.client.errors import Unreachable
-from veen.lake.query.errors import NotReady, QueryError, QueryNotFound
+from veen.core.canonical import InvalidJson
+from veen.lake.query.errors import NotReady, QueryNotFound
 from veen.lake.query.recording import EXECUTIONS, RESULTS
 from veen.lake.query.store import ResultStore
 from veen.products.queryservice.principals import Principals
@@ -42,7 +43,7 @@ def test_the_oldest_results_go_when_all_take_too_much_and_the_newest_stays(tmp_p
             first, second = await answered(service, "q-1", "q-2")
             assert names_in(tmp_path) == [second]
             assert names_in(tmp_path, "queries") == ["q-2.json"]
-            assert (service.retention.removed, service.retention.size) == (1, world.store.measured(second).size)
+            assert (service.retention.removed, service.retention.size) == (1, world.store.measure(second).size)
             assert service.status(ALICE, first).state == "completed"  # the log still has the digest
             with pytest.raises(QueryNotFound, match="not kept any more"):
                 await service.result(ALICE, first, 0, 10)
@@ -107,7 +108,7 @@ def test_a_removal_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_path):
     for name in ("query", "rows.ndjson", "final.json"):
         (remains / name).write_bytes(b"{}\n")
     store = ResultStore(tmp_path)
-    assert store.ended() == []
+    assert store.list_ended() == []
     assert not store.has_result("r-1")
     retention = ResultRetention(store, keep_bytes=1, keep_seconds=1)
     assert list((tmp_path / "results").iterdir()) == []
@@ -145,7 +146,7 @@ def test_a_damaged_result_keeps_no_other_from_being_removed(tmp_path, log):
             final.write_bytes(b"{")
             os.utime(final, (ended_at, ended_at))  # still the oldest
             retention = ResultRetention(world.store, keep_bytes=1, keep_seconds=10**6)
-            with pytest.raises(QueryError):
+            with pytest.raises(InvalidJson):
                 retention.sweep()
             assert names_in(tmp_path) == sorted((damaged, newest))
             assert retention.removed == 1
@@ -158,7 +159,7 @@ def test_files_of_others_in_the_store_are_passed_over(tmp_path):
     for name in ("not an id", "r-without-a-query"):
         (tmp_path / "results" / name).mkdir(parents=True)
         (tmp_path / "results" / name / "final.json").write_bytes(b"{}")
-    assert ResultStore(tmp_path).ended() == []
+    assert ResultStore(tmp_path).list_ended() == []
 
 
 def test_a_store_that_is_not_there_yet_has_nothing_to_remove(tmp_path):

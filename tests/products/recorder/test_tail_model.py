@@ -358,6 +358,13 @@ def test_what_was_deleted_or_truncated_before_it_was_read_is_a_loss_and_nothing_
 @example([([], [], None, True), (["append", "rotate 1", "rotate 1"], [], None, True)])
 @example([([], [], None, True), (["append", "rotate 1", "append", "rotate 1", "append"], [], None, True)])
 @example([([], [], None, True), (["append", "truncate"], [], None, True)])
+@example([([], [(0, "append"), (0, "copytruncate"), (0, "append")], None, False)])  # truncated when it was listed
+@example(  # a copy that was listed half written, and whole when it was read
+    [
+        (["rotate 1"], [(3, "rotate 1"), (0, "append"), (0, "append")], None, False),
+        (["append"], [(5, "copytruncate, rotate 1")], None, False),
+    ]
+)
 @settings(max_examples=60, deadline=None)
 def test_empty_files_that_are_written_and_deleted_between_two_looks_are_a_loss(schedule):
     check_emptying(schedule)

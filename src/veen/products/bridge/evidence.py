@@ -15,12 +15,12 @@ from veen.core.tree.mmr import Mmr
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 from veen.io.local import Fs
 from veen.io.places import open_fs
-from veen.lake.log.columns import ENTRIES, chosen
+from veen.lake.log.columns import ENTRIES, select_columns
 from veen.lake.log.decryption import Opener
 from veen.lake.log.entries import ReadSpec, batches
 from veen.lake.log.prefix import LabelRange
 from veen.lake.log.slices import Slice
-from veen.lake.query.engine import present
+from veen.lake.query.engine import skip_missing
 from veen.overlays.airgap.bodies import OFFLINE, ONLINE, read_crossed
 from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.schema import AnySchema
@@ -33,7 +33,7 @@ from veen.products.bridge.verify import BundleVerdict, judge_alone
 from veen.storage.attachments import AttachmentFiles
 
 LINKS: Final = ("author", "receipt", "checkpoint", "bundle", "online log", "offline log", "import")
-_LEAVES: Final = ReadSpec(columns=chosen(["stream_seq", "leaf_hash", "receipt"], ENTRIES), level="none")
+_LEAVES: Final = ReadSpec(columns=select_columns(["stream_seq", "leaf_hash", "receipt"], ENTRIES), level="none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ def _import_link(msg_id: bytes, uri: str, keyring: Keyring) -> EvidenceLink:
     fs, opener = open_fs(uri), Opener(keyring)
     prefix = import_prefix(uri, keyring)
     for label_range in prefix.labels:
-        for event in opener.events(fs, present(label_range.slices)):
+        for event in opener.events(fs, skip_missing(label_range.slices)):
             if not isinstance(event, Event) or event.hdr.parent_id != msg_id:
                 continue
             crossed = read_crossed(event)

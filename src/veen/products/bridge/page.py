@@ -8,7 +8,6 @@ bridge/offline/log and the import streams; the page marks the other zone as not 
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from veen.cli.shared.overlay_values import plain
 from veen.core.crypto.ed25519 import verify
 from veen.core.errors import VerifyError
 from veen.core.event import Event
@@ -23,6 +22,7 @@ from veen.overlays.airgap.bodies import (
     read_crossed,
 )
 from veen.overlays.framework.decode import Typed, decode
+from veen.overlays.framework.nouns import plain
 from veen.products.bridge.evidence import LINKS
 from veen.products.bridge.runs import Positions, gaps_of
 from veen.products.console.charts import ChainBox, NumberRun, chain, ranges, row_name

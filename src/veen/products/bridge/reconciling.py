@@ -31,7 +31,7 @@ from veen.io.places import open_fs
 from veen.lake.log.decryption import Opener, Unread, reader_of
 from veen.lake.log.prefix import Prefix, make_prefix
 from veen.lake.log.slices import Slice
-from veen.lake.query.engine import present
+from veen.lake.query.engine import skip_missing
 from veen.overlays.airgap.bodies import ImportedEvent, OfflineRecord, OnlineRecord, read_crossed
 from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.framework.schema import AnySchema
@@ -204,7 +204,7 @@ def fold_slices(offline: Offline, keyring: Keyring, slices: Sequence[Slice]) -> 
     for part in slices:
         if part.is_missing:  # counted at once, however many entries a file name claims
             folder.unread(part.label, part.first, "the entry is missing", part.entries)
-    for event in opener.events(fs, present(slices)):
+    for event in opener.events(fs, skip_missing(slices)):
         if isinstance(event, Unread):
             note = folder.fault if event.reason in _BROKEN else folder.unread
             note(event.label, event.stream_seq, f"the entry is {event.reason}")
@@ -438,7 +438,7 @@ def audit_log(uri: str, stream: str, keyring: Keyring, schema: AnySchema, view: 
         if part.is_missing:
             bad["missing"] += part.entries
             first.setdefault("missing", part.first)
-    for event in Opener(keyring).events(fs, present(prefix.slices)):
+    for event in Opener(keyring).events(fs, skip_missing(prefix.slices)):
         if isinstance(event, Unread):
             problem = event.reason
         elif event.hdr.schema != schema.id:

@@ -22,7 +22,7 @@ from veen.lake.log.slices import LabelStream
 from veen.lake.log.times import Clock
 from veen.lake.query import api
 from veen.lake.query.descriptor import QueryDescriptor
-from veen.lake.query.engine import present
+from veen.lake.query.engine import skip_missing
 from veen.lake.query.matches import Match, Witness, match_of, record_of, takes
 from veen.overlays.airgap.bodies import ImportedEvent, WithheldEvent, origin_event, read_crossed
 from veen.overlays.framework.decode import Typed
@@ -128,7 +128,7 @@ class _Imports:
         fs, opener = open_fs(self._uri), Opener(self._keys)
         labels = make_prefix(self._uri, streams={stream_id}).labels
         for label_range in sorted(labels, key=lambda label_range: label_range.stream.epoch):
-            for event in opener.events(fs, present(label_range.slices)):
+            for event in opener.events(fs, skip_missing(label_range.slices)):
                 crossed = read_crossed(event) if isinstance(event, Event) else None
                 if isinstance(crossed, Typed):
                     yield crossed.body

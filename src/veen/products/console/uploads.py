@@ -11,8 +11,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from veen.cli.shared.failures import failure_of
-from veen.cli.shared.files import unhexed
-from veen.cli.shared.overlay_values import plain
+from veen.cli.shared.files import decode_hex
 from veen.client.evidence_file import TrustedKeys, verify_evidence
 from veen.client.verify.pin import HubPin
 from veen.core.checks import Given, MissingInput, check
@@ -20,6 +19,7 @@ from veen.core.errors import VeenError
 from veen.core.evidence_file import is_evidence
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.recognise import recognise
+from veen.overlays.framework.nouns import plain
 from veen.products.console.errors import ConsoleError, UploadInvalid
 
 MAX_UPLOAD_BYTES: Final = 16 * 1024 * 1024
@@ -101,9 +101,9 @@ def judge(upload: Upload, pin: HubPin) -> dict[str, Any]:
     try:
         if is_evidence(upload.data):
             return facts | {"kind": "evidence file"} | _evidence(upload, pin)
-        obj = recognise(unhexed(upload.data)).obj
+        obj = recognise(decode_hex(upload.data)).obj
         facts["kind"] = obj.KIND
-        related = tuple(recognise(unhexed(data)).obj for data in upload.related)
+        related = tuple(recognise(decode_hex(data)).obj for data in upload.related)
         hub_pks = tuple(key.hub_pk for key in pin.keys) if upload.hub_pk is None else (upload.hub_pk,)
         verdict = facts | {"verdict": "verified", "checks": check(obj, Given(hub_pks=hub_pks, related=related))}
         return verdict | ({"fields": compare_fields(obj)} if isinstance(obj, Equivocation) else {})
@@ -137,7 +137,7 @@ def _evidence(upload: Upload, pin: HubPin) -> dict[str, Any]:
 
 def compare_fields(evidence: Equivocation) -> list[dict[str, Any]]:
     """Return the fields of both statements by name."""
-    first, second = dict(evidence.first.named()), dict(evidence.second.named())
+    first, second = dict(evidence.first.present_fields()), dict(evidence.second.present_fields())
     return [
         {
             "name": name,

@@ -17,7 +17,6 @@ import click
 
 from veen.cli.shared.entries import data_of, when
 from veen.cli.shared.failures import failure_of
-from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.text import compact, safe
 from veen.cli.shared.values import MOMENT
 from veen.client.client import Client
@@ -36,6 +35,7 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.receipt import Receipt
 from veen.core.tlog.policy import WitnessPolicy
 from veen.overlays.framework.decode import Typed, decode
+from veen.overlays.framework.nouns import plain
 from veen.overlays.framework.registry import BUILTIN
 from veen.products.console.charts import rates
 from veen.products.console.density import sample_numbers, strip, time_columns
@@ -310,7 +310,8 @@ class Console:
             "readers_see": _entry_data(entry, _BODY_CHARS)
             | {"cap_ref": None if event is None or event.hdr.cap_ref is None else event.hdr.cap_ref.hex()},
             "receipt": {
-                name: value.hex() if isinstance(value, bytes) else value for name, value in entry.receipt.named()
+                name: value.hex() if isinstance(value, bytes) else value
+                for name, value in entry.receipt.present_fields()
             },
             "receipt_hex": entry.receipt.to_bytes().hex(),
             "checks": [
@@ -503,7 +504,7 @@ def _checkpoint_data(signed: Checkpoint) -> dict[str, Any]:
 def witnesses_of(checkpoint: Checkpoint, policy: WitnessPolicy | None) -> dict[str, Any]:
     """Return the signatures of witnesses on a checkpoint, and the names of the policy whose keys verify them."""
     names = {} if policy is None else {witness.vkey.public: name for name, witness in policy.witnesses.items()}
-    verified = checkpoint.verified_witnesses(list(names)) if checkpoint.witness_sigs else ()
+    verified = checkpoint.verify_witnesses(list(names)) if checkpoint.witness_sigs else ()
     return {
         "witnesses": len(checkpoint.witness_sigs or ()),
         "witnesses_verified": sorted(names[key] for key in verified),

@@ -21,7 +21,7 @@ from veen.core import canonical
 from veen.core.event import Event
 from veen.lake.query.descriptor import QueryDescriptor
 from veen.lake.query.digest import ResultDigest
-from veen.lake.query.errors import QueryError
+from veen.lake.query.errors import QUERY_REFUSALS
 from veen.lake.query.recording import result_id_of
 from veen.overlays.framework.decode import Issue
 from veen.overlays.recorder import events as sdr
@@ -172,7 +172,7 @@ class QueryHistory:
             return
         try:
             self._add(typed.body, event)
-        except QueryError:  # a descriptor of a later release, or an invalid one
+        except QUERY_REFUSALS:  # a descriptor of a later release, or an invalid one
             return
 
     def _add(self, body: sdr.RecorderEvent, event: Event) -> None:

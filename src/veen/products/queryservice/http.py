@@ -24,7 +24,14 @@ from veen.hub.process.logs import LineBudget
 from veen.io.asgi_server import certificate_of
 from veen.io.metrics_text import CONTENT_TYPE
 from veen.lake.query.descriptor import MAX_BYTES
-from veen.lake.query.errors import InvalidDescriptor, QueryError, QueryNotFound
+from veen.lake.query.errors import (
+    QUERY_REFUSALS,
+    InvalidDescriptor,
+    QueryError,
+    QueryNotFound,
+    http_status_of,
+    to_json,
+)
 from veen.lake.query.store import DEFAULT_LIMIT, MAX_LIMIT
 from veen.products.queryservice.observe import line
 from veen.products.queryservice.openapi import document_bytes
@@ -80,8 +87,8 @@ def _endpoint(handler: Handler, budget: LineBudget) -> Callable[[Request], Await
             principal = authenticate(request, service.principals)
             status, value = await handler(service, principal, request)
             return _json(status, value)
-        except QueryError as exc:
-            refuse(exc.status, exc.error_code)
+        except QUERY_REFUSALS as exc:
+            refuse(http_status_of(exc), exc.error_code)
             return _error(exc)
         except VeenError as exc:
             refuse(500, "execution_failed")
@@ -195,13 +202,13 @@ def _json(status: int, value: Json, headers: Mapping[str, str] = _HEADERS) -> Re
     return Response(canonical.encode(value), status, dict(headers), "application/json")
 
 
-def _error(exc: QueryError) -> Response:
+def _error(exc: QueryError | InvalidJson) -> Response:
     headers = dict(_HEADERS)
     if isinstance(exc, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
     elif isinstance(exc, Unavailable):
         headers["Retry-After"] = str(_RETRY_SECONDS)
-    return _json(exc.status, exc.to_json(), headers)
+    return _json(http_status_of(exc), to_json(exc), headers)
 
 
 async def _http_error(_: Request, exc: Exception) -> Response:

@@ -18,7 +18,7 @@ from veen.cli.shared.values import MOMENT
 from veen.core import canonical
 from veen.lake.query import api
 from veen.lake.query.descriptor import QueryDescriptor, normalise
-from veen.lake.query.errors import EvidenceFailed, QueryError
+from veen.lake.query.errors import QUERY_REFUSALS, EvidenceFailed
 from veen.lake.query.recording import AUDIT, REQUESTS, RESULTS
 from veen.lake.query.times import timestamp
 from veen.products.console.charts import NumberRun, ranges
@@ -50,7 +50,7 @@ async def query(console: Console, asked: Query) -> PageView:
         if question is not None:
             descriptor, _ = normalise(question)
             values = _form_values(descriptor)
-    except (QueryError, BadAddress, click.ClickException, ValueError) as exc:
+    except (*QUERY_REFUSALS, BadAddress, click.ClickException, ValueError) as exc:
         refusal = exc.format_message() if isinstance(exc, click.ClickException) else str(exc)
     result: api.Result | None = None
     rows: list[dict[str, Any]] = []
@@ -59,7 +59,7 @@ async def query(console: Console, asked: Query) -> PageView:
             result, rows = await asyncio.to_thread(_answer, console, descriptor)
         except EvidenceFailed:
             raise
-        except QueryError as exc:
+        except QUERY_REFUSALS as exc:
             refusal = f"{exc.error_code}: {exc}"
     history = await _history(console)
     sections = _sections(console, descriptor, result, rows, refusal)

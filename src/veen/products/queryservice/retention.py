@@ -3,7 +3,7 @@
 import time
 from collections import deque
 
-from veen.lake.query.errors import QueryError, QueryNotFound
+from veen.lake.query.errors import QUERY_REFUSALS, QueryNotFound
 from veen.lake.query.store import ResultStore
 
 
@@ -17,13 +17,13 @@ class ResultRetention:
     def __init__(self, store: ResultStore, *, keep_bytes: int, keep_seconds: float) -> None:
         store.remove_remains()
         self._store, self._keep_bytes, self._keep_seconds = store, keep_bytes, keep_seconds
-        self._stored = deque(store.ended())  # the oldest first
+        self._stored = deque(store.list_ended())  # the oldest first
         self.size = sum(stored.size for stored in self._stored)  # in bytes
         self.removed = 0  # results, since the start
 
     def add(self, result_id: str) -> None:
         """Add a finished result."""
-        stored = self._store.measured(result_id)
+        stored = self._store.measure(result_id)
         self._stored.append(stored)
         self.size += stored.size
 
@@ -41,7 +41,7 @@ class ResultRetention:
                 self._store.remove(stored.result_id)
             except QueryNotFound:
                 pass  # removed elsewhere
-            except (OSError, QueryError) as exc:
+            except (OSError, *QUERY_REFUSALS) as exc:
                 failure = exc
                 continue
             self._stored.remove(stored)

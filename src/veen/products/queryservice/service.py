@@ -37,6 +37,7 @@ from veen.lake.query.descriptor import QueryDescriptor, normalise
 from veen.lake.query.digest import ResultDigest
 from veen.lake.query.engine import ResultSink
 from veen.lake.query.errors import (
+    QUERY_REFUSALS,
     DuplicateQuery,
     ExecutionFailed,
     ForbiddenScope,
@@ -50,9 +51,9 @@ from veen.lake.query.recording import (
     EXECUTIONS,
     REQUESTS,
     RESULTS,
-    failed_event,
-    result_event,
-    submitted_event,
+    make_failed,
+    make_result,
+    make_submitted,
 )
 from veen.lake.query.store import DEFAULT_LIMIT, ResultPage, ResultStore, Status
 from veen.overlays.framework.body import Draft
@@ -279,7 +280,7 @@ class QueryService:
         """Remove old results. Failures are retried later; no query fails because of them."""
         try:
             self.retention.sweep()
-        except (OSError, QueryError) as exc:
+        except (OSError, *QUERY_REFUSALS) as exc:
             line(_log, "retention", f"results cannot be removed: {exc}", level=logging.ERROR)
 
     def replace_principals(self, principals: Principals) -> None:
@@ -297,7 +298,7 @@ class QueryService:
         principal.check(descriptor)
         api.check_scope(descriptor, self._settings.keys)
         async with self._submitting:
-            request = await self._record_request(principal, descriptor)
+            request = await self._accept_request(principal, descriptor)
         result_id = request.result_id
         if result_id in self._executions and await self._is_small(descriptor):
             await self._wait_for_end(result_id)
@@ -313,7 +314,7 @@ class QueryService:
             raise kind(f"result {result_id}: {status.message}")
         return QuerySubmission(status=status)
 
-    async def _record_request(self, principal: QueryPrincipal, descriptor: QueryDescriptor) -> RecordedRequest:
+    async def _accept_request(self, principal: QueryPrincipal, descriptor: QueryDescriptor) -> RecordedRequest:
         query_id, subject_id = descriptor.query_id, principal.subject_id
         earlier = self._history.requests.get(query_id)
         unanswered = self._unanswered.get(query_id)  # it may be in the log already, so the same message is sent
@@ -352,7 +353,7 @@ class QueryService:
     async def _record_request(self, unanswered: _Unanswered) -> RecordedRequest:
         """Record a request, and begin its execution when the log has it. The caller holds `_submitting`."""
         descriptor, subject_id, received_at = unanswered
-        draft = submitted_event(
+        draft = make_submitted(
             descriptor,
             subject_id=subject_id,
             principal_id=self._client.client_id,
@@ -434,7 +435,7 @@ class QueryService:
         try:
             if (failure := self._failures.get(result_id)) is not None:
                 raise failure
-            digest = self._store.prepared(result_id)
+            digest = self._store.load_prepared(result_id)
             if digest is None:
                 digest = await self._answer_in_thread(execution)
             execution.is_recording = True  # a stop comes too late from here on: the digest may reach the log
@@ -506,7 +507,7 @@ class QueryService:
             if recorded != digest:
                 raise ExecutionFailed(f"result {digest.result_id}: the log has another digest of it than was made now")
             return
-        draft = result_event(
+        draft = make_result(
             digest,
             subject_id=self._settings.subject_id,
             principal_id=self._client.client_id,
@@ -518,7 +519,7 @@ class QueryService:
 
     async def _fail(self, request: RecordedRequest, exc: Exception) -> None:
         error_code, message = api.failure_of(exc)
-        draft = failed_event(
+        draft = make_failed(
             request.descriptor.query_id,
             request.result_id,
             error_code,

@@ -30,7 +30,7 @@ def _holder(session: CliSession, role: str, name: str) -> "RoleHolder":
     from veen.products.bridge.roles import RoleHolder
 
     home, identity_name = session.place_of(name)
-    keystore = session.opened(home, identity_name)
+    keystore = session.open_keystore(home, identity_name)
     identity = keystore.identity
     return RoleHolder(
         role=role,

@@ -38,7 +38,7 @@ class SessionWriter:
 
     async def _in_thread(self, work: Callable[[CliSession], T]) -> T:
         def run() -> T:
-            session = self._session.renewed()
+            session = self._session.renew()
             try:
                 return work(session)
             except Exception as exc:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, holder_of, open_directory
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import FILE
 from veen.cli.shared.output import Exit, Fail, Output, output_options
@@ -106,7 +106,7 @@ async def _run(
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
         pin = await open_replica(settings.data_dir, source, pin, transport, ca_file=ca_file, token_file=token)
-        async with ReplicaHub.running(settings, accept_clock=True) as hub:
+        async with ReplicaHub.serve(settings, accept_clock=True) as hub:
             follower = ReplicaFollower(hub, transport, pin)
             output.notice(f"replica of {source} listens on {hub.url}", url=hub.url, source=source, pin=pin)
             following = asyncio.create_task(follower.run(once=once))
@@ -152,7 +152,7 @@ def status(output: Output, directory: Path) -> None:
     """
     from veen.storage.copies.replica import read_mark
 
-    fs = existing(directory)
+    fs = open_directory(directory)
     mark = read_mark(fs)
     if mark is None:
         raise Fail(
@@ -235,7 +235,7 @@ def promote(
 
     try:
         done = promote_replica(
-            existing(directory),
+            open_directory(directory),
             key_from,
             int(time.time()),
             accept_loss=accept_loss,

@@ -287,10 +287,10 @@ def _why(result: "ConnectPlan", *kinds: str) -> str:
 
 def _confirm_key(session: CliSession, row: dict[str, Any], confirm: str | None) -> str:
     """Return the key to pin, once the hub has shown the advertised identity and the user has confirmed it."""
-    from veen.cli.shared.first_contact import ask, claimed
+    from veen.cli.shared.first_contact import ask, read_claim
     from veen.core.pin_text import PinnedKey
 
-    claim = claimed(row["url"], session.settings.path("ca_file"), None)
+    claim = read_claim(row["url"], session.settings.path("ca_file"), None)
     if claim.hub_id != row["hub_id"] or row["hub_pk"] not in (claim.first_pk, claim.current_pk):
         raise Fail(
             "CONNECT.IDENTITY",

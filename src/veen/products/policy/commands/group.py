@@ -11,11 +11,12 @@ from veen.cli.label.realm import MAKE_KEYS, AdminRealm, realm_options
 from veen.cli.shared.authority import read_token, token_store
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import Noun, Outgoing
+from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.output import Fail, Output
-from veen.cli.shared.overlay_values import HEX32, plain
+from veen.cli.shared.overlay_values import HEX32
 from veen.cli.shared.pinned_hubs import hubs_of
 from veen.cli.shared.values import SIZE, SPAN
+from veen.overlays.framework.nouns import plain
 from veen.products.policy.commands.sources import PolicySources, agent_of, policy_options, realm_fold
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _NAMED_GAPS: Final = 5
 _KINDS: Final = ("client-id", "auth-ref", "cap-token")
 
-policy: Final = Noun(
+policy: Final = NounGroup(
     "policy",
     "The policy of a realm: revocations and primaries, from its streams to the hubs that enforce it.",
     writes=[realm_options],

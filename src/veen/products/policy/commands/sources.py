@@ -161,9 +161,9 @@ class CachedStates:
 
     def __init__(self, session: CliSession, folds: "Sequence[AnyFold]", streams: Sequence[str]) -> None:
         from veen.cli.shared.fold_cache import FoldCache
-        from veen.cli.shared.folding import readable
+        from veen.cli.shared.folding import read_keys
 
-        keys, fs = readable(session, streams), session.home.folds_fs(session.identity_name)
+        keys, fs = read_keys(session, streams), session.home.folds_fs(session.identity_name)
         hub_id = session.client().hub_id
         self._caches = {fold.name: FoldCache(fs, hub_id, fold, keys, purpose="policy") for fold in folds}
 

@@ -307,6 +307,10 @@ class _Content:
             return end
         return self.size
 
+    def has_grown(self) -> bool:
+        """Return True if the file has more bytes than when it was listed."""
+        return self.size is not None and os.fstat(self.file.fileno()).st_size > self.size
+
     def continues(self, place: Place) -> bool:
         """Return True if the file begins with the bytes that were read up to `place`."""
         if self.size is not None and self.size < place.offset:
@@ -325,8 +329,12 @@ class _Content:
         return self.first_bytes[:first] == other.first_bytes[:first] and self.window(*last) == other.window(*last)
 
     def place(self, file_id: FileId, offset: int) -> Place:
-        """Return the place at `offset`, with the fingerprints of the current content."""
-        head = self.window(0, _WINDOW)
+        """Return the place at `offset`, with the fingerprints of the current content.
+
+        The first bytes are those that were compared with other files: if the file was truncated and written again
+        since, this place does not fit it, and the turn ends before a line is read.
+        """
+        head = self.first_bytes
         if offset == _ALL:
             return Place(*file_id, offset, len(head), _hash(head) if head else "")
         last = self.window(max(0, offset - _WINDOW), min(offset, _WINDOW))
@@ -586,8 +594,10 @@ class LogFiles:
                 self._unreadable.add(listed.file_id)
                 continue
             if state is not None and content.continues(state.place):
-                if not state.place.head_bytes and content.window(0, 1):
+                if not state.place.head_bytes and content.first_bytes:
                     unknown.add(listed)  # it was empty until now, or its inode was given to another file
+                elif not state.place.head_bytes and listed.size and not listed.is_packed:
+                    raise NamesChanged  # truncated since the listing, so a copy of it may exist by now
                 else:
                     rows[listed.file_id] = _refresh_state(state, listed)
             else:
@@ -731,6 +741,10 @@ class LogFiles:
             *ended, rest = data.split(b"\n")
             lines = [line + b"\n" for line in ended]
             if rest and (len(rest) >= _MAX_LINE or (is_over and not chunk)):
+                if (
+                    len(rest) < _MAX_LINE and content.has_grown()
+                ):  # a copy that was listed half written: its last line goes on
+                    raise NamesChanged
                 lines.append(rest)
                 rest = b""
             if lines:

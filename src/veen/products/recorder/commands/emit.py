@@ -51,7 +51,7 @@ def emit(
     """
     from socket import gethostname
 
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
     from veen.products.recorder.emitting import line_records
     from veen.products.recorder.fields import Selectors
 
@@ -99,7 +99,7 @@ def emit(
                     )
                     continue
                 first, last = first if first is not None else outcome.seq, outcome.seq
-                receipt = named(outcome.receipt) if not lines else None
+                receipt = to_named(outcome.receipt) if not lines else None
     session.remember_stream(stream)
     recorded = read - len(faults)
     data = {"stream": stream, "lines": read, "recorded": recorded, "first_seq": first, "last_seq": last,

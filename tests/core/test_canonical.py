@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.core.canonical import MAX_DEPTH, MAX_DIGITS, encode, exact, parse, parse_canonical
-from veen.lake.query.errors import InvalidJson
+from veen.core.canonical import MAX_DEPTH, MAX_DIGITS, InvalidJson, encode, exact, parse, parse_canonical
 
 numbers = st.one_of(
     st.integers(-(10**40), 10**40),
