@@ -9,7 +9,7 @@ from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import several
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.products.kube.commands.common import CONTEXT, UNIVERSE, WITHIN, hub_named, universe_of
-from veen.products.kube.commands.lifecycle import failed_selftest
+from veen.products.kube.commands.lifecycle import selftest_failure
 
 if TYPE_CHECKING:
     from veen.products.kube.objects import Manifest
@@ -128,7 +128,7 @@ def selftest(output: Output, hub: str, path: Path, context: str, within: int) ->
     cluster = Cluster(context)
     cluster.run_jobs([manifest])
     if not cluster.wait_job(namespace, _name(manifest), within):
-        raise failed_selftest(cluster, manifest)
+        raise selftest_failure(cluster, manifest)
     text = cluster.logs(namespace, _name(manifest))
     try:
         checks = [{"check": str(row["check"]), "result": str(row["result"])} for row in json_in(text)["checks"]]

@@ -89,7 +89,7 @@ def upgrade(
     if not no_selftest:
         for job in jobs:
             if not cluster.wait_job(job["metadata"]["namespace"], job["metadata"]["name"], within):
-                raise _selftest_failure(cluster, job)
+                raise selftest_failure(cluster, job)
     data = {
         "context": context,
         "version_before": before.version,
@@ -100,7 +100,7 @@ def upgrade(
     output.result(data)
 
 
-def _selftest_failure(cluster: "Cluster", job: "Manifest") -> Fail:
+def selftest_failure(cluster: "Cluster", job: "Manifest") -> Fail:
     """Return the failure that a self-test reported."""
     from veen.products.kube.cluster import json_in
 
