@@ -201,7 +201,7 @@ def overlays(output: Output, session: CliSession) -> None:
 @click.option("--peer-token-file", type=FILE, help="File with the bearer token for the second hub.")
 @click.option("--peer-ca-file", type=FILE, help="CA certificates for the second hub, instead of the system's (PEM).")
 @client_options
-def federated(
+def run_federated(
     output: Output,
     session: CliSession,
     peer_hub: str | None,

@@ -25,7 +25,7 @@ from veen.overlays.framework.link import send
 from veen.overlays.framework.state import state_hash
 from veen.products.federation.mirroring import attest_stream, check_mirror, copy_stream
 from veen.products.federation.replica import ReplicaFollower, open_replica
-from veen.products.selftest.reading import folded
+from veen.products.selftest.reading import fold_over
 from veen.products.selftest.suite import NotChecked, Suite, expect
 from veen.products.selftest.world import World
 from veen.verify.directory import verify_data
@@ -106,10 +106,10 @@ async def _same_state(world: World) -> None:
     reader = await world.client(mirror, origin, target)
     copier = await world.client(mirror, origin, target, hub=1)
     await copy_stream(reader, copier, origin.stream_id, target.stream_id, now=_now)
-    here, there = await folded(reader, kv.KvFold(), origin), await folded(copier, kv.KvFold(), target)
+    here, there = await fold_over(reader, kv.KvFold(), origin), await fold_over(copier, kv.KvFold(), target)
     values = [{key: entry.value.value for key, entry in view.state.items()} for view in (here, there)]
     expect(values[0] == values[1] == {"key 0": 4, "key 1": 3}, f"the states differ: {values}")
-    again = await folded(await world.client("eve", origin), kv.KvFold(), origin)
+    again = await fold_over(await world.client("eve", origin), kv.KvFold(), origin)
     expect(state_hash("kv", here.state) == state_hash("kv", again.state), "two readers of one hub disagree")
 
 

@@ -29,7 +29,7 @@ async def events_of(client: Client, *streams: StreamKeys | bytes) -> list[Event]
     return events
 
 
-async def folded(client: Client, fold: AnyFold, *streams: StreamKeys | bytes) -> FoldedState:
+async def fold_over(client: Client, fold: AnyFold, *streams: StreamKeys | bytes) -> FoldedState:
     summary = fold.summarize(await events_of(client, *streams))
     return FoldedState(fold.view(summary), fold.issues(summary))
 
@@ -37,7 +37,7 @@ async def folded(client: Client, fold: AnyFold, *streams: StreamKeys | bytes) ->
 async def same_state(fold: AnyFold, streams: StreamKeys | list[StreamKeys], *readers: Client) -> Any:
     """Return the state, after checking that all readers have the same one."""
     named = streams if isinstance(streams, list) else [streams]
-    states = [(await folded(reader, fold, *named)).state for reader in readers]
+    states = [(await fold_over(reader, fold, *named)).state for reader in readers]
     hashes = {state_hash(fold.name, state) for state in states}
     expect(len(hashes) == 1, f"{len(readers)} readers hold {len(hashes)} states")
     return states[0]
