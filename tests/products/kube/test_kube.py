@@ -365,7 +365,7 @@ def test_hand_written_yaml_never_ends_a_check_in_a_traceback(data):
         ("universe = 'a'\n[[tenants]]\nid = 'x_y'", r"tenants\[0\].id: expected"),
         ("universe = 'a'\n[[tenants]]\nid = 'x.y'", r"tenants\[0\].id: expected"),
         ("universe = 'a'\n[[tenants]]\nid = 'x'\nstorage = '10GB'", "storage: expected a size"),
-        ("universe = 'a'\n[[tenants]]\nid = 'x'\n[[tenants]]\nid = 'x'", "x is there twice"),
+        ("universe = 'a'\n[[tenants]]\nid = 'x'\n[[tenants]]\nid = 'x'", "x occurs twice"),
         ("universe = 'a'\n[[tenants]]\nid = 'x'\n[tenants.config]\nrole = 'authority'", "the profile sets this key"),
         ("universe = 'a'\n[[bridges]]\nname='b'\nsource='authority'\ntarget='x'\nstreams=['s']", "target is 'x'"),
         ("universe = 'a'\n[selftest]\nschedule = 'daily'", "five fields of cron"),
