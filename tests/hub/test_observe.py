@@ -19,7 +19,7 @@ from tests.waiting import eventually, until
 from veen.client.errors import HubRefused
 from veen.client.identity.keyring import StreamKeys
 from veen.client.transport.inprocess import InProcess
-from veen.core.entry import claimed_client
+from veen.core.entry import read_claimed_client
 from veen.core.errors import ApiCode, Refusal
 from veen.core.labels import stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
@@ -288,7 +288,7 @@ def test_the_six_metrics_of_a_hub_in_a_cluster(tmp_path):
                 clock.now += 1
                 with pytest.raises(HubRefused):
                     await client.send("orders", b"too late")
-            return families(hub.metrics_text()), hub.fs.used_bytes()
+            return families(hub.metrics_text()), hub.fs.bytes_in_use()
 
     rendered, used_bytes = run(scenario())
     assert value(rendered, "veen_appends_total", stream="orders") == 3
@@ -366,7 +366,7 @@ def test_a_message_that_is_refused_before_its_signature_leaves_the_client_it_cla
 
 @pytest.mark.parametrize("raw", [b"", b"\x8a", bytes(200), b"\x8a" + bytes(200)])
 def test_bytes_that_do_not_begin_as_a_message_claim_no_client(raw):
-    assert claimed_client(raw) is None
+    assert read_claimed_client(raw) is None
 
 
 # --- log -------------------------------------------------------------------------------------------------

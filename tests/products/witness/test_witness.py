@@ -35,7 +35,7 @@ NOW = 1_700_000_000
 
 
 def note(size, tree=TREE, key=LOG, origin=ORIGIN):
-    return LogCheckpoint(origin, size, tree.root(size)).signed(key)
+    return LogCheckpoint(origin, size, tree.root(size)).sign(key)
 
 
 def request(old, size, tree=TREE, **options):

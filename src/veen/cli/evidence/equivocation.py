@@ -65,7 +65,7 @@ def show(output: Output, session: CliSession, file: Path, trusted: tuple[bytes, 
 
 def _compare_fields(evidence: "Equivocation") -> "list[tuple[str, Any, Any]]":
     """Return the fields of both statements by name; a missing one is None."""
-    first, second = dict(evidence.first.named()), dict(evidence.second.named())
+    first, second = dict(evidence.first.present_fields()), dict(evidence.second.present_fields())
     return [(name, first.get(name), second.get(name)) for name in dict.fromkeys((*first, *second))]
 
 

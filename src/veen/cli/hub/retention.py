@@ -140,7 +140,7 @@ def apply(
                 steps = storage.plan(index, policy, hub.hub_ts)
             finally:
                 index.close()
-            steps = storage.apply(fs, steps, hub.journal, dropped=hub.store.dropped)
+            steps = storage.apply(fs, steps, hub.journal, dropped=hub.store.drop_level)
             hub.store.retire()  # the chunks go, and the index says so
             attachments = erase_attachments(fs)
     _tell(output, "erased", _rows(steps), attachments)

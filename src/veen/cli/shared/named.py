@@ -7,7 +7,7 @@ from veen.core.wire import Wire
 
 def to_named(obj: Wire) -> dict[str, Any]:
     """Return every field by its name in the specification, bytes as hex. `veen verify` reads this form, too."""
-    return {name: _plain(value) for name, value in obj.named()}
+    return {name: _plain(value) for name, value in obj.present_fields()}
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from veen.core.wire import Wire
 
 def fields_of(obj: Wire, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield every field by its name in the specification, nested ones with their path."""
-    for name, value in obj.named():
+    for name, value in obj.present_fields():
         yield from _field(prefix + name, value)
 
 

@@ -230,18 +230,20 @@ def check_revocation(state: LogState, cap: Cap | None, client_id: bytes, hub_ts:
             parent = state.caps[cap.parent_ref]
             if refused := check_token(state, parent, hub_ts):
                 return refused
-            until = view.revoked("client-id", parent.token.subject_pk, hub_ts)  # the principal, with all its keys
+            until = view.revocation_end(
+                "client-id", parent.token.subject_pk, hub_ts
+            )  # the principal, with all its keys
     if until is None:
-        until = view.revoked("client-id", client_id, hub_ts)
+        until = view.revocation_end("client-id", client_id, hub_ts)
     return None if until is None else Refuse(Refusal.CLIENT_REVOKED, _revoked_detail("client_id", until))
 
 
 def check_token(state: LogState, cap: Cap, hub_ts: int) -> Refuse | None:
     """A capability by auth_ref, by the hash of its bytes, or by a link of its chain (D-173)."""
     view = state.policies
-    until = view.revoked("auth-ref", cap.auth_ref, hub_ts)
+    until = view.revocation_end("auth-ref", cap.auth_ref, hub_ts)
     if until is None:
-        until = view.revoked_token(cap.token, cap.token_bytes, hub_ts)
+        until = view.token_revocation_end(cap.token, cap.token_bytes, hub_ts)
     return None if until is None else Refuse(Refusal.CAP_REVOKED, _revoked_detail("auth_ref", until))
 
 

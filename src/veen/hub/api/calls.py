@@ -223,7 +223,7 @@ class ApiContext:
 
     async def unpack(self, files: LabelFiles, stream_seq: int) -> None:
         """Have unpacked, in another thread, what must be before an entry can be read. Read it without awaiting more."""
-        packed = self.store.reader.packed(files, stream_seq)
+        packed = self.store.reader.find_packed(files, stream_seq)
         if packed is None:
             return
         try:

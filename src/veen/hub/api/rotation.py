@@ -163,7 +163,7 @@ class Rotation:
 
     def _new_key(self, identity: HubIdentity) -> SigningKey:
         if self._given_keys:
-            return keyrotation.given_key(self._fs, identity)
+            return keyrotation.read_given_key(self._fs, identity)
         key = SigningKey(self._draw(32))
         identities.write_key(self._fs, key)
         return key

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from veen import native
 from veen.core import cbor
-from veen.core.entry import MSG_CLIENT_AT, MSG_SEQ_AT, claimed_client
+from veen.core.entry import MSG_CLIENT_AT, MSG_SEQ_AT, read_claimed_client
 from veen.core.errors import ApiCode, FieldSizeError, FormatError, MalformedError, Refusal, VersionError
 from veen.core.objects.envelopes import SUBMIT_PREFIX, SubmitRequest, SubmitResponse
 from veen.core.objects.msg import Msg, end_of
@@ -73,7 +73,7 @@ class Submits:
                 SubmitRequest.split(body)  # bytes behind the MSG are a fault of the envelope
             return self._replies.refused(refuse, answer)
         except _Prefiltered as exc:
-            client_id = claimed_client(body[_ENVELOPE_BYTES:])
+            client_id = read_claimed_client(body[_ENVELOPE_BYTES:])
             return self._replies.refused(self._count(exc.refuse, len(body), principal, client_id), answer)
         except (Overloaded, Stopped) as exc:
             return self._unavailable(str(exc), answer, len(body), principal, paid)
@@ -222,7 +222,7 @@ class Submits:
             if refuse is not None:
                 done(refuse)
         except _Prefiltered as exc:
-            done(self._count(exc.refuse, len(message), principal, claimed_client(message)))
+            done(self._count(exc.refuse, len(message), principal, read_claimed_client(message)))
         except (Overloaded, Stopped) as exc:
             self._services.observer.refused(
                 ApiCode.UNAVAILABLE, len(message), address=principal.address, reason=str(exc)

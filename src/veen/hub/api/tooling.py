@@ -184,7 +184,7 @@ class Tooling:
             return self._refused(Refuse(Refusal.CAP_INVALID, {"field": "sig_chain"}), call)
         if self._known_cap(token.auth_ref()) is None and not self._derived.take(request.parent_ref, now):
             return self._refused(Refuse(Refusal.CAP_RATE, {"field": "parent_ref"}, retry_after=_DAY), call)
-        record = await self._cap_record(token, CapDerive.derived(token, request.parent_ref))
+        record = await self._cap_record(token, CapDerive.from_parent(token, request.parent_ref))
         return self._authorized(token, record, call)
 
     def _refused(self, refuse: Refuse, call: Call) -> Reply:
@@ -335,12 +335,12 @@ class Tooling:
         except SignatureError:
             return self._refused(Refuse(Refusal.SIG_INVALID, {"field": "sig"}), call)
         store = self._context.store
-        cursor = store.applied_client(request.label, request.client_id)
+        cursor = store.find_applied_client(request.label, request.client_id)
         if cursor is None:
             return self._ok(ClientCursorResponse(last_client_seq=0, last_prev_ack=0), call)
         wanted = request.client_seq or 0
         accepted = 1 <= wanted <= cursor.client_seq  # no index is asked for a number it could not hold
-        entry = store.applied_entry(request.label, cursor.row, wanted) if accepted else None
+        entry = store.find_applied_entry(request.label, cursor.row, wanted) if accepted else None
         stream_seq, leaf = entry or (None, None)
         answer = ClientCursorResponse(
             last_client_seq=cursor.client_seq, last_prev_ack=cursor.prev_ack, stream_seq=stream_seq, leaf=leaf

@@ -20,7 +20,7 @@ from veen.hub.sequencer.sequencer import NotDurable, NotPrimary, Overloaded, Seq
 from veen.io.errors import CorruptError, is_disk_full
 from veen.io.local import Fs
 from veen.storage import layout
-from veen.storage.attachments import AttachmentFiles, erased_in
+from veen.storage.attachments import AttachmentFiles, make_is_erased
 from veen.storage.findings import LogFinding
 from veen.storage.index import ChunkRow, Index
 from veen.storage.maintenance.compress import is_compressed, pack_chunk, replace_chunk
@@ -102,7 +102,7 @@ class Housekeeping:
 
     def _record(self, step: Erasure, hub_ts: int = 0) -> RetentionDrop | None:
         """Return the record of a step, None if it was done since it was planned."""
-        return step.record(self._sequencer.store.dropped(step.label, step.chunk.start_seq))
+        return step.record(self._sequencer.store.drop_level(step.label, step.chunk.start_seq))
 
     async def erase_attachments(self) -> int:
         """Let go the attachments of erased entries; how many. An entry counts as erased once its chunk was removed."""
@@ -114,7 +114,7 @@ class Housekeeping:
     def _sweep(self) -> int:
         index = Index(self._fs)
         try:
-            return self._attachments.sweep(erased_in(index))
+            return self._attachments.sweep(make_is_erased(index))
         finally:
             index.close()
 
@@ -131,13 +131,13 @@ class Housekeeping:
             return 0
         count = 0
         for label, chunk in await in_thread(self._plain_chunks):
-            if self._sequencer.store.dropped(label, chunk.start_seq) != 0:  # erased since the index was written
+            if self._sequencer.store.drop_level(label, chunk.start_seq) != 0:  # erased since the index was written
                 continue
             path = layout.chunk(label, chunk.start_seq, chunk.end_seq)
             try:
                 packed = await in_thread(pack_chunk, self._fs, label, chunk)
             except FileNotFoundError as exc:
-                if self._sequencer.store.dropped(label, chunk.start_seq) != 0:
+                if self._sequencer.store.drop_level(label, chunk.start_seq) != 0:
                     continue
                 raise CorruptError(path, 0, "the file is missing") from exc
             if packed is None:
@@ -149,7 +149,9 @@ class Housekeeping:
     def _plain_chunks(self) -> list[tuple[bytes, ChunkRow]]:
         index = Index(self._fs)
         try:
-            return [(label, chunk) for label, chunk in index.sealed(dropped=0) if not self._is_packed(label, chunk)]
+            return [
+                (label, chunk) for label, chunk in index.list_sealed(dropped=0) if not self._is_packed(label, chunk)
+            ]
         finally:
             index.close()
 

@@ -176,7 +176,7 @@ class OuterLog:
                 return None
             if published is not None and published.text == note.text:  # cosignatures of before stay good
                 note = published
-            note = note.adding(lines)
+            note = note.with_signatures(lines)
             self.cosignatures = len(note.signatures) - 1
             await in_thread(self.files.publish, note)
             if len(lines) >= len(askable):

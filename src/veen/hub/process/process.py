@@ -133,14 +133,14 @@ async def _serve(
             loop.add_signal_handler(number, answer)
             if number in early:
                 answer()
-        notifier.ready(f"listening on {hub.url}")
+        notifier.send_ready(f"listening on {hub.url}")
         ready(hub)
         watchdog = asyncio.create_task(_watchdog(notifier))
         try:
             return await _until_stopped(hub, stop)
         finally:
             watchdog.cancel()
-            notifier.stopping("draining")
+            notifier.send_stopping("draining")
             await _stop(hub)
     finally:
         logging.getLogger().removeHandler(handler)
@@ -179,16 +179,16 @@ async def _stop(hub: Hub) -> None:
 
 def _reload(hub: Hub, reread: Callable[[], HubConfig], notifier: Notifier) -> None:
     """A configuration that cannot be read changes nothing."""
-    notifier.reloading()
+    notifier.send_reloading()
     try:
         hub.reload(reread())
     except (VeenError, OSError) as exc:
         hub.reload_failed(exc)
-    notifier.ready(f"listening on {hub.url}")
+    notifier.send_ready(f"listening on {hub.url}")
 
 
 async def _watchdog(notifier: Notifier) -> None:
     """The event loop is alive as long as this runs in it."""
     while notifier.watchdog_seconds:
-        notifier.alive()
+        notifier.send_alive()
         await asyncio.sleep(notifier.watchdog_seconds)

@@ -579,7 +579,7 @@ class Hub:
     def _watch_disk(self) -> None:
         """Refuse new messages before the disk is full; what was taken in still has room (DESIGN §3)."""
         try:
-            self._free_bytes, self._used_bytes = self.fs.free_bytes(), self.fs.used_bytes()
+            self._free_bytes, self._used_bytes = self.fs.free_bytes(), self.fs.bytes_in_use()
         except OSError as exc:
             self._failed(exc)
             return

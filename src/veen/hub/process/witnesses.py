@@ -19,7 +19,7 @@ from veen.core.tlog.note import (
     decode_text,
     origin_hash,
     parse_number,
-    verified_signatures,
+    verify_signatures,
 )
 from veen.core.tlog.policy import PolicyKey
 from veen.core.tlog.proof import AddCheckpoint
@@ -94,7 +94,7 @@ def stored_checkpoint(witness: PolicyKey, log: VerifierKey, seconds: float) -> L
     try:
         note = Note.from_bytes(response.body)
         checkpoint = LogCheckpoint.parse(note.text)
-        if checkpoint.origin != log.name or log not in verified_signatures(note, (log,)):
+        if checkpoint.origin != log.name or log not in verify_signatures(note, (log,)):
             raise NoteSignatureError("the log did not sign it")
     except TlogError as exc:
         raise WitnessAnswerError(f"{witness.url}: {exc}") from exc

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from veen import native
 from veen.core.crypto.ed25519 import SigningKey, verify
-from veen.core.entry import claimed_client
+from veen.core.entry import read_claimed_client
 from veen.core.errors import Refusal, VeenError
 from veen.core.limits import Limits
 from veen.core.objects.control import (
@@ -35,7 +35,7 @@ from veen.core.objects.control import (
 )
 from veen.core.objects.msg import Msg
 from veen.core.objects.policies import POLICY_BODIES
-from veen.core.objects.receipt import Receipt, signed_bytes
+from veen.core.objects.receipt import Receipt, issue_bytes
 from veen.core.wire import Wire
 from veen.hub.admission.decide import Refuse, check_structure, decide, located
 from veen.hub.admission.policy import Policy
@@ -291,7 +291,7 @@ class Sequencer:
             raise Stopped
         if (policy := self.not_primary) is not None:
             refuse = NotPrimary(policy).refuse()
-            self.observer.refused(refuse, len(raw), client_id=claimed_client(raw), address=address)
+            self.observer.refused(refuse, len(raw), client_id=read_claimed_client(raw), address=address)
             return refuse
         if self.depth >= self._max_queue:
             raise Overloaded("too many messages are waiting")
@@ -318,7 +318,7 @@ class Sequencer:
         return None
 
     def _count_malformed(self, refuse: Refuse, raw: bytes, started: float, address: str) -> None:
-        total_s, client_id = time.perf_counter() - started, claimed_client(raw)
+        total_s, client_id = time.perf_counter() - started, read_claimed_client(raw)
         self.observer.refused(refuse, len(raw), total_s=total_s, client_id=client_id, address=address)
 
     def submit(self, raw: bytes) -> "asyncio.Future[Outcome]":
@@ -560,7 +560,7 @@ class Sequencer:
             assert self._pool is not None  # noqa: S101 - who begins such a group
             self._pool.seal(opened.sealed, key, job.raw, admitted)
         else:
-            receipt = signed_bytes(key, msg.label, admitted.stream_seq, admitted.leaf_hash, admitted.mmr_root, hub_ts)
+            receipt = issue_bytes(key, msg.label, admitted.stream_seq, admitted.leaf_hash, admitted.mmr_root, hub_ts)
             opened.group.add_entry(admitted, job.raw, receipt)
             opened.receipts.append(receipt)
         opened.decided.append(admitted)
@@ -606,7 +606,7 @@ class Sequencer:
         for group in (self._writing, self._open):
             if group is not None and (admitted := group.entries.get((client_row, client_seq))) is not None:
                 return admitted.stream_seq, admitted.leaf_hash
-        return self.store.applied_entry(label.label, client_row, client_seq)
+        return self.store.find_applied_entry(label.label, client_row, client_seq)
 
     # --- durable -----------------------------------------------------------------------------------------
 
@@ -742,7 +742,7 @@ class Sequencer:
         elif error is not None:
             self._fail(error, None)
         elif self._stopped is None:
-            self.store.retired()
+            self.store.finish_retirement()
 
     def _fail(self, error: BaseException, writing: _OpenGroup | None) -> None:
         """Answer nothing that is not durable. A full disk may recover; anything else stops the hub."""

@@ -56,7 +56,7 @@ def _number_to_json(value: Decimal) -> str:
 
 
 def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _quote(text: str) -> str:

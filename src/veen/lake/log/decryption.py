@@ -155,7 +155,7 @@ def _open_row(part: Slice, stream: LabelStream, reader: StreamReader, row: tuple
     if ok and msg is not None:
         opened = reader.open(msg)
     if not isinstance(opened, str):
-        return Event.opened(opened.hdr, opened.body, **shared)
+        return Event.from_message(opened.hdr, opened.body, **shared)
     # A journal that names a stream which the label disproves: no key can be right.
     return Unread(**shared, reason="damaged" if opened == "sealed" and part.stream.is_foreign else opened)
 

@@ -33,7 +33,7 @@ from veen.lake.log.errors import SourceDamaged
 from veen.lake.log.slices import MAX_HOLE, Slice
 from veen.storage import frame
 from veen.storage.copies import archive
-from veen.storage.pinned import ChunkRef, erased_since, read_chunk
+from veen.storage.pinned import ChunkRef, find_archive, read_chunk
 from veen.storage.rules import entry_fault
 from veen.storage.scan import item_of
 from veen.verify.vectors import Departs, Vector, decode, hashes_hold
@@ -110,7 +110,7 @@ def _table(fs: Fs, ref: ChunkRef, spec: ReadSpec) -> pa.Table:
     try:
         data = read_chunk(fs, ref)
     except FileNotFoundError as exc:
-        if (archived := erased_since(fs, ref)) is None:
+        if (archived := find_archive(fs, ref)) is None:
             return from_rows(_lost_rows(ref, ref.start_seq, 0, str(exc)), ref, spec)
         return from_rows(_read_archived(fs, archived), archived, spec)
     except (VeenError, OSError) as exc:
@@ -166,7 +166,7 @@ def _from_vector(data: bytes, v: Vector, ref: ChunkRef, wanted: set[str]) -> pa.
     count = len(v)
 
     def hashes(at: Any, size: int = HASH_BYTES) -> pa.Array:
-        flat = np.ascontiguousarray(v.fixed(at, size)).reshape(-1)
+        flat = np.ascontiguousarray(v.rows(at, size)).reshape(-1)
         offsets = np.arange(0, (len(at) + 1) * size, size, dtype=np.int32)
         return pa.Array.from_buffers(pa.binary(), len(at), [None, pa.py_buffer(offsets), pa.py_buffer(flat)])
 
@@ -224,7 +224,7 @@ def _one_by_one(data: bytes, ref: ChunkRef, spec: ReadSpec) -> Iterator[Row]:
     """Decode strictly, frame by frame. After a frame with invalid lengths the next one cannot be located."""
     pos = 0
     for seq in range(ref.start_seq, ref.end_seq + 1):
-        wanted = frame.wanted(data, pos)
+        wanted = frame.bytes_needed(data, pos)
         if pos + wanted > len(data) or wanted == frame.HEADER_BYTES:
             yield from _lost_rows(ref, seq, pos, _frame_fault(data, pos, ref))
             return

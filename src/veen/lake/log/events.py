@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from veen.client.identity.keyring import Keyring
-from veen.core.copies import read_stored_header, stored_header
+from veen.core.copies import encode_stored_header, read_stored_header
 from veen.core.errors import VeenError
 from veen.core.event import Event
 from veen.core.objects.identity import HubIdentity
@@ -104,7 +104,7 @@ EVENT_COLUMNS: Final = (*_SHARED, "hdr", "body")  # those that make an event
 def event_row(event: Event) -> dict[str, Any]:
     """Return the event as a row of EVENT_COLUMNS."""
     return {name: getattr(event, name) for name in _SHARED} | {
-        "hdr": stored_header(event.hdr, event.origin),
+        "hdr": encode_stored_header(event.hdr, event.origin),
         "body": event.body,
     }
 

@@ -30,7 +30,7 @@ from veen.lake.log.pages import Item, Run, runs, tables
 from veen.lake.log.remote import RemoteHub
 from veen.lake.log.slices import Selection, Slice
 from veen.storage import frame, layout
-from veen.storage.pinned import LabelPin, LogView, erased_spans, pin, without
+from veen.storage.pinned import LabelPin, LogView, pin, read_erased_spans, without
 
 _CHUNK_BYTES: Final = 4 << 20  # of frames in one file of a copy
 _TRIES: Final = 3  # of a bad answer
@@ -87,7 +87,7 @@ async def _fetch_identity(session: HubSession) -> tuple[HubIdentity, bytes, byte
 
 def _fetch_all(fs: OsFs, link: HubLink, wanted: Iterable[LabelPin], identity: HubIdentity) -> None:
     copy = pin(str(fs.root))
-    erased = {label: list(spans) for label, spans in erased_spans(fs).items()}
+    erased = {label: list(spans) for label, spans in read_erased_spans(fs).items()}
     faults: list[str] = []
     for asked in wanted:
         label, before = asked.label, copy.labels.get(asked.label)

@@ -40,6 +40,7 @@ class SparkEngine:
     def map(
         self, step: Step[T, R], context: AuditContext, tasks: Sequence[T], *, weight: Weight[T], what: str
     ) -> Iterator[R]:
+        """Yield the result of `step` for each task, in their order; tasks of Spark run it."""
         parts = cut(tasks, self._parts(sum(map(weight, tasks)), len(tasks)), weight)
         for first in range(0, len(parts), _WAVE):
             wave = parts[first : first + _WAVE]

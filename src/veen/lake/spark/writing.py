@@ -99,7 +99,7 @@ def open_keys(options: WriteOptions) -> tuple[Identity, StreamKeys]:
             raise OptionError(f"passphraseFile {exc}. {exc.hint}") from exc
     try:
         fs = PrivateFs(Path(options.identity))
-        if (mode := fs.exposed_mode(KEYSTORE)) is not None:
+        if (mode := fs.read_exposed_mode(KEYSTORE)) is not None:
             raise OpenPermissions(str(fs.root / KEYSTORE), mode)
         keystore = Keystore.open(fs, passphrase)
         return keystore.identity, keystore.secrets.keyring.for_stream(options.stream)

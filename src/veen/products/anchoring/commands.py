@@ -433,7 +433,7 @@ def _check_reference(
     data = path.read_bytes()
     if certificates is not None:
         try:
-            stamped = _trust(certificates).stamped_at(root, data)
+            stamped = _trust(certificates).read_time(root, data)
         except AnchorError as exc:
             raise AnchorInvalid(str(exc)) from exc
         return {"backend": "rfc3161", "time": stamped.isoformat()}

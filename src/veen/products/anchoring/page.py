@@ -13,7 +13,7 @@ from veen.client.verify.outer import OuterReader
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import AnchorPublish
 from veen.core.tlog.errors import QuorumError
-from veen.core.tlog.note import verified_signatures
+from veen.core.tlog.note import verify_signatures
 from veen.core.tlog.policy import WitnessPolicy
 from veen.overlays.anchoring import AnchorFold
 from veen.products.anchoring.listing import ListedAnchor, anchors_of
@@ -147,7 +147,7 @@ async def _outer(console: Console, policy: WitnessPolicy | None) -> dict[str, An
     }
     if policy is None:
         return facts
-    cosigned = verified_signatures(note, [witness.vkey for witness in policy.witnesses.values()])
+    cosigned = verify_signatures(note, [witness.vkey for witness in policy.witnesses.values()])
     facts["witnesses"] = [
         {"name": name, "key": witness.vkey.public.hex(), "time": cosigned.get(witness.vkey)}
         for name, witness in policy.witnesses.items()

@@ -137,7 +137,7 @@ def _evidence(upload: Upload, pin: HubPin) -> dict[str, Any]:
 
 def compared(evidence: Equivocation) -> list[dict[str, Any]]:
     """The fields of both statements by name."""
-    first, second = dict(evidence.first.named()), dict(evidence.second.named())
+    first, second = dict(evidence.first.present_fields()), dict(evidence.second.present_fields())
     return [
         {
             "name": name,

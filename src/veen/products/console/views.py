@@ -304,7 +304,8 @@ class Console:
             "readers_see": _entry_data(entry, _BODY_CHARS)
             | {"cap_ref": None if event is None or event.hdr.cap_ref is None else event.hdr.cap_ref.hex()},
             "receipt": {
-                name: value.hex() if isinstance(value, bytes) else value for name, value in entry.receipt.named()
+                name: value.hex() if isinstance(value, bytes) else value
+                for name, value in entry.receipt.present_fields()
             },
             "receipt_hex": entry.receipt.to_bytes().hex(),
             "checks": [
@@ -495,7 +496,7 @@ def _checkpoint_data(signed: Checkpoint) -> dict[str, Any]:
 def witnesses_of(checkpoint: Checkpoint, policy: WitnessPolicy | None) -> dict[str, Any]:
     """The signatures of witnesses on a checkpoint, and the names of the policy whose keys verify them."""
     names = {} if policy is None else {witness.vkey.public: name for name, witness in policy.witnesses.items()}
-    verified = checkpoint.verified_witnesses(list(names)) if checkpoint.witness_sigs else ()
+    verified = checkpoint.verify_witnesses(list(names)) if checkpoint.witness_sigs else ()
     return {
         "witnesses": len(checkpoint.witness_sigs or ()),
         "witnesses_verified": sorted(names[key] for key in verified),

@@ -18,7 +18,7 @@ from veen.core.tlog.note import (
     VerifierKey,
     cosign,
     origin_hash,
-    verified_signatures,
+    verify_signatures,
 )
 from veen.core.tlog.proof import MAX_REQUEST_BYTES, AddCheckpoint
 from veen.core.tlog.tree import EMPTY_ROOT, check_consistency
@@ -78,7 +78,7 @@ class WitnessService:
         if log is None:
             return _text(404, "this log is not known here")
         try:
-            if log not in verified_signatures(request.note, (log,)):
+            if log not in verify_signatures(request.note, (log,)):
                 return _text(403, "the known key of the log did not sign")
         except NoteSignatureError as exc:
             return _text(403, str(exc))
@@ -120,7 +120,7 @@ class WitnessService:
         newest = self._store.newest(origin) if origin else None
         if newest is None:
             return _text(404, "nothing was cosigned for this log")
-        note = newest.note.adding((self._cosign(newest.note.text, int(self._clock())),))
+        note = newest.note.with_signatures((self._cosign(newest.note.text, int(self._clock())),))
         return WebAnswer(200, note.to_bytes(), _TEXT)
 
 

@@ -59,7 +59,7 @@ def witness_key(
     known_name = read_file(fs, _NAME).decode().removesuffix("\n")
     if name is not None and name != known_name:
         raise WitnessStateError(f"{fs.root}: the witness here is called {known_name}; its name never changes")
-    if (mode := fs.exposed_mode(_KEY)) is not None:
+    if (mode := fs.read_exposed_mode(_KEY)) is not None:
         raise KeyExposedError(_KEY, mode)
     try:
         key = SigningKey(bytes.fromhex(read_file(fs, _KEY).decode().strip()))
