@@ -244,7 +244,7 @@ async def measure_all() -> list[Cost]:
             "admission.trusted_issuers": ISSUER.public.hex(),
             "scrub.bytes_per_second": "0",
         }
-        async with Hub.running(load(None, {}, flags)) as hub:
+        async with Hub.serve(load(None, {}, flags)) as hub:
             await fill(hub)
             return [await measure(hub, request) for request in requests()]
 

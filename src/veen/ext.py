@@ -6,7 +6,34 @@ Names are imported when they are first used; `Product` is here, so that declarin
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Product"]
+_FRAMEWORK = "veen.overlays.framework"
+_LAZY = {  # by name, as in veen/__init__.py; their types are in ext.pyi
+    "Adapter": "veen.products.recorder.sink:Adapter",
+    "Arg": f"{_FRAMEWORK}.nouns:Arg",
+    "Body": f"{_FRAMEWORK}.body:Body",
+    "Draft": f"{_FRAMEWORK}.body:Draft",
+    "Fold": f"{_FRAMEWORK}.fold:Compact",
+    "InvalidBody": f"{_FRAMEWORK}.body:InvalidBody",
+    "Noun": f"{_FRAMEWORK}.nouns:Noun",
+    "Order": "veen.core.event:Order",
+    "Overlay": f"{_FRAMEWORK}.registry:Overlay",
+    "Schema": f"{_FRAMEWORK}.schema:Schema",
+    "SchemaSet": f"{_FRAMEWORK}.schema:SchemaSet",
+    "StateTable": f"{_FRAMEWORK}.typed_table:StateTable",
+    "Verb": f"{_FRAMEWORK}.nouns:Verb",
+    "Violation": f"{_FRAMEWORK}.decode:Violation",
+}
+
+__all__ = ["Product", *_LAZY]
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _LAZY[name].partition(":")
+    return getattr(import_module(module), attribute)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

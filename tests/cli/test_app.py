@@ -212,7 +212,7 @@ def test_help_loads_the_frame_and_nothing_else():
     modules = loaded("--help")
     ours = {name for name in modules if name.split(".")[0] == "veen"}
     programs = {"veen.io", "veen.io.core_files"}  # what every program does before it reads its command line
-    assert ours - programs == {"veen", "veen._moved", "veen.cli", "veen.ext"} | {f"veen.cli.{name}" for name in LIGHT}
+    assert ours - programs == {"veen", "veen._moved", "veen.cli"} | {f"veen.cli.{name}" for name in LIGHT}
     foreign = {name.split(".")[0] for name in modules} - set(sys.stdlib_module_names) - {"veen"}
     assert foreign == {"click"}
     assert not HEAVY & modules

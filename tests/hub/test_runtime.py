@@ -73,7 +73,7 @@ def run(scenario):
 @contextlib.asynccontextmanager
 async def running(tmp_path, *, clock=None, **flags):
     options = {} if clock is None else {"clock": clock}
-    async with Hub.running(configured(tmp_path, **flags), **options) as hub:
+    async with Hub.serve(configured(tmp_path, **flags), **options) as hub:
         yield hub
 
 

@@ -119,6 +119,7 @@ SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     sections=SECTIONS,
     detailed=3,
     guesses=GUESSES,
+    find="veen.cli.shared.nouns:installed",
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

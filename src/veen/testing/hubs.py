@@ -48,7 +48,7 @@ class RunningHub:
 
     async def _start(self, settings: Mapping[str, str]) -> None:
         self._stack = contextlib.AsyncExitStack()
-        running = await self._stack.enter_async_context(Hub.running(load(None, {}, dict(settings))))
+        running = await self._stack.enter_async_context(Hub.serve(load(None, {}, dict(settings))))
         self.url, self.pin = running.url, PinnedKey(running.identity.held.identity.keys[0].hub_pk).to_text()
 
     def connect(self, identity: str = "tester", **options: Any) -> HubConnection:

@@ -93,7 +93,7 @@ def test_failed_results_go_with_the_others_and_running_ones_never(tmp_path, log)
             await service.cancel(ALICE, result_id)
             service.gate.set()
             (other,) = await answered(service, "q-2")
-            await service.settled()
+            await service.wait_idle()
             assert names_in(tmp_path) == [other]
             status = service.status(ALICE, result_id)
             assert (status.state, status.error_code) == ("failed", "cancelled")
@@ -238,7 +238,7 @@ def test_queries_of_a_principal_who_is_gone_end_and_those_of_others_go_on(tmp_pa
             await eventually(lambda: service.status(ALICE, result_id).state == "failed")
             assert "may not ask any more" in str(service.status(ALICE, result_id).message)
             service.gate.set()
-            await service.settled()
+            await service.wait_idle()
             assert service.status(BOB, bobs.status.result_id).state == "completed"
             await service.aclose()
 

@@ -293,7 +293,7 @@ def config(output: Output, file: Path | None, pairs: tuple[str, ...], **options:
 
     with failing_as("the hub would not start"):
         settings = load(file, os.environ, _flags(options, pairs))
-        shown = list(settings.shown())
+        shown = list(settings.rows())
     data = {key: {"value": value, "origin": origin} for key, value, origin in shown}
     output.result(
         data, lambda: output.fields((key, f"{json.dumps(value)}  ({origin})") for key, value, origin in shown)

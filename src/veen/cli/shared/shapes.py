@@ -178,7 +178,7 @@ def schema_of(command: str) -> dict[str, Any]:
         "title": f"veen {command} --json",
     }
     if row is None:
-        return {**head, "description": FOREIGN[command]}
+        return {**head, "description": FOREIGN.get(command, "a command of an installed package")}
     start = _describe(row["start"]) if "start" in row else None
     if "schema" not in row:
         return {**head, "description": _START, **(start or {})}

@@ -10,9 +10,9 @@ from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.identities import KnownKeys, cells, show_table
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.overlay_commands import absent, show_folded, state_of
-from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.values import MOMENT
 from veen.cli.wallet.args import Ledgers, ledger_options, wallet_of
+from veen.overlays.framework.nouns import plain
 
 if TYPE_CHECKING:
     from veen.core.objects.checkpoint import Checkpoint

@@ -1,4 +1,4 @@
-"""The identity that a command acts as in a recorder."""
+"""The identity that a command uses in a recorder."""
 
 from typing import TYPE_CHECKING
 
