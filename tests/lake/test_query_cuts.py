@@ -54,7 +54,7 @@ class Collected:
     def row(self, row):
         self.rows.append(row)
 
-    def verified(self, entry):
+    def evidence(self, entry):
         self.entries.append(entry)
 
 

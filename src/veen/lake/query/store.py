@@ -360,7 +360,7 @@ class ResultStore:
         for offset in range(0, digest.row_count, DEFAULT_LIMIT):
             yield from self._page_by_proof(result_id, digest, offset, DEFAULT_LIMIT)[0]
 
-    def verified(self, result_id: str) -> Iterator[bytes]:
+    def evidence(self, result_id: str) -> Iterator[bytes]:
         """Yield the entries of the evidence summary in canonical JSON; check all of them first."""
         digest = self.digest(result_id)
         for _ in self._check_evidence(result_id, digest):
@@ -420,7 +420,7 @@ class RowsWriter:
         self._tree.writelines(self._mmr.append(row_leaf(row)))
         self._at += len(row) + 1
 
-    def verified(self, entry: bytes) -> None:
+    def evidence(self, entry: bytes) -> None:
         self._evidence.write(entry + b"\n")
 
     def __enter__(self) -> Self:
