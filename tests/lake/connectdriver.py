@@ -21,7 +21,7 @@ from veen.lake.spark.connect import is_connect, parallelism
 from veen.lake.spark.control import control_jobs
 from veen.lake.spark.executor_check import ask_executors
 from veen.lake.spark.functions import register_functions
-from veen.lake.spark.progress import watching
+from veen.lake.spark.progress import watch_tasks
 from veen.lake.spark.session import describe, using_session
 from veen.lake.spark.settings import reader
 from veen.verify.audit import audit
@@ -86,7 +86,7 @@ def ended_by(session, mark):
 def main(path, key_file):
     keys = KeyFile(key_file)
     phases: list[str] = []
-    with using_session() as session, watching(session, phases.append) as phase, describe(session, "a, b"):
+    with using_session() as session, watch_tasks(session, phases.append) as phase, describe(session, "a, b"):
         phase("begun")
         session.conf.set("spark.veen.openBytes", "5000")
         session.conf.set("spark.veen.partitionBytes", "5000")

@@ -16,7 +16,7 @@ from tests.lake.audit_builders import dump, log, run, tables
 from veen.lake.log.errors import ConnectUnsupported, ExecutorUnfit, JavaMissing, OptionError
 from veen.lake.spark.audit import SparkEngine
 from veen.lake.spark.executor_check import Executor, ask_executors, check, find_faults
-from veen.lake.spark.progress import format_line, watching
+from veen.lake.spark.progress import format_line, watch_tasks
 from veen.lake.spark.session import current_work, describe, spark_session, using_session
 from veen.lake.spark.settings import SETTINGS, SparkSettings, reader
 
@@ -208,7 +208,7 @@ def test_work_is_described_and_watched(spark, tmp_path):
                 return
             time.sleep(0.01)
 
-    with watching(spark, report, every=0.02) as phase, describe(spark, "test: slowly"):
+    with watch_tasks(spark, report, every=0.02) as phase, describe(spark, "test: slowly"):
         assert current_work() == "test: slowly"
         with describe(spark, "test: inside"):
             assert current_work() == "test: inside"

@@ -183,11 +183,11 @@ def spark_at_work(
     register: bool = False,
 ) -> Iterator[tuple[Any, "Tell"]]:
     """Provide a session and a function that sets the phase, which `progress` shows together with the tasks."""
-    from veen.lake.spark.progress import STARTING, watching
+    from veen.lake.spark.progress import STARTING, watch_tasks
     from veen.lake.spark.session import using_session
 
     progress(STARTING)
     with using_session(app=app, master=master, settings=settings, log_bytes=log_bytes, register=register) as session:
         progress("")
-        with watching(session, progress) as tell:
+        with watch_tasks(session, progress) as tell:
             yield session, tell

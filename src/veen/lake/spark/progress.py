@@ -105,7 +105,7 @@ def format_line(tracker: Tracker, phase: str, *, on_cluster: bool = False) -> st
 
 
 @contextmanager
-def watching(session: "SparkSession", tell: Tell, *, every: float = _EVERY_SECONDS) -> Iterator[Tell]:
+def watch_tasks(session: "SparkSession", tell: Tell, *, every: float = _EVERY_SECONDS) -> Iterator[Tell]:
     """Pass `tell` a line about running tasks while inside; provide a function that sets the phase.
 
     Without a phase the description of the jobs is shown.

@@ -32,7 +32,6 @@ from veen.lake.query.errors import (
     http_status_of,
     to_json,
 )
-from veen.lake.query.errors import InvalidDescriptor, QueryError, QueryNotFound
 from veen.lake.query.store import DEFAULT_LIMIT, MAX_LIMIT
 from veen.products.queryservice.observe import line
 from veen.products.queryservice.openapi import document_bytes
