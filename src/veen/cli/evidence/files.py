@@ -58,7 +58,7 @@ evidence = LazyGroup(
 @click.option("--no-name", is_flag=True, help="Leave out the name of the stream.")
 @click.option("--out", type=_TARGET, help="Evidence file to write.")
 @click.option("--html", type=_TARGET, help="HTML page to write, which checks itself in a browser without a network.")
-@options.option_with_former("--replace", "force", former="--force", is_flag=True, help=options.REPLACE)
+@options.keep_former("--replace", "force", former="--force", is_flag=True, help=options.REPLACE)
 @client_options
 def export(
     output: Output,

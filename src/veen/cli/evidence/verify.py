@@ -48,7 +48,7 @@ _ANYTHING = _Artefact(exists=True, allow_dash=True, path_type=Path)
 @click.option("--root", type=hex32, help=options.ROOT)
 @click.option("--size", type=click.IntRange(min=1), help=options.TREE_SIZE)
 @click.option("--seq", type=click.IntRange(min=1), help=options.SEQ)
-@options.option_with_former(
+@options.keep_former(
     "--witness-policy", "policy", former="--policy", type=POLICY, metavar="FILE", help=options.WITNESS_POLICY
 )
 @click.option("--no-pin", is_flag=True, help=options.NO_PIN)

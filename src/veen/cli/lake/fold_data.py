@@ -52,7 +52,7 @@ def bulk_options(command: F) -> F:
 
     @click.option("--data-dir", help=f"{options.LOG_DIR} Instead of a hub.")
     @_PLACE
-    @options.option_with_former("--earlier", "since", former="--since", metavar="DIR", help=options.EARLIER)
+    @options.keep_former("--earlier", "since", former="--since", metavar="DIR", help=options.EARLIER)
     @click.option("--out", metavar="DIR", help="Directory to write the state to, or a URL that Arrow can write.")
     @click.option("--checkpoint", type=STREAM, help="Stream to send a state.checkpoint.v1 about the state to.")
     @wraps(command)

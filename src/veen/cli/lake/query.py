@@ -115,8 +115,8 @@ def query_connection(service: ServiceOptions) -> "QueryConnection":
 @click.option("--scope", "scopes", multiple=True, help="Stream, or pattern of names in your keyring. Repeatable.")
 @click.option("--type", "types", multiple=True, help="Only events of this type. Repeatable.")
 @click.option("--subject", help="Only events of this subject.")
-@options.option_with_former("--since", "first", former="--from", type=MOMENT, help=options.SINCE)
-@options.option_with_former("--until", "last", former="--to", type=MOMENT, help=options.UNTIL)
+@options.keep_former("--since", "first", former="--from", type=MOMENT, help=options.SINCE)
+@options.keep_former("--until", "last", former="--to", type=MOMENT, help=options.UNTIL)
 @click.option(
     "--where",
     "conditions",

@@ -78,7 +78,7 @@ PORT: Final = "Port to listen on. 0: any free port."
 LOG_LEVEL: Final = "Lowest level of log lines: debug, info, warning or error."
 
 
-def option_with_former(*names: str, former: str, help: str, **attributes: Any) -> Callable[[F], F]:
+def keep_former(*names: str, former: str, help: str, **attributes: Any) -> Callable[[F], F]:
     """Declare an option that keeps its former name as a hidden option: scripts may use it.
 
     `names` end with the name of the parameter. The two are declared apart, and merged before the command runs.
