@@ -225,7 +225,7 @@ class ResultStore:
         """Remove a result that has ended, with its query. A crash leaves all of the result, or unnamed remains."""
         status = self.status(result_id)
         if status.state not in ("completed", "failed"):
-            raise NotReady(f"result {result_id} is {status.state}: only what has ended can be removed")
+            raise NotReady(f"result {result_id} is {status.state}: only completed or failed results can be removed")
         # Renamed before anything in it is removed: readers find the whole result or none. The query goes last but one,
         # so that a crash leaves no result whose descriptor is missing.
         remains = self._results / f"{_REMOVED}{result_id}"
