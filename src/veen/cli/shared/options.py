@@ -70,11 +70,11 @@ TABLE_VERSION: Final = "Version of the tables. Default: the newest."
 LIMIT: Final = "Maximal number of rows."
 OFFSET: Final = "Number of rows to skip."
 TIMEOUT: Final = "Seconds to wait."
-DURATION: Final = "Run for this long. Default: until interrupted."
+DURATION: Final = "Stop after this time. Default: run until interrupted."
 
 # Servers.
 HOST: Final = "Address to listen on."
-PORT: Final = "Port to listen on. 0: any free port."
+PORT: Final = "Port to listen on; 0 picks a free one."
 LOG_LEVEL: Final = "Lowest level of log lines: debug, info, warning or error."
 
 
