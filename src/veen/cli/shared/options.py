@@ -70,7 +70,6 @@ TABLE_VERSION: Final = "Version of the tables. Default: the newest."
 LIMIT: Final = "Maximal number of rows."
 OFFSET: Final = "Number of rows to skip."
 TIMEOUT: Final = "Seconds to wait."
-DURATION: Final = "Stop after this time. Default: run until interrupted."
 
 # Servers.
 HOST: Final = "Address to listen on."
