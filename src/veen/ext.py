@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 _FRAMEWORK = "veen.overlays.framework"
 _LAZY = {  # by name, as in veen/__init__.py; their types are in ext.pyi
     "Adapter": "veen.products.recorder.sink:Adapter",
-    "Arg": f"{_FRAMEWORK}.nouns:Arg",
+    "Arg": f"{_FRAMEWORK}.args:Arg",
     "Body": f"{_FRAMEWORK}.body:Body",
     "Draft": f"{_FRAMEWORK}.body:Draft",
     "Fold": f"{_FRAMEWORK}.fold:Compact",

@@ -3,12 +3,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from veen.core.event import Order as Order
+from veen.overlays.framework.args import Arg as Arg
 from veen.overlays.framework.body import Body as Body
 from veen.overlays.framework.body import Draft as Draft
 from veen.overlays.framework.body import InvalidBody as InvalidBody
 from veen.overlays.framework.decode import Violation as Violation
 from veen.overlays.framework.fold import Compact
-from veen.overlays.framework.nouns import Arg as Arg
 from veen.overlays.framework.nouns import Noun as Noun
 from veen.overlays.framework.nouns import Verb as Verb
 from veen.overlays.framework.registry import Overlay as Overlay
