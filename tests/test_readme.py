@@ -1,4 +1,4 @@
-"""The README keeps its promises: its commands run and its output is their output."""
+"""README.md and the tutorial of the demo: their commands run, and the output shown is theirs."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,9 @@ from click.testing import CliRunner
 from tests.cli.tree import check_line, command_lines, exists
 from veen.cli.app import cli
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+DEMO = (ROOT / "docs" / "tutorials" / "demo.md").read_text("utf-8").partition("$ make demo\n")[2].partition("```")[0]
 HEX = re.compile(r"[0-9a-f]{4}…[0-9a-f]{4}")
 NUMBER = re.compile(r"\b\d{4,}\b|\d+\.\d(?= s\b)|\d+(?= cores)")  # ports, sizes of files, seconds, this machine
 
@@ -21,15 +23,21 @@ def shape(text: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
-def test_the_demo_in_the_readme_is_what_the_demo_prints():
-    printed = README.partition("$ make demo\n")[2].partition("```")[0]
-    assert shape(printed) == shape(CliRunner().invoke(cli, ["demo", "--spark"]).stdout)
+def test_the_demo_of_the_tutorial_is_what_the_demo_prints():
+    assert shape(DEMO) == shape(CliRunner().invoke(cli, ["demo", "--spark"]).stdout)
+
+
+def test_the_lines_of_the_demo_in_the_readme_are_some_of_the_tutorial_in_their_order():
+    lines = iter(DEMO.splitlines())
+    shown = README.partition("$ make demo\n")[2].partition("```")[0].splitlines()
+    assert len(shown) > 8
+    assert [line for line in shown if line != "…" and line not in lines] == []  # `in` goes on where it stopped
 
 
 def test_the_python_example_is_the_one_of_the_guide():
     """docs/services.md has it without comments."""
     example = README.partition("```python\n")[2].partition("```")[0]
-    guide = (Path(__file__).parent.parent / "docs" / "services.md").read_text().partition("```python\n")[2]
+    guide = (ROOT / "docs" / "services.md").read_text().partition("```python\n")[2]
     assert re.sub(r"  # .*", "", example) == guide.partition("```")[0]
 
 
@@ -41,4 +49,4 @@ def test_every_command_in_the_readme_parses():
 
 def test_every_file_the_readme_links_to_exists():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (Path(__file__).parent.parent / target).exists(), target
+        assert (ROOT / target).exists(), target

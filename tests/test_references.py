@@ -1,6 +1,7 @@
 """Whatever code, tests and documents cite can be looked up in docs/: decisions, sections, notes, pages, tests."""
 
 import re
+import subprocess
 import tokenize
 from functools import cache
 from pathlib import Path
@@ -129,3 +130,29 @@ def test_comments_cite_no_document_that_is_not_in_the_repository():
                 if foreign.search(line):
                     hits.append(f"{path.relative_to(ROOT)}:{number}")
     assert not hits
+
+
+def test_no_tracked_file_names_a_registry_or_a_path_of_one_machine():
+    """Names of hosts are in pieces here, so that this file does not find itself."""
+    hosts = [
+        ".".join(parts)
+        for parts in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("docker", "io"), ("quay", "io"),
+                      ("ghcr", "io"), ("gcr", "io"), ("anaconda", "org"), ("deb", "debian", "org"), ("maven", "org"))
+    ]  # fmt: skip
+    # Texts of the specification have keys in /work; examples of ours live in the homes of `me` and `u`.
+    work, root, home = r"work/(?!client|admin|cap\.cbor|veen\.toml)\w", r"root/\w", r"home/(?!me/|u/)\w"
+    foreign = re.compile(rf"\b(?:{'|'.join(map(re.escape, hosts))})\b|(?<![\w.*}}])/(?:{work}|{root}|{home})")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a checkout of git")
+    hits = []
+    for name in listed.stdout.decode().split("\0"):
+        path = ROOT / name
+        if name and path.is_file() and path.suffix not in (".png", ".gz"):
+            lines = path.read_text("utf-8", errors="replace").splitlines()
+            hits += [
+                f"{name}:{number}: {line.strip()[:100]}" for number, line in enumerate(lines, 1) if foreign.search(line)
+            ]
+    assert hits == []
+    assert foreign.search("see /" + "root/x")
+    assert foreign.search("https://" + hosts[0])

@@ -1,7 +1,7 @@
 """Builds the container images of VEEN without an engine: Debian packages, the wheel, buildah.
 
     python tools/build_image.py --output DIR           OCI layout DIR/veen with a tag for each program
-    python tools/build_image.py --output DIR --wheel dist/veen-0.1.0-py3-none-any.whl
+    python tools/build_image.py --output DIR --wheel dist/veen-0.2.0-py3-none-any.whl
 
 One root file system, images that differ in their entry point: veen-hub, veen-bridge, veen-cli, veen-selftest. No
 shell, no package manager, user 10001, nothing to write but /var/lib/veen and /tmp. The same packages give the same

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/architecture.md.
+"""Draws the pictures of README.md and docs/architecture.md.
 
     python tools/make_pictures.py            write docs/pictures/*.svg
     python tools/make_pictures.py --check    exit 1 if a file is not what would be written
@@ -47,25 +47,17 @@ class Step:
     marked: bool = False
 
 
-# From the top down; each room may import from those below it.
+# From the top down; each room may import from those below it. Rooms of one row do not see each other.
 ROOMS: Final[Sequence[Mapping[str, str]]] = (
-    {
-        "cli": "the veen command",
-        "kube": "manifests of hubs",
-        "console": "a log in the browser",
-        "selftest": "checks against running hubs",
-    },
+    {"products": "recorder, bridge, federation, witness, query service, console, kube, vesn …: none imports another"},
+    {"cli": "the veen command: commands, options, output, results"},
     {"api": "what import veen offers: connect, streams, evidence"},
-    {"products": "the recorder, the air-gap bridge", "vesn": "logs of the predecessor"},
-    {"folds": "state of overlays", "query": "results anyone can check", "tables": "Parquet, exactly once"},
-    {"spark": "session, data source, writer, one runner"},
-    {"log": "a log in bulk: pinned prefix, entries, events"},
+    {"lake": "bulk work: tables, folds and queries; in one process, or on Spark; below them the reader of logs"},
     {"client": "identities, send, read, prove", "overlays": "events to state, pure", "hub": "admit, order, answer"},
-    {"verify": "what is checked of a data directory"},
-    {"storage": "journal, chunks, index, state: what is written"},
-    {"net": "what hub and client share of NATS and QUIC"},
-    {"fs": "the door to files and buckets"},
-    {"core": "the protocol, pure: bytes, keys, objects, tree, errors"},
+    {"verify": "what holds of a data directory"},
+    {"storage": "journal, chunks, index, copies: what is written"},
+    {"io": "every door to the outside: files, buckets, HTTP, TLS, NATS, QUIC"},
+    {"core": "the protocol, pure: bytes, keys, objects, tree, errors. No I/O, no clock, no randomness"},
 )
 
 MESSAGE: Final[Sequence[Step]] = (
@@ -82,13 +74,17 @@ MESSAGE: Final[Sequence[Step]] = (
 )
 
 ROW: Final[Sequence[Step]] = (
-    Step("chunk", "frames of MSG and RECEIPT in a file, a bucket or a hub's page", ("storage.frame", "fs.places")),
-    Step("pinned prefix", "which entries count now, label by label", ("storage.pinned", "log.prefix")),
-    Step("entries", "columns of each entry, hashes and signatures checked", ("log.entries", "verify.vectors")),
-    Step("events", "opened with read keys, or the reason why not", ("log.decryption", "log.events")),
-    Step("records", "fields of a typed body", ("query.fields",)),
-    Step("rows", "filtered, grouped, ordered, hashed", ("query.engine", "query.on_spark"), marked=True),
-    Step("result", "rows with a digest, coverage and evidence", ("query.digest", "query.coverage", "query.evidence")),
+    Step("chunk", "frames of MSG and RECEIPT in a file, a bucket or a hub's page", ("storage.frame", "io.places")),
+    Step("pinned prefix", "which entries count now, label by label", ("storage.pinned", "lake.log.prefix")),
+    Step("entries", "columns of each entry, hashes and signatures checked", ("lake.log.entries", "verify.vectors")),
+    Step("events", "opened with read keys, or the reason why not", ("lake.log.decryption", "lake.log.events")),
+    Step("records", "fields of a typed body", ("lake.query.fields",)),
+    Step("rows", "filtered, grouped, ordered, hashed", ("lake.query.engine", "lake.query.on_spark"), marked=True),
+    Step(
+        "result",
+        "rows with a digest, coverage and evidence",
+        ("lake.query.digest", "lake.query.coverage", "lake.query.evidence"),
+    ),
 )
 
 
@@ -111,6 +107,62 @@ def _svg(title: str, about: str, height: int, parts: Sequence[str]) -> str:
 
 def _arrow(x: int, top: int, bottom: int) -> str:
     return f'<path class="line" d="M{x} {top} V{bottom - 6}"/><path class="tip" d="M{x - 5} {bottom - 8} h10 l-5 8 z"/>'
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """A column of the picture of README.md: who does what with a message, from top to bottom."""
+
+    name: str
+    steps: Sequence[str]
+    says: str
+
+
+PARTIES: Final = (
+    Party("writer", ("seal for the readers", "sign", "verify the receipt"), "trusts no hub"),
+    Party("hub", ("check and order", "append to the Merkle tree", "sign the new root"), "cannot open messages"),
+    Party(
+        "reader, auditor",
+        ("verify receipt and proof", "open", "fold: state from the log"),
+        "two histories convict the hub",
+    ),
+)
+# From one party to the next, and back.
+PASSED: Final = (("MSG", "RECEIPT"), ("entries, proofs", ""))
+
+
+def parties() -> str:
+    """A message from left to right, and its receipt back."""
+    width, gap, top, height = 220, 130, 20, 206
+    parts = []
+    for number, party in enumerate(PARTIES):
+        x = 20 + number * (width + gap)
+        parts.append(f'<rect class="box" x="{x}" y="{top}" width="{width}" height="{height}" rx="8"/>')
+        parts.append(f'<text class="head" x="{x + 16}" y="{top + 28}">{escape(party.name)}</text>')
+        for place, step in enumerate(party.steps):
+            y = top + 46 + place * 40
+            parts.append(f'<rect class="mark" x="{x + 16}" y="{y}" width="{width - 32}" height="30" rx="5"/>')
+            parts.append(f'<text x="{x + 28}" y="{y + 20}">{escape(step)}</text>')
+        parts.append(f'<text x="{x + 16}" y="{top + height - 16}">{escape(party.says)}</text>')
+    for number, (there, back) in enumerate(PASSED):
+        left = 20 + number * (width + gap) + width
+        right, middle = left + gap, left + gap // 2
+        parts.append(_across(left + 4, right - 4, top + 81))
+        parts.append(f'<text x="{middle}" y="{top + 72}" text-anchor="middle">{escape(there)}</text>')
+        if back:
+            parts.append(_across(right - 4, left + 4, top + 141))
+            parts.append(f'<text x="{middle}" y="{top + 132}" text-anchor="middle">{escape(back)}</text>')
+    about = "; ".join(f"{party.name}: {', '.join(party.steps)} ({party.says})" for party in PARTIES)
+    return _svg("A message from a writer over a hub to a reader", about, top + height + 20, parts)
+
+
+def _across(start: int, end: int, y: int) -> str:
+    """An arrow from `start` to `end`, to the right or to the left."""
+    step = 8 if end > start else -8
+    return (
+        f'<path class="line" d="M{start} {y} H{end - step}"/>'
+        f'<path class="tip" d="M{end - step} {y - 5} v10 l{step} -5 z"/>'
+    )
 
 
 def rooms() -> str:
@@ -150,6 +202,7 @@ def steps(title: str, path: Sequence[Step]) -> str:
 def pictures() -> Mapping[str, str]:
     """Every file and what it holds."""
     return {
+        "overview.svg": parties(),
         "rooms.svg": rooms(),
         "message.svg": steps("The life of a message", MESSAGE),
         "row.svg": steps("From a chunk to a row of a query", ROW),
@@ -157,7 +210,7 @@ def pictures() -> Mapping[str, str]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Draw the pictures of docs/architecture.md.")
+    parser = argparse.ArgumentParser(description="Draw the pictures of README.md and docs/architecture.md.")
     parser.add_argument("--check", action="store_true", help="only compare")
     options = parser.parse_args(words)
     stale = [name for name, text in pictures().items() if not _is(FOLDER / name, text)]

@@ -10,22 +10,31 @@ import argparse
 import copy
 import importlib
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 
 import click
 
 import veen.api.evidence
+import veen.contrib
 from veen.cli.app import cli
 from veen.cli.examples import epilog_of
+from veen.client import Client, SyncClient
 from veen.core.catalogue import catalogue
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 WIDTH = 100
 COMMON = ("--json-schema", "--json", "--ndjson", "--output", "--quiet", "--no-input", "--context", "--help")
-MODULES = ("veen", "veen.testing", "veen.lake.query")
+MODULES = (
+    "veen",
+    "veen.ext",
+    "veen.testing",
+    *(f"veen.contrib.{module.name}" for module in pkgutil.iter_modules(veen.contrib.__path__)),
+)
 NOTE = "This page is written by `tools/make_reference.py`.\n"
 _MODULE = re.compile(r"~|\b(?:[a-z_]+\.)+(?=[A-Z])")  # before a type: the module it is from
 _QUOTED = re.compile(r"((?:->|:) )'([^']+)'")  # a type by its name
@@ -104,7 +113,7 @@ def _signature(name: str, thing: object) -> str:
     """How it is called, as a block of code."""
     function = thing.__func__ if isinstance(thing, classmethod | staticmethod) else thing
     signature = inspect.signature(function)  # type: ignore[arg-type]
-    shown = [parameter for parameter in signature.parameters.values() if parameter.name not in ("self", "cls")]
+    shown = [_shown(item) for name, item in signature.parameters.items() if name not in ("self", "cls")]
     prefix = "async " if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function) else ""
     text = _plain(f"{prefix}{name}{signature.replace(parameters=shown)}")
     if len(text) > WIDTH:  # a parameter a line, the marks for positional and named ones included
@@ -117,41 +126,92 @@ def _signature(name: str, thing: object) -> str:
     return f"```python\n{text}\n```\n"
 
 
+class _Dots:
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A default that has no form in Python, as a function or the environment, is shown as `...`."""
+    default = parameter.default
+    short = default is parameter.empty or isinstance(default, int | float | str | bytes | tuple | None)
+    return parameter if short else parameter.replace(default=_Dots())
+
+
 def _plain(signature: str) -> str:
     return _MODULE.sub("", _QUOTED.sub(r"\1\2", signature))
 
 
 def _members(kind: type) -> Iterator[str]:
-    """Public methods and properties in the order of their declaration."""
+    """Public methods and properties in the order of their declaration; of `SyncClient` those that `Client` lacks."""
     for name, member in vars(kind).items():
-        if name.startswith("_"):
+        if name.startswith("_") or (kind is SyncClient and hasattr(Client, name)):
             continue
         if isinstance(member, property):
             yield f"#### `{kind.__name__}.{name}`\n\n{_doc(member)}\n"
         elif inspect.isfunction(member) or isinstance(member, classmethod | staticmethod):
-            yield f"#### `{kind.__name__}.{name}()`\n\n{_signature(name, member)}\n{_doc(member)}\n"
+            says = _doc(member)
+            yield f"#### `{kind.__name__}.{name}()`\n\n{_signature(name, member)}\n{says}\n"
 
 
 def _names(module: str) -> Iterator[str]:
     loaded = importlib.import_module(module)
     for name in loaded.__all__:
         thing = getattr(loaded, name)
-        if inspect.ismodule(thing):  # veen.verify is a package too, once something has imported it
+        if (module, name) == ("veen", "verify"):  # it is a package too, once something has imported it
             thing = veen.api.evidence.verify
-        if inspect.isclass(thing):
+        if inspect.ismodule(thing):
+            yield f"### `{name}`\n\n{_paragraph(thing)}\n\n{_table(thing)}\n"
+        elif inspect.isclass(thing):
             yield f"### `{name}`\n\n{_doc(thing)}\n"
             yield from _members(thing)
         elif callable(thing):
             yield f"### `{name}()`\n\n{_signature(name, thing)}\n{_doc(thing)}\n"
+        else:
+            yield f"### `{name}`\n\nThe text `{thing}` in this release.\n"
+
+
+def _paragraph(thing: object) -> str:
+    return _doc(thing).partition("\n\n")[0]
+
+
+def _public(module: ModuleType) -> Iterator[str]:
+    """Yield the public names of a module: those of `__all__`, or what it defines without an underscore."""
+    if hasattr(module, "__all__"):
+        yield from module.__all__
+        return
+    for name, thing in vars(module).items():
+        if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__ and callable(thing):
+            yield name
+
+
+def _table(module: ModuleType) -> str:
+    """The names of a module, each with its sentence; a module below it is public with its names, too."""
+    rows = ["| name | |", "|---|---|"]
+    for name in _public(module):
+        thing = getattr(module, name)
+        if inspect.ismodule(thing):
+            rows += (f"| `{name}.{inner}` | {_first(getattr(thing, inner))} |" for inner in _public(thing))
+        else:
+            rows.append(f"| `{name}` | {_first(thing)} |")
+    return "\n".join(rows)
+
+
+def _first(thing: object) -> str:
+    """Return the first paragraph of the docstring; of a value what it is."""
+    if inspect.isclass(thing) or callable(thing):
+        return _cell(_paragraph(thing))
+    return _cell(f"`{thing!r}`" if isinstance(thing, int | str) else f"a `{type(thing).__name__}`")
 
 
 def python_page() -> str:
     parts = [
         "# Python\n\nThe public names and what their docstrings say; [programs and services](../services.md) and "
-        f"[the client library](../client.md) show them at work. {NOTE}"
+        "[the client library](../client.md) show them at work. Everything else is private, but for the name `veen` of\n"
+        f"the Spark format. A name that is a module is public with its names. {NOTE}"
     ]
     for module in MODULES:
-        first = _doc(importlib.import_module(module)).partition("\n")[0]
+        first = _paragraph(importlib.import_module(module))
         parts.append("\n".join((f"## `{module}`\n\n{first}\n", *_names(module))))
     return "\n".join(parts)
 

@@ -9,20 +9,17 @@ Exit code 1 means that the evidence is bad.
 import os
 import sys
 
-from veen.lake.spark.audit import SparkEngine
-from veen.lake.spark.progress import watching
-from veen.lake.spark.session import using_session
-from veen.verify.audit import AuditOptions, audit
-from veen.verify.audit.report import document, lines
+from veen import AuditOptions, audit, audit_lines
+from veen.contrib.spark import SparkEngine, using_session, watch_tasks
 
 
 def main(place: str) -> int:
     with (
         using_session(app="veen audit") as session,
-        watching(session, lambda text: print(text, file=sys.stderr)) as phase,
+        watch_tasks(session, lambda text: print(text, file=sys.stderr)) as phase,
     ):
         result = audit(place, AuditOptions(level="full"), engine=SparkEngine(session), progress=phase)
-    print("\n".join(lines(document(result))))
+    print("\n".join(audit_lines(result)))
     return 0 if result.ok else 1
 
 

@@ -7,7 +7,7 @@ import sys
 
 from pyspark.sql import DataFrame
 
-from veen.lake.spark.session import using_session
+from veen.contrib.spark import using_session
 
 
 def main(place: str, checkpoint: str) -> None:

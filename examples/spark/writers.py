@@ -7,8 +7,7 @@ import sys
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from veen.lake.spark.session import using_session
-from veen.lake.spark.settings import reader
+from veen.contrib.spark import reader, using_session
 
 
 def main(place: str) -> None:

@@ -10,7 +10,39 @@ from veen.api.evidence import verify as verify
 from veen.api.hubs import AsyncHubConnection as AsyncHubConnection
 from veen.api.hubs import AsyncStream as AsyncStream
 from veen.api.hubs import aconnect as aconnect
+from veen.client.client import Client as Client
+from veen.client.home import Home as Home
+from veen.client.identity.identity import Identity as Identity
+from veen.client.identity.keyring import Keyring as Keyring
+from veen.client.identity.keyring import StreamKeys as StreamKeys
+from veen.client.identity.keystore import create_identity as create_identity
+from veen.client.identity.keystore import open_identity as open_identity
+from veen.client.send.sealing import Attach as Attach
+from veen.client.sync import SyncClient as SyncClient
+from veen.client.verify.pin import HubPin as HubPin
+from veen.core.crypto.ed25519 import SigningKey as SigningKey
 from veen.core.errors import VeenError
+from veen.core.objects.captoken import CapToken as CapToken
+from veen.lake import folds as folds
+from veen.lake import query as query
+from veen.lake import tables as tables
+from veen.lake.log.keys import KeyFile as KeyFile
+from veen.lake.log.keys import write_keys as write_keys
+from veen.overlays import crdt as crdt
+from veen.overlays import crud as crud
+from veen.overlays import id as _id
+from veen.overlays import kv as kv
+from veen.overlays import operations as operations
+from veen.overlays import queue as queue
+from veen.overlays import rpc as rpc
+from veen.overlays import wallet as wallet
+from veen.overlays.recorder import events as _events
+from veen.verify.audit import AuditOptions as AuditOptions
+from veen.verify.audit import ProcessesEngine as ProcessesEngine
+from veen.verify.audit import audit as audit
+from veen.verify.audit.report import audit_lines as audit_lines
 
 Error = VeenError
+identities = _id
+recorder = _events
 __version__: str

@@ -41,6 +41,13 @@ def test_a_second_passphrase_recovers_and_opens_nothing_else():
         Keystore.recover(fs, PASSPHRASE)  # the first one is no recovery secret
 
 
+def test_the_passphrase_itself_is_no_second_one():
+    fs, keystore = created()
+    with pytest.raises(LocalError, match="choose another"):
+        keystore.make_recovery_passphrase(PASSPHRASE, kdf=CHEAP)
+    assert Keystore.open(fs, PASSPHRASE).recoveries == ()
+
+
 def test_a_recovery_secret_outlives_a_new_passphrase_and_a_new_client_key():
     fs, keystore, text = with_key()
     keystore.add_recovery(keystore.make_recovery_passphrase(SECOND, kdf=CHEAP))

@@ -1,5 +1,12 @@
 """The client library: identities and keys, a verified view of a hub's log, sealing and opening.
 
+Nothing that a hub says is believed without proof, and what was proven stays proven: the client keeps, for each label,
+how far it verified and under which root. Keys are files that only their user may read.
+
+It imports `veen.core`, `veen.io` and the reader of files in `veen.storage`; it sees neither hub nor overlays. Start
+with `client` (all verbs), then `session` (what is verified of a hub's answers). `identity` holds keys, `send` seals
+and submits, `read` opens, `verify` follows a log, `transport` carries calls, `config` and `agent` serve the user.
+
 The names below are what most programs need; errors are in `veen.client.errors`. Each is imported when it is first
 used: whoever only opens a keystore does not load an HTTP client.
 """

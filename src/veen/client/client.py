@@ -203,6 +203,7 @@ class Client:
         return self
 
     async def aclose(self) -> None:
+        """Save what was verified, and close the connections. `async with` does it."""
         for queue in list(self._queues.values()):
             await queue.aclose()
         self._follower.save()
@@ -226,6 +227,7 @@ class Client:
 
     @property
     def hub_id(self) -> bytes:
+        """The hub_id of the hub, pinned or learned on the first connection."""
         return self._session.hub_id
 
     @property
@@ -249,6 +251,7 @@ class Client:
 
     @property
     def client_id(self) -> bytes:
+        """The key that signs what is sent."""
         return self._rotation.identity.client_id
 
     @property
@@ -280,9 +283,11 @@ class Client:
 
     @property
     def attachments(self) -> Attachments:
+        """The attachments of the hub: upload, download."""
         return self._labels.attachments
 
     async def status(self) -> StatusResponse:
+        """Ask the hub for its status."""
         return await self._session.refresh_status()
 
     async def ready(self) -> ReadyResponse:

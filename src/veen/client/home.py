@@ -29,7 +29,7 @@ from veen.client.errors import IdentityInUse, IdentityMissing, LocalError, OpenP
 from veen.client.identity.identity import check_name
 from veen.io.errors import LockedError, StorageError
 from veen.io.local import File, OsFs
-from veen.io.secret_files import exposed_mode, mode_of
+from veen.io.secret_files import mode_of, read_exposed_mode
 
 KEYSTORE: Final = "keystore.enc"
 CARD: Final = "identity_card"
@@ -79,7 +79,7 @@ class PrivateFs(OsFs):
 def read_secret(path: Path, most: int) -> bytes:
     """At most so many bytes of a file with a secret; OpenPermissions if other users of this machine may use it too."""
     with path.open("rb") as file:
-        if (mode := exposed_mode(os.fstat(file.fileno()))) is not None:
+        if (mode := read_exposed_mode(os.fstat(file.fileno()))) is not None:
             raise OpenPermissions(str(path), mode)
         return file.read(most)
 
@@ -120,21 +120,27 @@ class Home:
 
     @property
     def config_file(self) -> Path:
+        """The file with contexts and settings."""
         return self.config / "config.toml"
 
     def identity_dir(self, name: str) -> Path:
+        """Return the directory of an identity: keystore, keys, tokens."""
         return self.data / _IDENTITIES / check_name(name)
 
     def identity_fs(self, name: str) -> PrivateFs:
+        """Return the directory of an identity, for files that only its user may read."""
         return PrivateFs(self.identity_dir(name))
 
     def tokens_fs(self, name: str) -> PrivateFs:
+        """Return the directory of an identity's capability tokens."""
         return PrivateFs(self.identity_dir(name) / TOKENS)
 
     def archive_fs(self, name: str) -> PrivateFs:
+        """Return the directory of what an identity no longer uses."""
         return PrivateFs(self.identity_dir(name) / ARCHIVE)
 
     def contacts_fs(self) -> PrivateFs:
+        """Return the directory of contacts."""
         return PrivateFs(self.data / CONTACTS)
 
     def authorities_fs(self) -> PrivateFs:
@@ -142,9 +148,11 @@ class Home:
         return PrivateFs(self.data / AUTHORITIES)
 
     def state_dir(self, name: str) -> Path:
+        """Return the directory of what an identity has verified."""
         return self.state / _IDENTITIES / check_name(name)
 
     def state_fs(self, name: str) -> PrivateFs:
+        """Return the directory of what an identity has verified, for private files."""
         return PrivateFs(self.state_dir(name))
 
     def evidence_fs(self) -> PrivateFs:
@@ -168,6 +176,7 @@ class Home:
         return sorted(names)
 
     def has_identity(self, name: str) -> bool:
+        """Return True if there is a keystore of this name."""
         return (self.identity_dir(name) / KEYSTORE).is_file()
 
     def require(self, name: str) -> None:
@@ -177,6 +186,7 @@ class Home:
         self.check_private(name)
 
     def check_private(self, name: str) -> None:
+        """Raise OpenPermissions if other users can read the keystore."""
         path = self.identity_dir(name) / KEYSTORE
         if (mode := mode_of(path)) is not None:
             raise OpenPermissions(str(path), mode)

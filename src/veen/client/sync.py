@@ -238,6 +238,7 @@ class SyncClient(BlockingTwin[Client]):
         )
 
     def close(self) -> None:
+        """Close the connections and end the thread. `with` does it."""
         try:
             self._loop.run(self._twin.aclose())
         finally:
@@ -255,28 +256,35 @@ class SyncClient(BlockingTwin[Client]):
 
     @property
     def pin(self) -> HubPin:
+        """As `Client.pin`."""
         return self._twin.pin
 
     @property
     def hub_id(self) -> bytes:
+        """As `Client.hub_id`."""
         return self._twin.hub_id
 
     @property
     def replaced_hubs(self) -> tuple[bytes, ...]:
+        """As `Client.replaced_hubs`."""
         return self._twin.replaced_hubs
 
     @property
     def client_id(self) -> bytes:
+        """As `Client.client_id`."""
         return self._twin.client_id
 
     @property
     def keyring(self) -> Keyring:
+        """As `Client.keyring`."""
         return self._twin.keyring
 
     def author(self, stream: Stream, client_id: bytes) -> AuthorKey | None:
+        """As `Client.author`."""
         return self._twin.author(stream, client_id)
 
     def label(self, stream: Stream, epoch: int | None = None) -> bytes:
+        """As `Client.label`."""
         return self._twin.label(stream, epoch)
 
     send = blocking(Client.send)
@@ -293,6 +301,7 @@ class SyncClient(BlockingTwin[Client]):
     drop_pending = blocking(Client.drop_pending)
 
     def take_recovered(self) -> list[Sent]:
+        """As `Client.take_recovered`."""
         return self._twin.take_recovered()
 
     cursor = blocking(Client.cursor)
@@ -316,18 +325,23 @@ class SyncClient(BlockingTwin[Client]):
             return to_pandas(entries)
 
     def receipt(self, stream: Stream, seq: int, *, epoch: int | None = None) -> Receipt:
+        """Return the receipt of an entry, verified."""
         return self._loop.run(self._twin.receipt(stream, seq, epoch=epoch))
 
     def proof(self, stream: Stream, seq: int, *, tree_size: int | None = None, epoch: int | None = None) -> Proven:
+        """Return the proof that an entry is in the log, verified."""
         return self._loop.run(self._twin.proof(stream, seq, tree_size=tree_size, epoch=epoch))
 
     def consistency(self, stream: Stream, from_size: int, to_size: int) -> ConsistencyProof:
+        """Return the proof that the log of `to_size` only adds to the one of `from_size`, verified."""
         return self._loop.run(self._twin.consistency(stream, from_size, to_size))
 
     def checkpoint(self, stream: Stream, upto_seq: int | None = None, *, epoch: int | None = None) -> Checkpoint:
+        """Return the newest checkpoint, or the one up to an entry, verified."""
         return self._loop.run(self._twin.checkpoint(stream, upto_seq, epoch=epoch))
 
     def checkpoints(self, stream: Stream) -> list[Checkpoint]:
+        """Return all checkpoints of a stream, verified."""
         return self._loop.run(self._twin.checkpoints(stream))
 
     def evidence(self, stream: Stream, **options: Any) -> EvidenceFile:
@@ -335,9 +349,11 @@ class SyncClient(BlockingTwin[Client]):
         return self._loop.run(self._twin.evidence(stream, **options))
 
     def report_equivocation(self, evidence: Equivocation) -> None:
+        """Send the evidence to the hub."""
         self._loop.run(self._twin.report_equivocation(evidence))
 
     def attachment(self, entry: Entry, index: int) -> bytes:
+        """Return an attachment of an entry, opened."""
         return self._loop.run(self._twin.attachments.get(entry, index))
 
     def sealed_attachment(self, coid: bytes) -> bytes:
@@ -345,6 +361,7 @@ class SyncClient(BlockingTwin[Client]):
         return self._loop.run(self._twin.attachments.fetch(coid))
 
     def authorize(self, token: CapToken) -> TokenGrant:
+        """Register a capability token at the hub."""
         return self._loop.run(self._twin.authorize(token))
 
     def remember(self, grant: TokenGrant) -> None:
@@ -352,6 +369,7 @@ class SyncClient(BlockingTwin[Client]):
         self._twin.grants.remember(grant)
 
     def cap_status(self, auth_ref: bytes) -> TokenGrant:
+        """Ask the hub for the state of a capability token."""
         return self._loop.run(self._twin.cap_status(auth_ref))
 
     status = blocking(Client.status)

@@ -1,7 +1,11 @@
 """Products: each is a folder with its commands, console pages and services, and one value `PRODUCT` that names them.
 
-A product may import every room below, and no other product; `demo` and `selftest` show all of them. Pages are written
-for the console, so a module `page` of a product may import the console.
+A product may be removed, or moved to a package of its own, without a change elsewhere but in the table below: it may
+import every room, and no other product. What two of them need moves down. `demo` and `selftest` show all of them. Pages
+are written for the console, so a module `page` of a product may import the console.
+
+Start with `recorder`, the largest, or `anchoring`, the smallest: `__init__` names the parts, `commands` is the face.
+Packages beside VEEN bring products by entry points of the group `veen.products` (`veen.ext.Product`).
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A client without a hub: sends to and reads from a log in memory, for tests of what talks over streams."""
+"""A client without a hub: sends to and reads from a log in memory, for tests of programs that use streams."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -15,19 +15,19 @@ from veen.testing.events import FakeLog, label_of
 
 
 class NoSuchStream(VeenError):
-    """The keyring does not have it."""
+    """A stream that is missing in the keyring."""
 
 
 @dataclass(frozen=True, slots=True)
 class FakeMsg:
-    """What everybody sees of a message."""
+    """The part of a message that everybody can read."""
 
     client_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FakeEntry:
-    """What sending and reading give. `event` is None for a reader who cannot open it; `error` says why."""
+    """Result of sending and reading. `event` is None for a reader who cannot open it; `error` is the reason."""
 
     event: Event | None
     receipt: Receipt
@@ -56,7 +56,7 @@ class FakeEntry:
 
 
 class FakeHub:
-    """A log that wakes those who follow it."""
+    """A log that wakes its followers."""
 
     def __init__(self) -> None:
         self.log = FakeLog()
@@ -67,9 +67,11 @@ class FakeHub:
         self._grown = asyncio.Condition()
 
     def link(self, client: str) -> "FakeLink":
+        """Return what a client of this name holds in the place of a connection."""
         return FakeLink(self, client)
 
     def name_of(self, stream: str | bytes) -> str:
+        """Return the name of a stream that was used by name before."""
         if isinstance(stream, str):
             self.names[H(stream.encode())] = stream
             return stream
@@ -78,12 +80,14 @@ class FakeHub:
         return self.names[stream]
 
     async def append(self, draft: Draft, stream: str | bytes, client: str) -> FakeEntry:
+        """Append a draft as a client, and wake those who wait for entries."""
         event = self.log.append(draft, stream=self.name_of(stream), client=client)
         async with self._grown:
             self._grown.notify_all()
         return FakeEntry.of(event)
 
     async def wait_for(self, grown: Callable[[], bool]) -> None:
+        """Wait until the condition holds; it is asked after each entry."""
         async with self._grown:
             await self._grown.wait_for(grown)
 

@@ -1,7 +1,14 @@
-"""What is checked of a data directory: entries, labels, seals, control records, identity, journal, index.
+"""What holds of a data directory: entries, labels, seals, control records, identity, journal, index.
 
-`veen.verify(path, hub_pk=…)` checks an evidence file. The function and this package have one name, so the module can be
-called, whichever of the two was imported first.
+Two drivers with the same rules: `directory` (`veen hub verify-data`, a label in its order, also of a running hub) and
+`audit` (`veen audit run`, chunks apart, in processes or on Spark). What cannot be compared makes a verdict incomplete,
+never good. Nothing is written.
+
+It imports `veen.core`, `veen.io` and `veen.storage`. Start with `directory.verify_data`; the rules of a run of entries
+are in `veen.core.run_check`.
+
+`veen.verify(path, hub_pk=…)` checks an evidence file. The function and this package have one name, so the module can
+be called, whichever of the two was imported first.
 """
 
 import sys

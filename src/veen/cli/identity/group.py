@@ -124,7 +124,7 @@ def default_identity(session: CliSession, new: str | None) -> str | None:
     return default
 
 
-def _creating(name: str) -> click.Command:
+def _make_create_command(name: str) -> click.Command:
     options = (
         click.option("--name", help="Its name; default: that of --out, or 'default'."),
         click.option("--out", type=_DIRECTORY, help="A directory for it alone, instead of your home."),
@@ -138,8 +138,8 @@ def _creating(name: str) -> click.Command:
     return click.command(name)(command)
 
 
-new = _creating("new")
-keygen = _creating("keygen")
+new = _make_create_command("new")
+keygen = _make_create_command("keygen")
 
 
 def _about(card: "IdentityCard") -> dict[str, Any]:
@@ -169,7 +169,7 @@ def list_(output: Output, session: CliSession) -> None:
             about: dict[str, Any] = {
                 "card_id": card.card_id,
                 "client_id": card.client_id.hex(),
-                "keystore": _sealing(plain),
+                "keystore": _format_sealing(plain),
             }
         except (ClientError, OSError) as exc:
             about = {"card_id": None, "client_id": None, "keystore": f"damaged: {exc}"}
@@ -181,27 +181,27 @@ def list_(output: Output, session: CliSession) -> None:
         output.next("veen keygen --name NAME")
 
 
-def _sealing(plain: bool) -> str:
+def _format_sealing(plain: bool) -> str:
     return "plain" if plain else "sealed"
 
 
-@id_.verb("show", "What is known of an identity; no secrets.")
+@id_.verb("show", "Show an identity without its secrets.")
 @click.argument("name", type=IDENTITY, required=False)
-@click.option("--keys", is_flag=True, help="Open the keystore and tell of client keys, prekeys and streams too.")
+@click.option("--keys", is_flag=True, help="Open the keystore, and show client keys, prekeys and streams as well.")
 @identity_options
 def show(output: Output, session: CliSession, name: str | None, keys: bool) -> None:
-    """What is known of the identity NAME (default: the one in use). Its public keys need no passphrase."""
+    """Show the identity NAME (default: the one in use). Its public keys need no passphrase."""
     from veen.client.identity.keystore import SealedKeystore, read_card
 
     home, name = _place(session, name)
     fs = home.identity_fs(name)
     data = {
         **_about(read_card(fs)),
-        "keystore": _sealing(SealedKeystore.read(fs).is_plain),
+        "keystore": _format_sealing(SealedKeystore.read(fs).is_plain),
         "directory": str(fs.root),
     }
     if keys:
-        secrets = session.opened(home, name).secrets
+        secrets = session.open_keystore(home, name).secrets
         key = secrets.identity.client_key
         data |= {
             "client_key_generation": key.generation,
@@ -249,7 +249,7 @@ def rotate(output: Output, session: CliSession, name: str | None) -> None:
     """
     home, name = _place(session, name)
     with home.lock(name):
-        keystore = session.opened(home, name)
+        keystore = session.open_keystore(home, name)
         before = keystore.identity.client_id
         identity = keystore.rotate(int(time.time()))
     data = {
@@ -280,13 +280,13 @@ def passphrase(
 
     home, name = _place(session, name)
     with home.lock(name):
-        keystore = session.opened(home, name)
+        keystore = session.open_keystore(home, name)
         salt = keystore.salt
         asked = f"new passphrase for {name}"
         secret = None if insecure else session.new_passphrase(asked, name, new_passphrase_file)
         with output.progress("sealing the keystore"):
             keystore.change_passphrase(secret)
-    output.result({"name": name, "keystore": _sealing(keystore.is_plain)})
+    output.result({"name": name, "keystore": _format_sealing(keystore.is_plain)})
     _forget_passphrase_files(output, session, name)
     if is_remembered(session.user_home, salt):
         try:

@@ -119,11 +119,11 @@ def list_(output: Output, session: CliSession) -> None:
         output.next("veen id keyring new STREAM")
 
 
-@keyring.verb("show", "What you can do with a stream.")
+@keyring.verb("show", "Show the keys that you hold for a stream.")
 @click.argument("stream", type=STREAM)
 @identity_options
 def show(output: Output, session: CliSession, stream: str) -> None:
-    """What you can do with STREAM."""
+    """Show the keys that you hold for STREAM, and what they allow: reading, writing, or both."""
     entries = session.keystore.secrets.keyring.readers(stream)
     output.result({**_about(entries[0]), "older_keys": [keys.reader_pk.hex() for keys in entries[1:]]})
 

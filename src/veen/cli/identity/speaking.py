@@ -92,7 +92,7 @@ def bindings(output: Output, session: CliSession, stream: str, view: View) -> No
         columns = ("client_id", "principal_pk", "not_before", "not_after", "state")
         table = []
         for (_, client_id), row in zip(folded.state.keys, rows, strict=True):
-            table.append([client_id.hex()[:16], cell(row["principal_pk"]), *(row[name] for name in columns[2:])])
+            table.append([client_id.hex(), cell(row["principal_pk"]), *(row[name] for name in columns[2:])])
         output.table(columns, table)
         for row in successions:
             output.note(f"{cell(row['successor'])} took the place of {cell(row['principal_pk'])}")
@@ -187,9 +187,10 @@ def _keys_to_end(identity: "Identity", text: str | None, *, all_but_current: boo
 
 
 def _streams_of(session: CliSession) -> tuple[str, ...]:
-    """Return every stream of the keyring, as commands take it."""
+    """Return every stream of the keyring: its name, or its id where the name is not known."""
     entries = session.keystore.secrets.keyring.entries
-    return tuple(dict.fromkeys(f"hex:{entry.stream_id.hex()}" for entry in entries))
+    names = {entry.stream_id: entry.name for entry in entries if entry.name is not None}
+    return tuple(dict.fromkeys(names.get(entry.stream_id, f"hex:{entry.stream_id.hex()}") for entry in entries))
 
 
 def _end_in(session: CliSession, identity: "Identity", stream: str, keys: Sequence[bytes], reason: str | None) -> bool:

@@ -26,7 +26,7 @@ _TOLD: Final = 8  # commands or acts that a terminal gets of a kind; --json has 
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """What came of one hub: a report, or why there is none."""
+    """Result of the visit to one hub: a report, or the reason why there is none."""
 
     name: str
     report: "HubReport | None"
@@ -178,7 +178,7 @@ def _data(session: CliSession, visits: Sequence[_Visit]) -> dict[str, Any]:
             elif row.state is State.THIEF_FIRST:
                 remaining.append(f"{row.stream} at {visit.name}: somebody else was first; it needs people")
             others += _for_others(identity, visit.name, row)
-        commands = _revoking(visit.report) if visit.report.is_settled and not visit.report.refuses else []
+        commands = _list_revoke_commands(visit.report) if visit.report.is_settled and not visit.report.refuses else []
         hubs.append(_hub_row(visit, commands))
         others += [_task(f"the administrator of {visit.name}", "refuse the old keys", line) for line in commands]
         if visit.report.asks_for_tokens and visit.report.is_settled:
@@ -226,7 +226,7 @@ def _hub_row(visit: _Visit, commands: list[str]) -> dict[str, Any]:
     }
 
 
-def _revoking(report: "HubReport") -> list[str]:
+def _list_revoke_commands(report: "HubReport") -> list[str]:
     rows = [f"veen policy revoke {row.kind} {row.target.hex()} --token-file FILE" for row in report.revocations]
     return [*rows, "veen policy push --token-file FILE"]
 

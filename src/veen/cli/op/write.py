@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.op.args import OpPlace
-from veen.cli.shared.authority import authorized, read_token
+from veen.cli.shared.authority import authorize_token, read_token
 from veen.cli.shared.command import CliSession
 from veen.cli.shared.files import OBJECT_FILE
 from veen.cli.shared.identities import principal_of
@@ -101,7 +101,7 @@ def _delegated(session: CliSession, draft: "Draft", principal: str, chain: Seque
         chain=[token.auth_ref() for token in tokens],
     )
     for token in tokens:
-        authorized(session, token)
+        authorize_token(session, token)
     return wrapped
 
 
@@ -114,7 +114,7 @@ def _minted(session: CliSession, body: Any, out: Path | None) -> Mapping[str, An
     if out is not None:
         out.write_bytes(token.to_bytes())
     try:
-        authorized(session, token)
+        authorize_token(session, token)
     except HubRefused as exc:
         raise Fail(
             exc.code,

@@ -32,7 +32,7 @@ HEX32: Final = _Hex32()
 
 
 def value_options(name: str, *, binary: bool = False) -> Callable[[F], F]:
-    """Let the argument `name` be text, JSON or hex, or come from standard input as "-"; `binary` ones become bytes."""
+    """Let the argument `name` be text, JSON or hex, or standard input as "-"; with `binary` it becomes bytes."""
 
     def decorate(command: F) -> F:
         @click.option(
@@ -74,7 +74,7 @@ def _value(text: str, form: str, *, binary: bool) -> Any:
 
 
 def json_value(text: str) -> Any:
-    """An argument that is JSON."""
+    """Parse an argument as JSON."""
     try:
         return json.loads(text, parse_float=_no_float, parse_constant=_no_float)
     except (ValueError, RecursionError) as exc:
@@ -86,7 +86,7 @@ def _no_float(text: str) -> Any:
 
 
 def printable(data: bytes) -> str:
-    """Bytes that people wrote as text, as text; others as hex:…."""
+    """Return printable UTF-8 as text, other bytes as hex:…."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

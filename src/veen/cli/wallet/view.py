@@ -153,7 +153,7 @@ def _proofs(session: CliSession, account: "Statement") -> list[dict[str, Any]]:
 
 
 def _prove(session: CliSession, line: "Line", checkpoints: "dict[bytes, Checkpoint]") -> dict[str, Any]:
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
 
     client = session.client()
     stream = f"label:{line.label.hex()}"
@@ -163,10 +163,10 @@ def _prove(session: CliSession, line: "Line", checkpoints: "dict[bytes, Checkpoi
     if line.stream_seq <= checkpoint.upto_seq:
         proven = client.proof(stream, line.stream_seq, tree_size=checkpoint.upto_seq)
         line.verify(proven.proof, checkpoint)
-        return {"proof": proven.proof.to_json(), "checkpoint": named(checkpoint)}
+        return {"proof": proven.proof.to_json(), "checkpoint": to_named(checkpoint)}
     proven = client.proof(stream, line.stream_seq)
     proven.proof.verify(leaf_hash=line.leaf_hash, stream_seq=line.stream_seq, expected_root=proven.root)
-    return {"proof": proven.proof.to_json(), "receipt": named(proven.receipt)}
+    return {"proof": proven.proof.to_json(), "receipt": to_named(proven.receipt)}
 
 
 @click.command()

@@ -100,6 +100,7 @@ class Identity:
 
     @classmethod
     def create(cls, name: str, *, now: int, random: Random = os.urandom) -> Self:
+        """Make an identity with new keys."""
         return cls(
             name=name,
             id_sign=SigningKey(random(SEED_BYTES)),
@@ -158,14 +159,17 @@ class Identity:
 
     @property
     def client_key(self) -> ClientKey:
+        """The newest client key, which signs what is sent."""
         return self.client_keys[-1]
 
     @property
     def client_id(self) -> bytes:
+        """The public half of the newest client key."""
         return self.client_key.client_id
 
     @property
     def id_sign_pk(self) -> bytes:
+        """The public long-term key that signs."""
         return self.id_sign.public
 
     @cached_property
@@ -174,6 +178,7 @@ class Identity:
 
     @property
     def card_id(self) -> str:
+        """The short name of the identity that cards show."""
         return card_id_of(self.id_sign_pk)
 
     def client_key_of(self, client_id: bytes) -> ClientKey | None:

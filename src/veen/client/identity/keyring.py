@@ -103,10 +103,12 @@ class StreamKeys(Map, kind="stream keys"):
 
     @property
     def can_read(self) -> bool:
+        """True if these keys open the stream; without, they only seal."""
         return self.reader_sk is not None
 
     @property
     def generation(self) -> int:
+        """The number of the key generation; 0 for the first keys."""
         return self.gen or 0
 
     def secret(self) -> bytes:
@@ -131,6 +133,7 @@ class StreamKeys(Map, kind="stream keys"):
 
     @classmethod
     def from_text(cls, text: str) -> Self:
+        """Read what `to_text` wrote."""
         data = bech32.from_text(_PREFIX, text)
         try:
             return cls.from_bytes(data)

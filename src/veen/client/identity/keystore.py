@@ -223,7 +223,14 @@ class Keystore:
         return RecoverySlot.for_key(self._root, self.salt, self._random)
 
     def make_recovery_passphrase(self, passphrase: str, *, kdf: Kdf | None = None) -> RecoverySlot:
-        """Return the slot of a second passphrase, which opens this keystore by `recover` alone."""
+        """Return the slot of a second passphrase, which opens this keystore by `recover` alone.
+
+        Raise LocalError for the passphrase that opens it already: who forgets one forgets the other.
+        """
+        header = self._header
+        present = Kdf(memory_kib=header.memory_kib, passes=header.passes)
+        if not self.is_plain and compare_digest(_key_check(present.key(passphrase, self.salt)), header.key_check):
+            raise LocalError("the second passphrase is the one that opens the keystore already: choose another")
         return RecoverySlot.for_passphrase(passphrase, kdf or Kdf(), self._root, self.salt, self._random)
 
     def add_recovery(self, slot: RecoverySlot) -> None:

@@ -151,6 +151,7 @@ class HubPin:
         return {key.hub_pk for key in other.keys} <= {key.hub_pk for key in self.keys}
 
     def shares_a_key_with(self, other: "HubPin") -> bool:
+        """Return True if both pins have a key in common."""
         return not {key.hub_pk for key in other.keys}.isdisjoint(key.hub_pk for key in self.keys)
 
     # --- what the hub says about itself ----------------------------------------------------------------
@@ -236,6 +237,7 @@ class HubPin:
             raise self._blame(receipt, receipt.label, receipt.stream_seq, f"at {receipt.hub_ts}") from exc
 
     def check_control(self, record: ControlRecord) -> HubKey:
+        """Return the key that signed a control record; raise if it is not one of the hub's."""
         try:
             return self.identity.verify_control(record)
         except SignatureError as exc:
@@ -261,7 +263,7 @@ class HubPin:
     def check_witnesses(self, checkpoint: Checkpoint, last_ts: int) -> None:
         """While two keys overlap, both must have signed (KEX0-02, D-37)."""
         required = [key.hub_pk for key in self.identity.witnesses_at(last_ts)]
-        missing = set(required) - set(checkpoint.verified_witnesses(required))
+        missing = set(required) - set(checkpoint.verify_witnesses(required))
         if missing:
             raise ProofInvalid(
                 "a checkpoint from the time of a key rotation is not witnessed by both keys",

@@ -6,18 +6,25 @@ bytes: `engine` (one process) and `on_spark`, whose tasks are in `tasks`. `store
 together. `remote` asks a query service: `connect`. docs/query.md describes it.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from veen.lazy import names_of
 
 if TYPE_CHECKING:
+    from veen.lake.query.api import Comparison, Result, replay, run, verify
     from veen.lake.query.remote import connect
 
-__all__ = ["connect"]
+__all__ = ["Comparison", "Result", "connect", "replay", "run", "verify"]
 
-
-def __getattr__(name: str) -> Any:
-    """`connect` brings an HTTP client along, which most users of this package do not need."""
-    if name == "connect":
-        from veen.lake.query.remote import connect
-
-        return connect
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Asking a service needs an HTTP client, and running a query does not.
+__getattr__ = names_of(
+    __name__,
+    {
+        "Comparison": "veen.lake.query.api:Comparison",
+        "Result": "veen.lake.query.api:Result",
+        "connect": "veen.lake.query.remote:connect",
+        "replay": "veen.lake.query.api:replay",
+        "run": "veen.lake.query.api:run",
+        "verify": "veen.lake.query.api:verify",
+    },
+)

@@ -12,3 +12,48 @@ recovery       recovery.request, recovery.approval and recovery.execution
 queryaudit     query.audit
 mirror         federation.mirror
 """
+
+from typing import TYPE_CHECKING
+
+from veen.lazy import names_of
+
+if TYPE_CHECKING:
+    from veen.overlays.operations import access, agreement, mirror, paid, publication, queryaudit, recovery
+    from veen.overlays.operations.common import account_id_of
+    from veen.overlays.operations.content import ContentFile, tree_root
+    from veen.overlays.operations.delegation import Caps, KnownCap, delegate
+
+__all__ = [
+    "Caps",
+    "ContentFile",
+    "KnownCap",
+    "access",
+    "account_id_of",
+    "agreement",
+    "delegate",
+    "mirror",
+    "paid",
+    "publication",
+    "queryaudit",
+    "recovery",
+    "tree_root",
+]
+
+__getattr__ = names_of(
+    __name__,
+    {
+        "Caps": "veen.overlays.operations.delegation:Caps",
+        "ContentFile": "veen.overlays.operations.content:ContentFile",
+        "KnownCap": "veen.overlays.operations.delegation:KnownCap",
+        "access": "veen.overlays.operations.access:",
+        "account_id_of": "veen.overlays.operations.common:account_id_of",
+        "agreement": "veen.overlays.operations.agreement:",
+        "delegate": "veen.overlays.operations.delegation:delegate",
+        "mirror": "veen.overlays.operations.mirror:",
+        "paid": "veen.overlays.operations.paid:",
+        "publication": "veen.overlays.operations.publication:",
+        "queryaudit": "veen.overlays.operations.queryaudit:",
+        "recovery": "veen.overlays.operations.recovery:",
+        "tree_root": "veen.overlays.operations.content:tree_root",
+    },
+)

@@ -11,8 +11,47 @@ bridge               copies from hub to hub
 conformance          the sets of WAL §14
 """
 
+from typing import TYPE_CHECKING
+
+from veen.lazy import names_of
 from veen.overlays.wallet.ledger import Ledger, LedgerFold
 from veen.overlays.wallet.policy import Policy, WalletGrant, WalletPolicy
 from veen.overlays.wallet.rules import Wallet
 
-__all__ = ["Ledger", "LedgerFold", "Policy", "Wallet", "WalletGrant", "WalletPolicy"]
+if TYPE_CHECKING:
+    from veen.overlays.wallet import drafts
+    from veen.overlays.wallet.approvals import Quorum, TransferApproval, attach, attached
+    from veen.overlays.wallet.ids import wallet_id_of
+    from veen.overlays.wallet.policy import owners_by
+    from veen.overlays.wallet.statements import statement
+
+__all__ = [
+    "Ledger",
+    "LedgerFold",
+    "Policy",
+    "Quorum",
+    "TransferApproval",
+    "Wallet",
+    "WalletGrant",
+    "WalletPolicy",
+    "attach",
+    "attached",
+    "drafts",
+    "owners_by",
+    "statement",
+    "wallet_id_of",
+]
+
+__getattr__ = names_of(
+    __name__,
+    {
+        "Quorum": "veen.overlays.wallet.approvals:Quorum",
+        "TransferApproval": "veen.overlays.wallet.approvals:TransferApproval",
+        "attach": "veen.overlays.wallet.approvals:attach",
+        "attached": "veen.overlays.wallet.approvals:attached",
+        "drafts": "veen.overlays.wallet.drafts:",
+        "owners_by": "veen.overlays.wallet.policy:owners_by",
+        "statement": "veen.overlays.wallet.statements:statement",
+        "wallet_id_of": "veen.overlays.wallet.ids:wallet_id_of",
+    },
+)
