@@ -15,7 +15,7 @@ from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output, output_options
 from veen.cli.shared.overlay_commands import show_folded
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.overlays.framework.fold import AnyFold

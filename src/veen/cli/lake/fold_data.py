@@ -17,7 +17,7 @@ from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import send_draft
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Outcome, Reason, Verdict
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.lake.folds import FoldResult, StateCheck, StateClaim, WrittenState

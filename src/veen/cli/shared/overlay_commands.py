@@ -17,7 +17,7 @@ from veen.cli.shared.command import CliSession
 from veen.cli.shared.identities import show_table
 from veen.cli.shared.output import Exit, Fail, Mode, Output
 from veen.cli.shared.text import short
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
