@@ -228,6 +228,7 @@ generated: $(STAMP) $(VENV)/.stamp-spark ## write everything that is made from t
 	@$(BIN)/python tools/make_spec.py
 	@$(BIN)/python tools/make_metrics.py
 	@$(BIN)/python tools/make_pictures.py
+	@$(BIN)/python tools/command_index.py
 	@$(BIN)/python tools/json_shapes.py
 	@$(BIN)/python tools/make_reference.py
 	@$(BIN)/python -m veen.hub.api.openapi > docs/openapi.json

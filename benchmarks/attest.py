@@ -72,9 +72,7 @@ async def measure(count: int) -> dict[str, float]:
     try:
         async with contextlib.AsyncExitStack() as stack:
             hubs = [
-                await stack.enter_async_context(
-                    Hub.running(load(None, {}, {**_SETTINGS, "data_dir": str(root / name)}))
-                )
+                await stack.enter_async_context(Hub.serve(load(None, {}, {**_SETTINGS, "data_dir": str(root / name)})))
                 for name in ("source", "target")
             ]
             orders, mirrors = StreamKeys.create("orders"), StreamKeys.create("mirrors")

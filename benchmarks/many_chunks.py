@@ -28,7 +28,7 @@ from veen.lake.log.options import Options
 from veen.lake.log.slices import divide
 from veen.lake.query import api
 from veen.lake.query.descriptor import QueryDescriptor, normalise
-from veen.lake.query.engine import present
+from veen.lake.query.engine import skip_missing
 from veen.lake.query.planning import plan_query
 from veen.lake.query.times import timestamp
 from veen.storage import layout
@@ -83,7 +83,7 @@ def planned(path: str, middle: int) -> dict[str, Any]:
     with timed("plan"):
         prefix = plan_query(path, asked())
     with timed("divide"):
-        tasks = divide(present(prefix.slices), PARTS)
+        tasks = divide(skip_missing(prefix.slices), PARTS)
     with timed("pickle"):
         size = sum(len(pickle.dumps(task)) for task in tasks)
     result |= {

@@ -22,8 +22,8 @@ from tests.products.bridge.zones import SOURCE, phase, send_numbers
 
 from veen.lake.log.keys import write_keys
 from veen.lake.spark.session import spark_session
-from veen.products.bridge.on_spark import arrived_on_spark
-from veen.products.bridge.reconciling import Offline, arrived_in, reconcile
+from veen.products.bridge.on_spark import fold_on_spark
+from veen.products.bridge.reconciling import Offline, fold_imports, reconcile
 from veen.products.bridge.sources import identities_of
 from veen.products.bridge.verifier import verify_here
 
@@ -73,12 +73,12 @@ def main() -> None:
         checks: Any = test_reconciling  # as its tests read both zones
         ring, sides = checks.keyring_of(world), checks.sides_of(world)
         began = time.perf_counter()
-        alone = reconcile(arrived_in(offline, ring), sides)
+        alone = reconcile(fold_imports(offline, ring), sides)
         timed("reconcile_one_process", began)
         keys = write_keys(Path(directory) / "keys", ring.entries)
         spark = spark_session("veen bench reconcile")
         began = time.perf_counter()
-        on_spark = reconcile(arrived_on_spark(spark, offline, keys), sides)
+        on_spark = reconcile(fold_on_spark(spark, offline, keys), sides)
         timed("reconcile_spark", began)
         spark.stop()
     if on_spark.to_bytes() != alone.to_bytes() or not alone.is_clean:

@@ -99,7 +99,7 @@ async def fill(hub: Hub) -> None:
         else:
             erasure = Erasure(label, chunk, "payloads")
             prepare(hub.fs, erasure)
-            drop = erasure.record(store.dropped(label, chunk.start_seq))
+            drop = erasure.record(store.drop_level(label, chunk.start_seq))
             assert drop is not None
             await hub.sequencer.control(lambda _, drop=drop: drop)  # type: ignore[misc]
     files = store.files(SMALL)
@@ -244,7 +244,7 @@ async def measure_all() -> list[Cost]:
             "admission.trusted_issuers": ISSUER.public.hex(),
             "scrub.bytes_per_second": "0",
         }
-        async with Hub.running(load(None, {}, flags)) as hub:
+        async with Hub.serve(load(None, {}, flags)) as hub:
             await fill(hub)
             return [await measure(hub, request) for request in requests()]
 

@@ -43,7 +43,7 @@ from veen.lake.folds import typed_frame
 from veen.lake.folds.coverage import FoldCoverage
 from veen.lake.folds.on_spark import NATIVE
 from veen.lake.folds.planning import PlanName
-from veen.lake.log.columns import ENTRIES, LEAN, arrow_schema, chosen, ddl
+from veen.lake.log.columns import ENTRIES, LEAN, arrow_schema, ddl, select_columns
 from veen.lake.log.entries import Level, ReadSpec, batches
 from veen.lake.log.events import EventJob, make_prefix
 from veen.lake.log.keys import KeyFile
@@ -59,7 +59,7 @@ from veen.lake.query.tasks import QueryJob, group_batches, match_batches
 from veen.lake.query.times import timestamp
 from veen.lake.spark.audit import SparkEngine
 from veen.lake.spark.events import events_frame
-from veen.lake.spark.runner import timed_tasks
+from veen.lake.spark.runner import divide_timed
 from veen.lake.spark.session import spark_session
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvFold
@@ -90,13 +90,13 @@ _READS: Final[tuple[tuple[str, Level, tuple[str, ...]], ...]] = (
 
 def _decode(path: str, task: tuple[Slice, ...], level: Level, names: tuple[str, ...]) -> int:
     """What a task of the source does, and nothing around it."""
-    fs, spec = open_fs(path), ReadSpec(columns=chosen(names, ENTRIES), level=level)
+    fs, spec = open_fs(path), ReadSpec(columns=select_columns(names, ENTRIES), level=level)
     return sum(batch.num_rows for part in task for batch in batches(fs, part, spec))
 
 
 def _prepare(path: str, task: tuple[Slice, ...], names: tuple[str, ...], to: str) -> None:
     """The batches of a task in a file from which they can be mapped into memory."""
-    fs, wanted = open_fs(path), chosen(names, ENTRIES)
+    fs, wanted = open_fs(path), select_columns(names, ENTRIES)
     with pa.OSFile(to, "wb") as file, pa.ipc.new_file(file, arrow_schema(wanted)) as writer:
         for part in task:
             for batch in batches(fs, part, ReadSpec(columns=wanted, level="none")):
@@ -152,7 +152,7 @@ def _by_parts(
 
 def read(bench: Bench) -> Iterator[Figure]:
     for name, level, names in _READS:
-        schema = ddl(chosen(names, ENTRIES))
+        schema = ddl(select_columns(names, ENTRIES))
 
         def tasks(log: Log, level: Level = level, names: tuple[str, ...] = names) -> list[tuple[Any, ...]]:
             source = DirectorySource(log.path)
@@ -297,7 +297,7 @@ def folds(bench: Bench) -> Iterator[Figure]:
     def tasks(log: Log) -> list[tuple[Any, ...]]:
         prefix = make_prefix(log.path, streams=[stream_id_of(STATE)])
         job = EventJob(prefix.uri, log.keys)
-        return [(job, slices) for slices in timed_tasks(None, prefix, 8 * bench.cores)]
+        return [(job, slices) for slices in divide_timed(None, prefix, 8 * bench.cores)]
 
     plain = in_processes(bench, _fold_alone, tasks, _writes(bench.log))
     for plan in _PLANS:

@@ -39,7 +39,7 @@ class World:
         identity = HubIdentity.first(OLD.public, valid_from=BEGIN)
         self.records: tuple[ControlRecord, ...] = ()
         if rotated:
-            identity = identity.rotated(NEW.public, valid_from=ROTATION, overlap_until=OVERLAP)
+            identity = identity.with_rotation(NEW.public, valid_from=ROTATION, overlap_until=OVERLAP)
             self.records = (ControlRecord.issue(OLD, None, identity.rotations()[0], hub_ts=ROTATION - 10),)
         self.identity, self.newest = identity, NEW if rotated else OLD
         self.stream_id, self.stream = stream_id_of(stream), stream

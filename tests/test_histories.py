@@ -62,7 +62,7 @@ def read(vectors, history):
         latest[label] = max(latest[label], receipt.hub_ts)
         stream_id, epoch = places[label]
         events.append(
-            Event.opened(
+            Event.from_message(
                 opened.hdr,
                 opened.body,
                 stream_id=stream_id,

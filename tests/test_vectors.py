@@ -443,8 +443,8 @@ def test_checkpoints_chain_labels_and_refuse_what_does_not(row):
     assert point.signing_digest().hex() == row["signing_digest"]
     point.verify(KEYS[row["signer"]].public)
     witnesses = [KEYS[name].public for name in row["witnesses"]]
-    assert point.verified_witnesses(witnesses) == tuple(witnesses)
-    assert point.verified_witnesses([KEYS["stranger"].public]) == ()
+    assert point.verify_witnesses(witnesses) == tuple(witnesses)
+    assert point.verify_witnesses([KEYS["stranger"].public]) == ()
     reason = row["verdict"].removeprefix("refused: ")
     if reason in ("label_prev", "label_curr"):
         with pytest.raises(VerifyError, match=reason):

@@ -5,7 +5,7 @@ import ast
 import pytest
 
 import words
-from words import Offence, banned_locals, doubles, parse_diff, risen
+from words import Offence, banned_locals, doubles, moods, parse_diff, participles, questions, report
 
 
 def names(source):
@@ -46,14 +46,44 @@ def test_a_public_class_counts_from_its_second_definition_on():
     assert list(doubles(trees)) == [Offence("b.py", 1, "Entry"), Offence("c.py", 3, "Entry")]
 
 
+def test_a_docstring_that_begins_with_a_question_word_counts():
+    source = (
+        '"""Who reads."""\nclass A:\n    """What it is."""\n    def f(self):\n        """Whether: one of them."""\n'
+    )
+    assert [offence.line for offence in questions("a.py", ast.parse(source))] == [1, 3, 5]
+    assert list(questions("a.py", ast.parse('"""Whatever."""\ndef f():\n    """Return what is there."""\n'))) == []
+
+
+@pytest.mark.parametrize("name", ["_claimed", "written_at", "taken", "sent", "reading_options"])
+def test_a_function_named_by_a_participle_counts(name):
+    assert [offence.name for offence in participles("a.py", ast.parse(f"def {name}(): pass"))] == [name]
+    assert list(participles("a.py", ast.parse(f"class A:\n    @property\n    def {name}(self): pass"))) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["read", "feed", "need_room", "open_log", "on_written", "test_taken", "signing_digest"]
+)
+def test_a_function_named_by_a_verb_does_not_count(name):
+    assert list(participles("a.py", ast.parse(f"async def {name}(): pass"))) == []
+
+
+def test_a_docstring_of_a_function_begins_with_an_imperative(tmp_path):
+    (tmp_path / "src").mkdir()
+    source = (
+        'def f():\n    """Returns: the number."""\ndef g():\n    """Return it."""\nclass A:\n    """The thing."""\n'
+    )
+    (tmp_path / "src" / "a.py").write_text(source)
+    assert list(moods(tmp_path, "src")) == [Offence("src/a.py", 2, '"Returns: the number."')]
+
+
 def test_a_number_that_rises_is_told_with_the_lines_that_are_new():
     broken = {"locals_src": [Offence("a.py", 3, "one"), Offence("a.py", 9, "one"), Offence("b.py", 3, "one")]}
-    assert risen(broken, {"locals_src": 3}, {}) == []
-    first, *lines = risen(broken, {"locals_src": 2}, {"a.py": {8, 9}})
+    assert report(broken, {"locals_src": 3}, {}) == []
+    first, *lines = report(broken, {"locals_src": 2}, {"a.py": {8, 9}})
     assert "3, but tools/words.toml allows 2" in first
     assert lines == ["  a.py:9: one"]
-    assert len(risen(broken, {"locals_src": 2}, None)) == 4  # without git: all of them
-    assert len(risen(broken, {}, {"a.py": {9}})) == 2  # a rule without a number allows nothing
+    assert len(report(broken, {"locals_src": 2}, None)) == 4  # without git: all of them
+    assert len(report(broken, {}, {"a.py": {9}})) == 2  # a rule without a number allows nothing
 
 
 def test_added_lines_are_read_from_a_diff():

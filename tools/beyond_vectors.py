@@ -396,7 +396,7 @@ def _derived_token() -> CapToken:
 
 
 def _derived(hub: ed25519.SigningKey) -> ControlRecord:
-    body = CapDerive.derived(_derived_token(), object_token().auth_ref())
+    body = CapDerive.from_parent(_derived_token(), object_token().auth_ref())
     return ControlRecord.issue(hub, None, body, hub_ts=1_700_000_000)
 
 
@@ -892,7 +892,7 @@ def keystore() -> list[dict[str, Any]]:
 
 
 def _identity() -> HubIdentity:
-    return HubIdentity.first(KEYS["hub"].public, valid_from=0).rotated(
+    return HubIdentity.first(KEYS["hub"].public, valid_from=0).with_rotation(
         KEYS["hub_next"].public, valid_from=5000, overlap_until=5030
     )
 

@@ -128,7 +128,7 @@ class Log:
         client_seq = 1 + sum(entry.msg.client_id == step.key.public for entry in before)
         msg = self.seal(step, label, client_seq, len(before))
         receipt = self.receipt(label, msg.leaf_hash(), hub_ts)
-        event = Event.opened(
+        event = Event.from_message(
             _header(step.draft),
             step.draft.body,
             stream_id=step.stream_id,

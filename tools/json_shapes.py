@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from veen.cli.shared.shapes import ERROR, FOREIGN, VERDICT, meaning_of
+from veen.cli.shared.shapes import ERROR, FOREIGN, VERDICT, describe_field
 
 ROOT: Final = Path(__file__).parents[1]
 SHAPES: Final = ROOT / "src/veen/cli/shapes.json"
@@ -260,7 +260,7 @@ def _rows(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str, str]]:
     for name, part in schema.get("properties", {}).items():
         here = f"{path}.{name}" if path else name
         optional = "" if name in schema.get("required", ()) else "?"
-        yield here + optional, _kind(part), meaning_of(name)
+        yield here + optional, _kind(part), describe_field(name)
         yield from _rows(part, here)
         if isinstance(part.get("items"), dict):
             yield from _rows(part["items"], f"{here}[]")

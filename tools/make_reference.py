@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import GenericAlias, ModuleType
 
 import click
 
@@ -165,6 +165,8 @@ def _names(module: str) -> Iterator[str]:
         elif inspect.isclass(thing):
             yield f"### `{name}`\n\n{_doc(thing)}\n"
             yield from _members(thing)
+        elif isinstance(thing, GenericAlias):
+            yield f"### `{name}`\n\nThe type `{thing}`.\n"
         elif callable(thing):
             yield f"### `{name}()`\n\n{_signature(name, thing)}\n{_doc(thing)}\n"
         else:

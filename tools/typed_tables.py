@@ -12,7 +12,7 @@ from typing import Final
 from veen.lake.log.columns import Column
 from veen.lake.tables.schema import PARTITIONS
 from veen.lake.tables.states import state_columns
-from veen.lake.tables.typed import typed_columns
+from veen.lake.tables.typed import columns_of_typed
 from veen.overlays.framework.registry import BUILTIN
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "typed-tables.md"
@@ -37,7 +37,7 @@ that the statistics of Parquet tell a reader which file can hold a key.
 def page() -> str:
     """The whole page."""
     parts = [_HEAD]
-    place = typed_columns(BUILTIN.tables["typed_sdr_event_v1"])[-_shared() :]
+    place = columns_of_typed(BUILTIN.tables["typed_sdr_event_v1"])[-_shared() :]
     parts.append("## Columns of every table\n\n" + _rows(place))
     parts[-1] += _rows(PARTITIONS, head=False)
     for overlay in BUILTIN.values():
@@ -45,7 +45,7 @@ def page() -> str:
             continue
         parts.append(f"## {overlay.name}: {overlay.about}\n")
         for table in overlay.tables:
-            own = typed_columns(table)[: len(table.columns)]
+            own = columns_of_typed(table)[: len(table.columns)]
             parts.append(f"### `{table.name}`\n\n{_rows(own)}")
     parts.append(_STATES)
     for overlay in BUILTIN.values():
@@ -58,7 +58,7 @@ def page() -> str:
 
 def _shared() -> int:
     table = BUILTIN.tables["typed_sdr_event_v1"]
-    return len(typed_columns(table)) - len(table.columns)
+    return len(columns_of_typed(table)) - len(table.columns)
 
 
 def _rows(columns: Iterable[Column], *, head: bool = True) -> str:

@@ -1,4 +1,4 @@
-"""Counts names that say too little, against the numbers in tools/words.toml, which may only fall.
+"""Counts of names and docstrings that say too little, against the numbers in tools/words.toml, which may only fall.
 
     python tools/words.py           exit 1 if a number has risen; say which lines are new
     python tools/words.py --list    every line that counts
@@ -7,6 +7,9 @@
 Rules:
     locals_src, locals_tests   a participle or pronoun as the name of a variable, where a noun would say what it holds
     doubles_src                a public class whose name another module of src defines as well, VESN apart
+    questions_src              a docstring that begins with a question word: "What …", "Whether …"
+    participles_src            a function named by a participle, where a verb would say what it does
+    moods_src                  a docstring of a function that begins with no imperative verb (ruff D401)
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
+import json
 import re
 import subprocess
 import sys
@@ -25,6 +29,31 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS = Path("tools/words.toml")
 BANNED = frozenset({"found", "one", "made", "told", "seen", "known", "held", "kept", "given", "taken"})
+QUESTION = re.compile(r"(what|whether|how|which|who|whose|where|why|when|that)\b", re.IGNORECASE)
+_PARTICIPLE = re.compile(r"\w+(ed|en|ing)")
+_IRREGULAR = BANNED | {"said", "sent", "left", "built"}
+# First words of names that end like a participle but are verbs, or nouns of the specification.
+NOT_PARTICIPLES = frozenset(
+    {
+        *("bring", "embed", "exceed", "feed", "listen", "need", "open", "ping", "proceed", "reopen", "screen", "seed"),
+        *(
+            "shed",
+            "shorten",
+            "speed",
+            "spring",
+            "string",
+            "tighten",
+            "token",
+            "widen",
+            "children",
+            "even",
+            "len",
+            "then",
+        ),
+        *("anything", "binding", "encoding", "greeting", "heading", "listening", "mapping", "opening", "padding"),
+        *("ring", "routing", "setting", "signing", "thing", "warning", "when"),
+    }
+)
 HEADER = "# How often each rule of tools/words.py is broken today. Numbers may only fall: make format lowers them.\n"
 
 
@@ -41,14 +70,14 @@ class Offence:
 
 
 def banned_locals(path: str, tree: ast.Module) -> Iterator[Offence]:
-    """Targets of assignments, loops, comprehensions and `with`, whatever their scope; parameters are not variables."""
+    """Yield targets of assignments, loops, comprehensions and `with`, of any scope; parameters are not variables."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in BANNED:
             yield Offence(path, node.lineno, node.id)
 
 
 def doubles(trees: Mapping[str, ast.Module]) -> Iterator[Offence]:
-    """Public classes at the top of modules whose name occurs more than once; the first by path does not count."""
+    """Yield public classes of modules whose name occurs more than once; the first by path does not count."""
     seats: dict[str, list[Offence]] = {}
     for path, tree in sorted(trees.items()):
         for node in tree.body:
@@ -58,33 +87,77 @@ def doubles(trees: Mapping[str, ast.Module]) -> Iterator[Offence]:
         yield from offences[1:]
 
 
+def questions(path: str, tree: ast.Module) -> Iterator[Offence]:
+    """Yield modules, classes and functions whose docstring begins with a question word."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = ast.get_docstring(node)
+            if text and QUESTION.match(text):
+                yield Offence(path, node.body[0].lineno, f'"{text.split()[0]} …"')
+
+
+def participles(path: str, tree: ast.Module) -> Iterator[Offence]:
+    """Yield functions whose name begins with a participle; a property is a noun, and a test a sentence."""
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.name.startswith("test_"):
+            continue
+        if any("property" in ast.unparse(mark) or isinstance(mark, ast.Attribute) for mark in node.decorator_list):
+            continue
+        word = node.name.lstrip("_").split("_")[0]
+        if word in _IRREGULAR or (_PARTICIPLE.fullmatch(word) and word not in NOT_PARTICIPLES):
+            yield Offence(path, node.lineno, node.name)
+
+
+def moods(root: Path, folder: str) -> Iterator[Offence]:
+    """Yield the lines of a folder that ruff reports under D401."""
+    command = (
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--no-cache",
+        "--select=D401",
+        "--output-format=json",
+    )
+    done = subprocess.run((*command, folder), cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode > 1:
+        raise RuntimeError(f"ruff: {done.stderr}")
+    for row in json.loads(done.stdout):
+        path = Path(row["filename"]).resolve().relative_to(root.resolve()).as_posix()
+        yield Offence(path, row["location"]["row"], row["message"].partition("mood: ")[2])
+
+
 def offences(root: Path) -> Mapping[str, Sequence[Offence]]:
-    """What breaks each rule, in the order of the files."""
+    """Return the offences against each rule, in the order of the files."""
     src, tests = _trees(root, ["src"]), _trees(root, ["tests", "tools", "benchmarks", "examples"])
     return {
         "locals_src": sorted(offence for path, tree in src.items() for offence in banned_locals(path, tree)),
         "locals_tests": sorted(offence for path, tree in tests.items() for offence in banned_locals(path, tree)),
         "doubles_src": sorted(doubles({path: tree for path, tree in src.items() if "/vesn/" not in path})),
+        "questions_src": sorted(offence for path, tree in src.items() for offence in questions(path, tree)),
+        "participles_src": sorted(offence for path, tree in src.items() for offence in participles(path, tree)),
+        "moods_src": sorted(moods(root, "src")),
     }
 
 
-def risen(
+def report(
     today: Mapping[str, Sequence[Offence]], limits: Mapping[str, int], changed: Mapping[str, set[int]] | None
 ) -> list[str]:
-    """What to print for the rules whose number is above its limit; without `changed` lines, all of a rule's lines."""
+    """Return the lines to print for rules above their limit; without `changed` lines, all offences of such a rule."""
     lines: list[str] = []
     for rule, broken in today.items():
         limit = limits.get(rule, 0)
         if len(broken) <= limit:
             continue
         new = [offence for offence in broken if changed is None or offence.line in changed.get(offence.path, ())]
-        lines.append(f"{rule}: {len(broken)}, but tools/words.toml allows {limit}. Rename what is new:")
+        lines.append(f"{rule}: {len(broken)}, but tools/words.toml allows {limit}. Reword what is new:")
         lines += [f"  {offence}" for offence in new or broken]
     return lines
 
 
 def parse_diff(diff: str) -> Mapping[str, set[int]]:
-    """The lines that `git diff --unified=0` adds, by path."""
+    """Return the lines that `git diff --unified=0` adds, by path."""
     added: dict[str, set[int]] = {}
     path = ""
     for line in diff.splitlines():
@@ -96,8 +169,8 @@ def parse_diff(diff: str) -> Mapping[str, set[int]]:
     return added
 
 
-def changed_lines(root: Path) -> Mapping[str, set[int]] | None:
-    """The lines that were added since the numbers were last written; None where git cannot say."""
+def find_new_lines(root: Path) -> Mapping[str, set[int]] | None:
+    """Return the lines that were added since the numbers were last written; None if git cannot tell."""
     commit = _git(root, "log", "-1", "--format=%H", "--", str(LIMITS))
     diff = commit and _git(root, "diff", "--unified=0", commit.strip(), "--", "*.py")
     untracked = _git(root, "ls-files", "--others", "--exclude-standard", "--", "*.py")
@@ -123,7 +196,7 @@ def _trees(root: Path, folders: Iterable[str]) -> Mapping[str, ast.Module]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Count names that say too little.")
+    parser = argparse.ArgumentParser(description="Count names and docstrings that say too little.")
     parser.add_argument("--list", action="store_true", help="print every line that counts")
     parser.add_argument("--lower", action="store_true", help="write the numbers of today where they are lower")
     options = parser.parse_args(words)
@@ -139,7 +212,7 @@ def main(words: Sequence[str] | None = None) -> int:
             text = "".join(f"{rule} = {number}\n" for rule, number in lowered.items())
             (ROOT / LIMITS).write_text(HEADER + text, "utf-8")
         return 0
-    problems = risen(today, limits, changed_lines(ROOT))
+    problems = report(today, limits, find_new_lines(ROOT))
     print(*problems, sep="\n", end="\n" if problems else "", file=sys.stderr)
     return 1 if problems else 0
 

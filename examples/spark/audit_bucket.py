@@ -10,13 +10,13 @@ import os
 import sys
 
 from veen import AuditOptions, audit, audit_lines
-from veen.contrib.spark import SparkEngine, using_session, watching
+from veen.contrib.spark import SparkEngine, using_session, watch_tasks
 
 
 def main(place: str) -> int:
     with (
         using_session(app="veen audit") as session,
-        watching(session, lambda text: print(text, file=sys.stderr)) as phase,
+        watch_tasks(session, lambda text: print(text, file=sys.stderr)) as phase,
     ):
         result = audit(place, AuditOptions(level="full"), engine=SparkEngine(session), progress=phase)
     print("\n".join(audit_lines(result)))

@@ -1,7 +1,7 @@
-"""`veen_native`, the optional module in Rust (docs/native.md): whether it is there, fits, and is wanted.
+"""The optional Rust module `veen_native` (docs/native.md): loading and checks of version and CPU.
 
-It is looked for once, when this module is imported. Without it everything works the same, in Python and libsodium;
-`VEEN_NATIVE=0` in the environment asks for that.
+It is loaded once, when this module is imported. Without it everything works the same, in Python and libsodium;
+`VEEN_NATIVE=0` in the environment disables it.
 """
 
 import importlib
@@ -30,7 +30,7 @@ VERSION: Final = "0.5.0"  # native/Cargo.toml; another one may have other functi
 
 
 class Checked(Protocol):
-    """A MSG whose structure and signature are good: what ordering needs of it."""
+    """A MSG with valid structure and signature, with the fields that ordering needs."""
 
     @property
     def label(self) -> bytes: ...
@@ -54,7 +54,7 @@ class SealedGroup(Protocol):
 
     def add_record(self, data: bytes) -> None: ...
     def parts(self) -> list[tuple[bytes, bytes | None, bytes | None]]:
-        """Bytes, entry_hash and receipt of each; only bytes for a record. Waits for the workers."""
+        """Return bytes, entry_hash and receipt of each entry, and only bytes of a record. Wait for the workers."""
         ...
 
 
@@ -90,7 +90,7 @@ TokenUse = tuple[bytes, bytes, int, int]  # auth_ref, client_id, hub_ts, how oft
 
 
 class ScannedChunk(Protocol):
-    """What the entries of a chunk add up to, none of which has a fault. Hashes are joined, numbers as on disk."""
+    """Summary of the entries of a chunk without faults. Hashes are concatenated, numbers are as on disk."""
 
     @property
     def entries(self) -> int: ...
@@ -121,12 +121,12 @@ class ScannedChunk(Protocol):
 
 
 class Module(Protocol):
-    """What VEEN uses of `veen_native`."""
+    """Interface of `veen_native` that VEEN uses."""
 
     def verify(self, public: bytes, message: bytes, signature: bytes, /) -> bool: ...
     def verify_many(self, jobs: bytes, /) -> bytes: ...
     def split(self, data: bytes, start: int, most: int, /) -> tuple[list[bytes], int]:
-        """Messages of a CBOR sequence, and where the first item begins that has not the outline of one."""
+        """Return messages of a CBOR sequence, and the position of the first item that does not look like one."""
         ...
 
     def scan_chunk(
@@ -142,7 +142,7 @@ class Module(Protocol):
         threads: int,
         /,
     ) -> ScannedChunk | None:
-        """The entries at the beginning of a chunk; None if any has a fault, or cannot be judged by the module."""
+        """Return a summary of the entries of a chunk; None if one has a fault or the module cannot decide."""
         ...
 
     def Signer(self, seed: bytes, /) -> NativeSigner: ...  # noqa: N802 - a class of the module
@@ -152,7 +152,7 @@ class Module(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What became of looking for the module."""
+    """Result of loading the module."""
 
     module: Module | None
     status: Literal["native", "absent", "off", "unfit"]  # unfit: it is there, and something is wrong with it
@@ -161,14 +161,14 @@ class Loaded:
 
 
 def load(environment: Mapping[str, str], import_module: Callable[[str], Any] = importlib.import_module) -> Loaded:
-    """The module, if it is wanted, there, of the right version, and built for a CPU like this one."""
+    """Load the module if it is enabled, installed, of the right version, and built for this CPU."""
     if environment.get(VARIABLE) == "0":
         return Loaded(None, "off", f"Python; {VARIABLE}=0 turns the native module off")
     try:
         module = import_module("veen_native")
     except ModuleNotFoundError as exc:
         if exc.name == "veen_native":
-            return Loaded(None, "absent", "Python; the native module is not built here (make native)")
+            return Loaded(None, "absent", "Python; the native module is not installed (make native)")
         return _unfit(f"it cannot be imported: {exc}")
     except Exception as exc:  # whatever a library of another platform does, it must not stop a program
         return _unfit(f"it cannot be imported: {type(exc).__name__}: {exc}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 from tests.cases import every
 from tests.cli.homes import Cli
 from tests.cli.interrupts import interruptible
@@ -22,6 +23,7 @@ from veen.cli.app import COMMANDS, GUESSES, SECTIONS, cli
 from veen.cli.directories import DIR_ARGUMENT
 from veen.cli.examples import EXAMPLES
 from veen.cli.lazy import GuessedCommand
+from veen.cli.shared.options import renamed
 from veen.cli.shared.output import Exit
 
 ALL = list(commands())
@@ -210,7 +212,7 @@ def test_help_loads_the_frame_and_nothing_else():
     modules = loaded("--help")
     ours = {name for name in modules if name.split(".")[0] == "veen"}
     programs = {"veen.io", "veen.io.core_files"}  # what every program does before it reads its command line
-    assert ours - programs == {"veen", "veen._moved", "veen.cli", "veen.ext"} | {f"veen.cli.{name}" for name in LIGHT}
+    assert ours - programs == {"veen", "veen._moved", "veen.cli"} | {f"veen.cli.{name}" for name in LIGHT}
     foreign = {name.split(".")[0] for name in modules} - set(sys.stdlib_module_names) - {"veen"}
     assert foreign == {"click"}
     assert not HEAVY & modules
@@ -347,3 +349,51 @@ def test_the_tree_is_one_object_for_both_programs():
 def test_what_is_announced_does_not_exist_yet(name):
     """Once it does, take it off the list: from then on its lines must parse."""
     assert not exists(name), f"take {name!r} off COMING in tests/cli/tree.py"
+
+
+RENAMED = {
+    "audit diff": {"--identity": "--hub-identity"},
+    "audit run": {"--identity": "--hub-identity", "--policy": "--witness-policy", "--since": "--earlier"},
+    "evidence export": {"--force": "--replace"},
+    "fold run": {"--since": "--earlier"},
+    "query run": {"--from": "--since", "--to": "--until"},
+    "verify": {"--policy": "--witness-policy"},
+}
+
+
+def test_a_renamed_option_keeps_its_former_name_which_help_does_not_show():
+    """Decision 550: scripts may have the former name; both at once contradict each other."""
+    renamed = {
+        name: {
+            parameter.opts[0]: next(
+                other.opts[0] for other in command.params if other.name == parameter.name.removeprefix("former_")
+            )
+            for parameter in command.params
+            if parameter.name.startswith("former_")
+        }
+        for name, command in ALL
+    }
+    assert {name: pairs for name, pairs in renamed.items() if pairs} == RENAMED
+    for name, command in ALL:
+        hidden = [parameter for parameter in command.params if parameter.name.startswith("former_")]
+        assert all(parameter.hidden for parameter in hidden), name
+
+
+def test_a_former_name_means_what_the_present_one_means():
+    @click.command()
+    @renamed("--witness-policy", "policy", former="--policy", type=int, help="A number.")
+    @renamed("--replace", "force", former="--force", is_flag=True, help="A flag.")
+    def command(policy, force):
+        click.echo(f"{policy} {force}")
+
+    def output(*args):
+        return CliRunner().invoke(command, args)
+
+    assert output().output == "None False\n"
+    assert (
+        output("--witness-policy", "3", "--replace").output == output("--policy", "3", "--force").output == "3 True\n"
+    )
+    both = output("--policy", "3", "--witness-policy", "4")
+    assert both.exit_code == Exit.USAGE
+    assert "--policy is the former name of --witness-policy" in both.output
+    assert "--policy " not in output("--help").output

@@ -5,7 +5,7 @@ from tests.cli.hubprocess import running
 from tests.cli.talk import DEV, Talk
 from tests.cli.test_receipt import flip
 
-from veen.cli.shared.named import named
+from veen.cli.shared.named import to_named
 from veen.cli.shared.output import Exit
 from veen.core.objects.checkpoint import Checkpoint
 
@@ -16,7 +16,7 @@ def test_a_checkpoint_is_shown_kept_and_verified_offline(talk, tmp_path):
     sent = talk.say(stream, "a", "b", "c")
     result = talk.json("checkpoint", "show", stream, "--out", file)
     assert (result["upto_seq"], result["mmr_root"]) == (3, sent[2]["mmr_root"])
-    assert named(Checkpoint.from_bytes(file.read_bytes())) == result["checkpoint"]
+    assert to_named(Checkpoint.from_bytes(file.read_bytes())) == result["checkpoint"]
     assert talk.json("checkpoint", "show", stream, "--upto", 2)["mmr_root"] == sent[1]["mmr_root"]
     assert talk.json("checkpoint", "verify", file, "--stream", stream)["ok"]
     assert talk.json("checkpoint", "verify", file, "--stream", f"label:{sent[0]['label']}")["ok"]

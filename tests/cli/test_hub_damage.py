@@ -24,7 +24,7 @@ def erase(world, periods, *, after):
     world.now += after
     index = Index(world.fs)
     steps = apply(
-        world.fs, plan(index, RetentionPolicy(periods), world.now), world.control, dropped=world.store.dropped
+        world.fs, plan(index, RetentionPolicy(periods), world.now), world.control, dropped=world.store.drop_level
     )
     index.close()
     return steps

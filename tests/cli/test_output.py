@@ -315,7 +315,7 @@ def test_a_check_that_held_is_green_and_one_that_failed_is_red(monkeypatch, caps
     monkeypatch.setenv("CLICOLOR_FORCE", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
     output = Output(Mode.PLAIN)
-    assert output.styled("verified", "good") == "\x1b[32mverified\x1b[0m"
+    assert output.style("verified", "good") == "\x1b[32mverified\x1b[0m"
     monkeypatch.setattr(click, "echo", lambda text, **_: print(text))  # click strips colours where no terminal is
     output.line("receipt verified here", good="receipt verified")
     output.line("it FAILED", bad="FAILED")

@@ -136,7 +136,7 @@ def forged(hub):
     fs = OsFs(hub)
     *_, (_, last) = controlfold.control_records(fs)
     begins = 2_000_000_000  # after all entries
-    identity = honest.rotated(evil.public, valid_from=begins, overlap_until=begins + 1000)
+    identity = honest.with_rotation(evil.public, valid_from=begins, overlap_until=begins + 1000)
     record = ControlRecord.issue(evil, last, identity.rotations()[-1], hub_ts=begins)
     with (hub / layout.CONTROL).open("ab") as file:
         file.write(record.to_bytes())

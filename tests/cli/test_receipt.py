@@ -3,7 +3,7 @@
 import pytest
 from tests.cli.homes import OTHER, Cli
 
-from veen.cli.shared.named import named
+from veen.cli.shared.named import to_named
 from veen.cli.shared.output import Exit
 from veen.core.objects.receipt import Receipt
 
@@ -20,7 +20,7 @@ def test_a_receipt_is_fetched_verified_and_kept(talk, tmp_path):
     for line in ([stream, 2], ["--stream", stream, 2]):
         result = talk.json("receipt", "get", *line, "--out", tmp_path / "r.cbor")
         assert result["receipt"] == sent[1]["receipt"]
-        assert named(Receipt.from_bytes((tmp_path / "r.cbor").read_bytes())) == result["receipt"]
+        assert to_named(Receipt.from_bytes((tmp_path / "r.cbor").read_bytes())) == result["receipt"]
     assert talk.json("receipt", "get", stream, 3, code=Exit.REFUSED)["code"] == "E.NOT_FOUND"
     talk.run("receipt", "get", stream, 0, code=Exit.USAGE)
     talk.run("receipt", "get", stream, code=Exit.USAGE)

@@ -6,7 +6,7 @@ import pytest
 from tests.cli.hubprocess import running
 from tests.cli.talk import DEV, Talk
 
-from veen.cli.shared.named import named
+from veen.cli.shared.named import to_named
 from veen.cli.shared.output import Exit
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
@@ -18,7 +18,7 @@ def test_a_message_is_sent_and_its_receipt_is_verified_and_kept(talk, tmp_path):
     assert (result["seq"], result["client_seq"], result["verified"]) == (1, 1, True)
     receipt = Receipt.from_bytes((tmp_path / "receipt.cbor").read_bytes())
     receipt.verify(bytes.fromhex(talk.hub.about["hub_pk"].removeprefix("ed25519:")))
-    assert named(receipt) == result["receipt"]
+    assert to_named(receipt) == result["receipt"]
     assert receipt.leaf_hash.hex() == result["msg_id"]
     assert talk.json("send", stream, "again")["client_seq"] == 2
 

@@ -34,7 +34,7 @@ def groups(group=cli, prefix=""):
 
 
 def signature(name, command):
-    """A command in one line: its arguments in order, then its options by name, but for those that every command has."""
+    """A command in one line: its arguments, then its options by name, former names included, but for those of all."""
     usual = {"--json", "--json-schema", "--ndjson", "--output", "-o", "--quiet", "-q", "--no-input"}
     arguments = [
         parameter.name.upper()
@@ -44,7 +44,7 @@ def signature(name, command):
     named = {
         option
         for parameter in command.params
-        if isinstance(parameter, click.Option) and not parameter.hidden
+        if isinstance(parameter, click.Option) and (not parameter.hidden or parameter.name.startswith("former_"))
         for option in (*parameter.opts, *parameter.secondary_opts)
     }
     return " ".join([name, *arguments, *sorted(named - usual)])

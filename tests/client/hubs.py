@@ -50,7 +50,7 @@ async def hub_at(path, *, clock=None, settings=OPEN, **more):
         **{key.replace("__", "."): str(value) for key, value in more.items()},
     }
     options = {} if clock is None else {"clock": clock}
-    async with Hub.running(load(None, {}, flags), **options) as hub:
+    async with Hub.serve(load(None, {}, flags), **options) as hub:
         yield hub
 
 

@@ -165,7 +165,7 @@ def test_attachments_are_erased_with_the_entries_they_belong_to(tmp_path, gated)
             for coid in (*coids[2], alone):
                 await client.attachments.fetch(coid)
             owner = client.client_id if gated else b""
-            assert hub.attachments.used(owner) == 20 + (1 + 16) + (4 + 16)
+            assert hub.attachments.bytes_of(owner) == 20 + (1 + 16) + (4 + 16)
             assert await hub.house.erase_attachments() == 0
 
     run(check())
@@ -179,6 +179,6 @@ def test_a_clone_knows_whose_attachments_it_has(tmp_path):
     run(check())
     clone(OsFs(tmp_path / "hub"), OsFs(tmp_path / "clone"), with_keys=False)
     files = AttachmentFiles(OsFs(tmp_path / "clone"))
-    assert files.used(b"") == 3 + 16
+    assert files.bytes_of(b"") == 3 + 16
     assert files.sweep(lambda ref: ref.client_seq == 1) == 1
     files.close()

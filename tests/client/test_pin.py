@@ -23,8 +23,8 @@ from veen.testing.hostile import HostileHub
 
 ONE, TWO, THREE, FOREIGN = (SigningKey(bytes([number]) * 32) for number in (1, 2, 3, 0x66))
 FIRST = HubIdentity.first(ONE.public, valid_from=100)
-SECOND = FIRST.rotated(TWO.public, valid_from=200, overlap_until=250)
-THIRD = SECOND.rotated(THREE.public, valid_from=300, overlap_until=300)
+SECOND = FIRST.with_rotation(TWO.public, valid_from=200, overlap_until=250)
+THIRD = SECOND.with_rotation(THREE.public, valid_from=300, overlap_until=300)
 L = b"L" * 32
 
 
@@ -109,7 +109,7 @@ def test_a_retired_key_introduces_nobody_whatever_time_its_record_carries():
         )
         for retired, hub_ts in ((ONE.public, 150), (TWO.public, 210))
     )
-    lie = SECOND.rotated(FOREIGN.public, valid_from=260, overlap_until=260)
+    lie = SECOND.with_rotation(FOREIGN.public, valid_from=260, overlap_until=260)
     # The newest key retires one that is not the newest.
     of_another = KeyRotate(hub_pk=FOREIGN.public, valid_from=260, retired_pk=ONE.public, retired_until=260)
     with pytest.raises(ForeignKey):
@@ -127,7 +127,7 @@ def test_a_retired_key_introduces_nobody_whatever_time_its_record_carries():
 
 def test_a_log_with_two_rotations_within_the_lead_time_is_refused_with_the_reason():
     """Older releases let the first key sign the second rotation too: the chain does not hold."""
-    lapped = SECOND.rotated(THREE.public, valid_from=260, overlap_until=260)
+    lapped = SECOND.with_rotation(THREE.public, valid_from=260, overlap_until=260)
     records = journal(ONE, ONE, identity=lapped, back=90)
     with pytest.raises(ForeignKey, match="control record 3 names it"):
         HubPin.of_key(ONE.public).learn(told(lapped), records)

@@ -418,7 +418,7 @@ def test_what_is_held_in_memory_is_bounded_by_kind_even_if_its_owner_signed_it(w
     old = Manifest.from_bytes(good[MANIFEST])
     large = [replace(file, size=(1 << 30) if file.path == path else file.size) for file in old.files]
     manifest = Manifest.issue(world.keystore.identity.id_sign, created_at=old.created_at, files=large)
-    with pytest.raises(PortableSetInvalid, match="is no size for it") as caught:
+    with pytest.raises(PortableSetInvalid, match="is not valid, at most") as caught:
         check_set(MemFs({**good, MANIFEST: manifest.to_bytes()}))
     assert caught.value.path == path
 

@@ -29,8 +29,8 @@ from veen.verify.directory import verify_data
 ROOT, OTHER_ROOT = SigningKey(b"\x07" * 32), SigningKey(b"\x17" * 32)
 ONE, TWO, THREE, FOREIGN = (SigningKey(bytes([number]) * 32) for number in (1, 2, 3, 0x66))
 FIRST = HubIdentity.first(ONE.public, valid_from=100)
-SECOND = FIRST.rotated(TWO.public, valid_from=200, overlap_until=250)
-THIRD = SECOND.rotated(THREE.public, valid_from=300, overlap_until=300)
+SECOND = FIRST.with_rotation(TWO.public, valid_from=200, overlap_until=250)
+THIRD = SECOND.with_rotation(THREE.public, valid_from=300, overlap_until=300)
 NEXT_HUB = HubIdentity.first(FOREIGN.public, valid_from=400)
 PIN = HubPin.of_root(ROOT.public)
 STREAMS = RING.with_keys(StreamKeys.create("news", random=seeded("news")))
@@ -106,11 +106,11 @@ def test_the_keys_of_one_hub_only_grow():
     assert PIN.learn(told(FIRST)).learn(told(SECOND)) == learned
     back = (
         FIRST,
-        FIRST.rotated(FOREIGN.public, valid_from=200, overlap_until=250),
-        FIRST.rotated(TWO.public, valid_from=201, overlap_until=250),
-        FIRST.rotated(TWO.public, valid_from=200, overlap_until=9_999),
+        FIRST.with_rotation(FOREIGN.public, valid_from=200, overlap_until=250),
+        FIRST.with_rotation(TWO.public, valid_from=201, overlap_until=250),
+        FIRST.with_rotation(TWO.public, valid_from=200, overlap_until=9_999),
         HubIdentity((replace(SECOND.keys[0], valid_until=None), SECOND.keys[1])),
-        HubIdentity((SECOND.keys[0], *FIRST.rotated(FOREIGN.public, valid_from=199, overlap_until=250).keys[1:])),
+        HubIdentity((SECOND.keys[0], *FIRST.with_rotation(FOREIGN.public, valid_from=199, overlap_until=250).keys[1:])),
     )
     for identity in back:
         with pytest.raises(ForeignKey, match="takes back"):
@@ -261,7 +261,7 @@ def test_a_thief_of_the_present_hub_key_introduces_nobody(tmp_path):
             stolen = hub.identity.held.private[hub.identity.current_pk]
             ours = hub.identity.held.identity
             later = int(place.clock.now)
-            widened = ours.rotated(FOREIGN.public, valid_from=later + 1, overlap_until=later + 2)
+            widened = ours.with_rotation(FOREIGN.public, valid_from=later + 1, overlap_until=later + 2)
             for signer in (stolen, FOREIGN):
                 wire.lies[:] = [Replaces("tooling/identity", told(widened, signer).to_bytes())]
                 for name in ("alice", "new"):
@@ -356,8 +356,10 @@ def test_a_root_says_nothing_to_those_who_pinned_a_key(tmp_path):
             wire, hub_pk = InProcess(durable.api), durable.identity.current_pk
             # A root that the user pinned lists the key of another hub as its own, first and second.
             ours = durable.identity.held.identity
-            later = ours.rotated(FOREIGN.public, valid_from=place.clock.now + 1, overlap_until=place.clock.now + 2)
-            before = HubIdentity.first(FOREIGN.public, valid_from=1).rotated(
+            later = ours.with_rotation(
+                FOREIGN.public, valid_from=place.clock.now + 1, overlap_until=place.clock.now + 2
+            )
+            before = HubIdentity.first(FOREIGN.public, valid_from=1).with_rotation(
                 hub_pk, valid_from=ours.keys[0].valid_from, overlap_until=place.clock.now
             )
             with StateStore.open(Home.at(tmp_path / "alice"), "alice") as store:

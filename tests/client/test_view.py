@@ -161,7 +161,7 @@ def test_two_statements_about_one_place_are_evidence():
 def test_keys_of_two_statements_are_those_of_their_times():
     """A fork over a rotation: each statement is signed by the key of its own time, or it is no evidence."""
     other = SigningKey(b"\x03" * 32)
-    rotated = HubIdentity.first(KEY.public, valid_from=0).rotated(other.public, valid_from=100, overlap_until=100)
+    rotated = HubIdentity.first(KEY.public, valid_from=0).with_rotation(other.public, valid_from=100, overlap_until=100)
     pin = HubPin.of_identity(rotated)
     early, late = (
         Checkpoint.issue(key, label_prev=L, label_curr=L, upto_seq=5, mmr_root=b"f" * 32, epoch=epoch)

@@ -109,10 +109,10 @@ def test_witnesses_sign_the_digest_that_the_hub_signs():
     for witness, sig in zip(WITNESSES, checkpoint.witness_sigs, strict=False):
         VerifyKey(witness.public).verify(checkpoint.signing_digest(), sig)
     keys = [witness.public for witness in WITNESSES]
-    assert checkpoint.verified_witnesses(keys) == tuple(keys[:3])
-    assert checkpoint.verified_witnesses(keys[2:0:-1]) == tuple(keys[2:0:-1])
-    assert issue().verified_witnesses(keys) == ()
-    assert replace(checkpoint, epoch=8).verified_witnesses(keys) == ()
+    assert checkpoint.verify_witnesses(keys) == tuple(keys[:3])
+    assert checkpoint.verify_witnesses(keys[2:0:-1]) == tuple(keys[2:0:-1])
+    assert issue().verify_witnesses(keys) == ()
+    assert replace(checkpoint, epoch=8).verify_witnesses(keys) == ()
 
 
 def test_every_single_bit_flip_is_refused():
@@ -133,7 +133,7 @@ def test_a_bit_flip_anywhere_costs_the_hub_or_the_witness():
             checkpoint.verify(HUB.public)
         except VeenError:
             continue
-        assert checkpoint.verified_witnesses([witness]) == ()
+        assert checkpoint.verify_witnesses([witness]) == ()
 
 
 # --- labels and epoch ---------------------------------------------------------------------------------------

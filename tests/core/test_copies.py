@@ -13,10 +13,10 @@ from veen.core.copies import (
     CopiedEvent,
     Origin,
     copy_body,
+    encode_stored_header,
     open_copy,
     origin_passed_on,
     read_stored_header,
-    stored_header,
 )
 from veen.core.errors import FormatError, MalformedError
 from veen.core.objects.payload_hdr import PayloadHdr
@@ -44,8 +44,8 @@ def test_a_copy_opens_to_the_schema_and_body_of_its_original(origin, body, expir
     hdr = header(origin, expires_at=expires_at)
     opened, inner, stated = open_copy(hdr, copy_body(SCHEMA, body, origin))
     assert (opened, inner, stated) == (replace(hdr, schema=SCHEMA), body, origin)
-    assert read_stored_header(stored_header(opened, origin)) == (opened, origin)
-    assert read_stored_header(stored_header(opened, None)) == (opened, None)  # tables of before read as before
+    assert read_stored_header(encode_stored_header(opened, origin)) == (opened, origin)
+    assert read_stored_header(encode_stored_header(opened, None)) == (opened, None)  # tables of before read as before
 
 
 def test_what_is_no_copy_stays_what_it_is():

@@ -156,7 +156,7 @@ def test_the_words_tell_the_data():
         "MSG: expected an array",
         "expected an array",
         "MSG.label: expected 32 bytes, found 31",
-        "MSG: version 2 is not supported (this release speaks version 1)",
+        "MSG: version 2 is not supported (this release supports version 1)",
         "ciphertext: padding holds a non-zero byte",
         "max_msg_bytes: 2 is above the maximum of 1",
         "a hub key has 32 bytes",

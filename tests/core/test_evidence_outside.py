@@ -36,7 +36,7 @@ def proofs(raw=RAW, *, spoil=None, size=4):
     leaf = OuterLeaf.of_checkpoint(Checkpoint.from_bytes(raw)).to_bytes()
     tree = TlogTree([b"identity", leaf, b"more", b"leaves"])
     head = LogCheckpoint(ORIGIN, size, tree.root(size))
-    note = head.signed(LOG).adding((cosign(WITNESS, "w.example", head.text, 1_700_000_000),))
+    note = head.sign(LOG).with_signatures((cosign(WITNESS, "w.example", head.text, 1_700_000_000),))
     path = prove_inclusion(tree.node_at, 1, size)
     receipt = CoseReceipt.issue(LOG, head, 1, path, subject="x", issued_at=1_700_000_000)
     data = {"tlog-proof": TlogProof(1, path, note).to_bytes(), "cose-receipt": receipt.to_bytes()}

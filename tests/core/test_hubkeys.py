@@ -27,8 +27,8 @@ from veen.core.objects.receipt import Receipt
 KEYS = [SigningKey(bytes((n,)) * 32) for n in range(1, 6)]
 OLD, NEW, LATER = KEYS[:3]
 FIRST = HubIdentity.first(OLD.public, valid_from=100)
-ROTATED = FIRST.rotated(NEW.public, valid_from=200, overlap_until=250)
-TWICE = ROTATED.rotated(LATER.public, valid_from=400, overlap_until=400)
+ROTATED = FIRST.with_rotation(NEW.public, valid_from=200, overlap_until=250)
+TWICE = ROTATED.with_rotation(LATER.public, valid_from=400, overlap_until=400)
 
 
 def receipt(key, hub_ts):
@@ -53,7 +53,7 @@ def identities(draw):
     identity = HubIdentity.first(OLD.public, valid_from=draw(st.integers(0, 1000)))
     for key in KEYS[1 : draw(st.integers(1, 5))]:
         begin = identity.current.valid_from + draw(st.integers(1, 50))
-        identity = identity.rotated(key.public, valid_from=begin, overlap_until=begin + draw(st.integers(0, 60)))
+        identity = identity.with_rotation(key.public, valid_from=begin, overlap_until=begin + draw(st.integers(0, 60)))
     return identity
 
 
@@ -181,13 +181,13 @@ def test_rotation_adds_a_key_and_archives_the_old_one():
 )
 def test_a_rotation_that_would_leave_a_hole_is_refused(hub_pk, valid_from, overlap_until, why):
     with pytest.raises(IdentityError, match=why):
-        FIRST.rotated(hub_pk, valid_from=valid_from, overlap_until=overlap_until)
+        FIRST.with_rotation(hub_pk, valid_from=valid_from, overlap_until=overlap_until)
 
 
 def test_a_key_that_is_being_retired_cannot_be_retired_again():
     retiring = HubIdentity((HubKey(hub_pk=OLD.public, valid_from=1, valid_until=9),))
     with pytest.raises(IdentityError, match="already being retired"):
-        retiring.rotated(NEW.public, valid_from=5, overlap_until=9)
+        retiring.with_rotation(NEW.public, valid_from=5, overlap_until=9)
 
 
 @pytest.mark.req("HID-09")

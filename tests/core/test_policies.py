@@ -71,22 +71,22 @@ def test_a_revocation_covers_its_own_seconds_and_no_others():
     """§4.3: [ts, ts + ttl), or [ts, ∞)."""
     for kind in REVOCATION_KINDS:
         view = view_of((10, replace(REVOKED, kind=kind, ttl=5)))
-        times = [ts for ts in range(90, 120) if view.revoked(kind, REVOKED.target, ts) is not None]
+        times = [ts for ts in range(90, 120) if view.revocation_end(kind, REVOKED.target, ts) is not None]
         assert times == [100, 101, 102, 103, 104]
-        assert not any(view.revoked(other, REVOKED.target, 102) for other in REVOCATION_KINDS if other != kind)
-        assert view.revoked(kind, b"\xff" * 32, 102) is None
+        assert not any(view.revocation_end(other, REVOKED.target, 102) for other in REVOCATION_KINDS if other != kind)
+        assert view.revocation_end(kind, b"\xff" * 32, 102) is None
     view = view_of((10, REVOKED))
-    assert view.revoked("client-id", REVOKED.target, 99) is None
-    assert view.revoked("client-id", REVOKED.target, 2**64 - 1) == FOREVER
-    assert view_of((10, replace(REVOKED, ttl=0))).revoked("client-id", REVOKED.target, 100) is None
+    assert view.revocation_end("client-id", REVOKED.target, 99) is None
+    assert view.revocation_end("client-id", REVOKED.target, 2**64 - 1) == FOREVER
+    assert view_of((10, replace(REVOKED, ttl=0))).revocation_end("client-id", REVOKED.target, 100) is None
 
 
 @pytest.mark.req("KEX1-07")
 def test_a_revocation_that_arrives_late_counts_from_the_second_after_its_record():
     """D-60: what was accepted before, or in the same second, stays right."""
     view = view_of((200, REVOKED))
-    assert view.revoked("client-id", REVOKED.target, 200) is None
-    assert view.revoked("client-id", REVOKED.target, 201) == FOREVER
+    assert view.revocation_end("client-id", REVOKED.target, 200) is None
+    assert view.revocation_end("client-id", REVOKED.target, 201) == FOREVER
     over = replace(REVOKED, ttl=50)
     assert not view_of((200, over)).is_news(over, 200)
 
@@ -94,9 +94,9 @@ def test_a_revocation_that_arrives_late_counts_from_the_second_after_its_record(
 def test_while_any_record_covers_a_time_the_target_is_revoked():
     """D-51: records add up; a shorter one never ends a longer one."""
     view = view_of((10, replace(REVOKED, ttl=50)), (20, replace(REVOKED, ttl=5)), (30, replace(REVOKED, ts=160, ttl=9)))
-    revoked = {ts for ts in range(90, 190) if view.revoked("client-id", REVOKED.target, ts)}
+    revoked = {ts for ts in range(90, 190) if view.revocation_end("client-id", REVOKED.target, ts)}
     assert revoked == {*range(100, 150), *range(160, 169)}
-    assert view.revoked("client-id", REVOKED.target, 120) == 150
+    assert view.revocation_end("client-id", REVOKED.target, 120) == 150
 
 
 # --- authority -------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ _JOURNALS = st.lists(st.tuples(_SMALL, _ITEMS), max_size=12).map(lambda items: s
 
 def said(view, ts):
     """Everything admission may ask at one second."""
-    revoked = {(kind, hub): view.revoked(kind, hub, ts) is not None for kind in REVOCATION_KINDS for hub in HUBS}
+    revoked = {(kind, hub): view.revocation_end(kind, hub, ts) is not None for kind in REVOCATION_KINDS for hub in HUBS}
     return revoked, {hub: view.authority(REALM, hub, ts) for hub in HUBS}
 
 

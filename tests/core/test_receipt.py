@@ -14,7 +14,7 @@ from tests.core.strategies import single_bit_flips
 from veen.core import cbor
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, SignatureError, VeenError
-from veen.core.objects.receipt import Receipt, signed_bytes
+from veen.core.objects.receipt import Receipt, issue_bytes
 
 HUB = SigningKey(b"\x02" * 32)
 LABEL, LEAF, ROOT = b"\x0a" * 32, b"\x0b" * 32, b"\x0c" * 32
@@ -119,4 +119,4 @@ def test_the_reader_by_layout_agrees_with_the_general_one(receipt, data):
 def test_a_hub_that_needs_only_the_bytes_gets_the_same_ones():
     key = SigningKey(b"\x02" * 32)
     issued = Receipt.issue(key, label=b"L" * 32, stream_seq=300, leaf_hash=b"l" * 32, mmr_root=b"r" * 32, hub_ts=17)
-    assert signed_bytes(key, b"L" * 32, 300, b"l" * 32, b"r" * 32, 17) == issued.to_bytes()
+    assert issue_bytes(key, b"L" * 32, 300, b"l" * 32, b"r" * 32, 17) == issued.to_bytes()

@@ -621,7 +621,7 @@ def signature_faults(pairs, identity):
 
 
 FIRST = HubIdentity.first(HUB.public, valid_from=0)
-ROTATED = FIRST.rotated(NEXT.public, valid_from=START + 3, overlap_until=START + 5)
+ROTATED = FIRST.with_rotation(NEXT.public, valid_from=START + 3, overlap_until=START + 5)
 
 
 @pytest.mark.parametrize("identity", [FIRST, None])

@@ -10,8 +10,8 @@ from veen.core.objects.trusted_root import TrustedKeys
 
 A, B, C, EVIL = (SigningKey(bytes([number]) * 32) for number in (1, 2, 3, 66))
 FIRST = HubIdentity.first(A.public, valid_from=100)
-SECOND = FIRST.rotated(B.public, valid_from=200, overlap_until=300)
-THIRD = SECOND.rotated(C.public, valid_from=400, overlap_until=500)
+SECOND = FIRST.with_rotation(B.public, valid_from=200, overlap_until=300)
+THIRD = SECOND.with_rotation(C.public, valid_from=400, overlap_until=500)
 
 
 def journal(identity, *signers):
@@ -59,7 +59,7 @@ def test_a_root_vouches_for_all_keys_of_what_it_signed():
 
 def test_a_key_that_introduces_itself_is_not_trusted():
     """The pinned key is public: a forger lists it first, and his own behind it."""
-    forged = FIRST.rotated(EVIL.public, valid_from=200, overlap_until=300)
+    forged = FIRST.with_rotation(EVIL.public, valid_from=200, overlap_until=300)
     assert "no pinned key introduced" in (fault(pin(A), forged, journal(forged, EVIL)) or "")
     assert fault(pin(A), forged, ()) is not None
     assert fault(pin(A, FIRST.hub_id), forged, journal(forged, EVIL)) is not None
@@ -71,7 +71,7 @@ def test_only_the_key_that_is_retired_may_introduce_the_next():
 
 def test_an_older_key_is_not_trusted_because_it_introduces_the_pinned_one():
     """Anybody can sign a record that names the pinned key as the next."""
-    forged = HubIdentity.first(EVIL.public, valid_from=100).rotated(A.public, valid_from=200, overlap_until=300)
+    forged = HubIdentity.first(EVIL.public, valid_from=100).with_rotation(A.public, valid_from=200, overlap_until=300)
     records = journal(forged, EVIL)
     assert "pin the first key" in (fault(pin(A), forged, records) or "")
     assert fault(pin(B), SECOND, journal(SECOND, A)) is not None  # also if it is honest: nothing shows that
@@ -79,7 +79,7 @@ def test_an_older_key_is_not_trusted_because_it_introduces_the_pinned_one():
 
 
 def test_a_pinned_key_must_be_reached_from_the_pinned_hub_id():
-    forged = FIRST.rotated(EVIL.public, valid_from=200, overlap_until=300)
+    forged = FIRST.with_rotation(EVIL.public, valid_from=200, overlap_until=300)
     assert "no chain of rotations" in (fault(pin(EVIL, FIRST.hub_id), forged, journal(forged, EVIL)) or "")
 
 

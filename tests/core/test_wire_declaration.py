@@ -180,7 +180,7 @@ def test_an_object_may_read_and_write_itself():
             return {"number": self.number}
 
     assert ByHand.from_bytes(ByHand(number=3).to_bytes()) == ByHand(number=3)
-    assert ByHand.from_json({"number": 3}).named() == [("number", 3)]
+    assert ByHand.from_json({"number": 3}).present_fields() == [("number", 3)]
 
 
 def test_schemas_and_words_follow_from_the_declaration():

@@ -177,7 +177,7 @@ _INCLUSION: Final = (
 def _journal() -> tuple[ControlRecord, ...]:
     bodies: tuple[Wire, ...] = (
         CapAuthorize.of(_TOKEN),
-        CapDerive.derived(_TOKEN, bytes(32)),
+        CapDerive.from_parent(_TOKEN, bytes(32)),
         StreamRegister(stream_id=STREAM),
         LabelOpen(label=LABEL, epoch=0),
         LabelOpen(label=LABEL, epoch=2**40, stream_id=STREAM),

@@ -177,7 +177,7 @@ def test_a_revocation_counts_for_the_next_message_even_if_the_clock_stands_still
 
 
 def hub_at(tmp_path, time, **options):
-    return Hub.running(configured(tmp_path), clock=lambda: time.wall, ticks=lambda: time.ticks, **options)
+    return Hub.serve(configured(tmp_path), clock=lambda: time.wall, ticks=lambda: time.ticks, **options)
 
 
 def test_a_running_hub_admits_nothing_after_a_forward_jump_and_goes_on_when_it_is_over(tmp_path):

@@ -46,7 +46,7 @@ def test_a_flag_beats_a_variable_beats_the_file_beats_the_default(tmp_path):
         "localhost",
         "tenant",
     )
-    origins = {key: origin for key, _, origin in config.shown()}
+    origins = {key: origin for key, _, origin in config.rows()}
     assert origins["listen.port"] == "flag --port"
     assert origins["log.level"] == "variable VEEN_LOG_LEVEL"
     assert origins["listen.host"] == str(file)
@@ -81,7 +81,7 @@ def test_relative_paths_start_from_the_file_or_from_here(tmp_path, monkeypatch):
 def test_every_default_is_what_its_own_kind_reads_back(tmp_path):
     """`shown` writes values as a file would hold them, so reading them again changes nothing."""
     config = load(None, {}, {"data_dir": str(tmp_path)})
-    for (key, value, _), setting in zip(config.shown(), SETTINGS, strict=True):
+    for (key, value, _), setting in zip(config.rows(), SETTINGS, strict=True):
         again = "" if value is None and key != "engine.workers" else "auto" if value is None else value
         assert setting.kind.read(again, False, tmp_path) == config.value_of(key), key
 
@@ -90,7 +90,7 @@ def test_the_environment_reaches_every_key(tmp_path):
     texts = {"engine.workers": "auto"}
     environ = {}
     for setting in SETTINGS:
-        shown = {key: value for key, value, _ in HubConfig(data_dir=tmp_path).shown()}[setting.key]
+        shown = {key: value for key, value, _ in HubConfig(data_dir=tmp_path).rows()}[setting.key]
         text = ",".join(shown) if isinstance(shown, list) else str(shown if shown is not None else "").lower()
         environ[setting.variable] = texts.get(setting.key, text)
     environ["VEEN_DATA_DIR"] = str(tmp_path)
@@ -239,7 +239,7 @@ def test_what_becomes_of_admission(tmp_path):
     assert policy.preloaded == {token.auth_ref(): token}
     assert policy.streams == {stream_id_of("b")}
     assert policy.profiles == (Profile(epoch_sec=0, pad_block=1024), PRESETS["bulk"])
-    shown = {key: value for key, value, _ in config.shown()}
+    shown = {key: value for key, value, _ in config.rows()}
     assert shown["admission.profiles"] == [{"epoch_sec": 0, "pad_block": 1024}, "bulk"]
     assert shown["admission.trusted_issuers"][0] == KEY
 

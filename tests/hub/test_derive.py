@@ -113,7 +113,7 @@ def test_the_subject_of_a_trusted_token_lets_its_client_key_write(hub, form):
     authorize(hub)
     answer = derive(hub, form=form)
     answer.record.verify(w.HUB.public)
-    assert answer.record.body == CapDerive.derived(T1, T0.auth_ref())
+    assert answer.record.body == CapDerive.from_parent(T1, T0.auth_ref())
     assert answer.expires_at == w.NOW + 600
     assert send(hub).stream_seq == 1
     status = hub.call("/tooling/cap_status", CapStatusRequest(auth_ref=T1.auth_ref()), CapStatusResponse)
@@ -358,13 +358,13 @@ def record_of(body, previous=None, hub_ts=w.NOW):
 @pytest.mark.parametrize(
     "bodies",
     [
-        [CapDerive.derived(T1, T0.auth_ref())],
-        [CapAuthorize.of(T0), CapDerive.derived(derived(issuer=w.STRANGER), T0.auth_ref())],
-        [CapAuthorize.of(T0), CapDerive.derived(derived(streams=[bytes(32)]), T0.auth_ref())],
+        [CapDerive.from_parent(T1, T0.auth_ref())],
+        [CapAuthorize.of(T0), CapDerive.from_parent(derived(issuer=w.STRANGER), T0.auth_ref())],
+        [CapAuthorize.of(T0), CapDerive.from_parent(derived(streams=[bytes(32)]), T0.auth_ref())],
         [
             CapAuthorize.of(T0),
-            CapDerive.derived(T1, T0.auth_ref()),
-            CapDerive.derived(derived(LAPTOP, issuer=PHONE), T1.auth_ref()),
+            CapDerive.from_parent(T1, T0.auth_ref()),
+            CapDerive.from_parent(derived(LAPTOP, issuer=PHONE), T1.auth_ref()),
         ],
     ],
     ids=["no parent", "foreign issuer", "wider streams", "a chain of two"],
@@ -384,7 +384,7 @@ def test_a_journal_with_a_token_that_nobody_may_derive_does_not_verify(bodies):
 def test_the_first_record_of_a_token_counts():
     fold = ControlFold()
     first = record_of(CapAuthorize.of(T0))
-    second = record_of(CapDerive.derived(T1, T0.auth_ref()), first)
+    second = record_of(CapDerive.from_parent(T1, T0.auth_ref()), first)
     third = record_of(CapAuthorize.of(T1), second, w.NOW + 5)
     for record in (first, second, third):
         fold.add(record)
@@ -423,6 +423,6 @@ def hub_of_strangers(tmp_path_factory):
 
 
 def test_a_changed_token_in_the_record_does_not_verify():
-    body = CapDerive.derived(T1, T0.auth_ref())
+    body = CapDerive.from_parent(T1, T0.auth_ref())
     with pytest.raises(VerifyError):
         replace(body, token=derived(LAPTOP).to_bytes()).check()

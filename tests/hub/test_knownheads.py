@@ -169,7 +169,7 @@ def test_a_connection_that_is_on_hold_is_waited_for(hub):
 
     async def while_others_write():
         priority = hub.api.context.priority
-        priority.wrote()
+        priority.note_write()
         priority.charge(0.05)
         assert priority.delay() > 0
         return await answers(HttpServer(hub.api), conversation)
@@ -181,9 +181,9 @@ def test_a_head_is_known_after_its_first_request(hub):
     server = HttpServer(hub.api)
     body = SUBMIT_PREFIX + w.msg(token=w.FREE_TOKEN).to_bytes()
     head = b"POST /v1/submit HTTP/1.1\r\nHost: hub\r\nContent-Length: %d\r\n\r\n" % len(body)
-    assert server.remembered(head) is None
+    assert server.find_remembered(head) is None
     first, again = hub.run(answers(server, [[head + body], [head + body]]))
-    assert server.remembered(head) is not None
+    assert server.find_remembered(head) is not None
     assert (first[0], again[0]) == (b"HTTP/1.1 200", b"HTTP/1.1 409")
 
 
@@ -202,7 +202,7 @@ def test_a_head_is_never_known_with_the_length_of_another_request(hub):
     assert second == head_of(behind)
     server = HttpServer(hub.api)
     hub.run(answers(server, [[first + second, bytes(behind)]]))
-    request = server.remembered(head_of(5))
+    request = server.find_remembered(head_of(5))
     assert request is None or request.size == 5
     pipelined = b"GET /healthz HTTP/1.1\r\nHost: hub\r\n"
     pipelined += b"X: " + b"x" * (behind - 5 - len(pipelined) - 7) + b"\r\n\r\n"
@@ -225,7 +225,7 @@ def test_a_head_is_never_known_with_the_length_of_another_request(hub):
 def test_only_a_head_that_can_be_read_in_one_way_is_remembered(hub, head):
     server = HttpServer(hub.api)
     hub.run(answers(server, [[head + b"\r\n\r\n"], [head + b"abcd"]]))
-    assert server.remembered(head) is None
+    assert server.find_remembered(head) is None
 
 
 CHANGING = (b"X-Request-ID: %d\r\n", b"traceparent: 00-%032x-01\r\n", b"Date: day %d\r\nUser-Agent: a b/%d\r\n")

@@ -16,7 +16,7 @@ from veen.core.limits import Limits
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import ControlRecord, PolicyRevocation
 from veen.core.objects.policies import Revocation
-from veen.core.objects.receipt import Receipt, signed_bytes
+from veen.core.objects.receipt import Receipt, issue_bytes
 from veen.core.tree.mmr import MmrTree
 from veen.core.tree.proof import prove_consistency, prove_inclusion
 from veen.hub.admission.decide import Refuse, check_structure, decide
@@ -78,7 +78,7 @@ class HubMachine(RuleBasedStateMachine):
                 hub_ts=self.now,
             )
             seq, root = admitted.stream_seq, admitted.mmr_root
-            receipt = signed_bytes(w.HUB, message.label, seq, message.leaf_hash(), root, self.now)
+            receipt = issue_bytes(w.HUB, message.label, seq, message.leaf_hash(), root, self.now)
             group.add_entry(admitted, raw, receipt)
             answers.append(receipt)
         if group.done:

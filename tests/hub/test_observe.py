@@ -19,7 +19,7 @@ from tests.waiting import eventually, until
 from veen.client.errors import HubRefused
 from veen.client.identity.keyring import StreamKeys
 from veen.client.transport.inprocess import InProcess
-from veen.core.entry import claimed_client
+from veen.core.entry import read_claimed_client
 from veen.core.errors import ApiCode, Refusal
 from veen.core.labels import stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
@@ -82,15 +82,15 @@ def observed(log=None):
     """An observer that saw a bit of everything."""
     observer = HubObserver(log)
     for seq in range(1, 4):
-        observer.accepted(700, 176, 0.0002, 0.001, 0.0013, admitted(seq))
-    observer.refused(Refuse(Refusal.CAP_RATE, {"field": "auth_ref"}), 700, 0.0002, 0.0004, LABEL, CLIENT)
-    observer.refused(Refusal.CBOR_INVALID, 3, total_s=0.00001)
-    observer.refused(ApiCode.UNAVAILABLE, 700)
-    observer.group(3, 0.0004)
-    observer.sealed(1_024)
-    observer.retired(0.01)
-    observer.proved(0.0001)
-    observer.anchor_failed()
+        observer.on_accepted(700, 176, 0.0002, 0.001, 0.0013, admitted(seq))
+    observer.on_refused(Refuse(Refusal.CAP_RATE, {"field": "auth_ref"}), 700, 0.0002, 0.0004, LABEL, CLIENT)
+    observer.on_refused(Refusal.CBOR_INVALID, 3, total_s=0.00001)
+    observer.on_refused(ApiCode.UNAVAILABLE, 700)
+    observer.on_group(3, 0.0004)
+    observer.on_sealed(1_024)
+    observer.on_retired(0.01)
+    observer.on_proved(0.0001)
+    observer.on_anchor_failed()
     return observer
 
 
@@ -191,8 +191,8 @@ def test_a_histogram_counts_each_value_once():
 def test_nobody_watching_is_an_observer():
     watching: list[Observer] = [NullObserver(), HubObserver()]
     for observer in watching:
-        observer.accepted(1, 1, 0.0, 0.0, 0.0, admitted(1))
-        observer.refused(ApiCode.UNAVAILABLE, 1)
+        observer.on_accepted(1, 1, 0.0, 0.0, 0.0, admitted(1))
+        observer.on_refused(ApiCode.UNAVAILABLE, 1)
 
 
 def test_dashboard_and_alerts_name_metrics_that_exist(request):
@@ -288,7 +288,7 @@ def test_the_six_metrics_of_a_hub_in_a_cluster(tmp_path):
                 clock.now += 1
                 with pytest.raises(HubRefused):
                     await client.send("orders", b"too late")
-            return families(hub.metrics_text()), hub.fs.used_bytes()
+            return families(hub.metrics_text()), hub.fs.bytes_in_use()
 
     rendered, used_bytes = run(scenario())
     assert value(rendered, "veen_appends_total", stream="orders") == 3
@@ -307,12 +307,12 @@ def test_the_six_metrics_of_a_hub_in_a_cluster(tmp_path):
 def test_streams_that_the_operator_names_are_counted_by_name_id_or_label_and_no_name_breaks_the_text():
     odd = 'quo"te, back\\slash, new\nline'
     observer = HubObserver(streams=[odd, LABEL.hex(), "quiet"])
-    observer.accepted(1, 1, 0.0, 0.0, 0.0, admitted(1))  # of a hub that knows no streams, only labels
+    observer.on_accepted(1, 1, 0.0, 0.0, 0.0, admitted(1))  # of a hub that knows no streams, only labels
     of_stream = admitted(2)._replace(label=Label(1, CLIENT, 0, stream_id_of(odd), Mmr()))
-    observer.accepted(1, 1, 0.0, 0.0, 0.0, of_stream)
+    observer.on_accepted(1, 1, 0.0, 0.0, 0.0, of_stream)
     unnamed = admitted(3)._replace(label=Label(1, CLIENT, 0, LEAF, Mmr()))
     for _ in range(2):
-        observer.accepted(1, 1, 0.0, 0.0, 0.0, unnamed)
+        observer.on_accepted(1, 1, 0.0, 0.0, 0.0, unnamed)
     text = observer.render({}, openmetrics=True).decode()
     strict = {family.name: family for family in openmetrics.text_string_to_metric_families(text)}
     for family in (strict["veen_appends"], families(observer.render({}))["veen_appends"]):
@@ -366,7 +366,7 @@ def test_a_message_that_is_refused_before_its_signature_leaves_the_client_it_cla
 
 @pytest.mark.parametrize("raw", [b"", b"\x8a", bytes(200), b"\x8a" + bytes(200)])
 def test_bytes_that_do_not_begin_as_a_message_claim_no_client(raw):
-    assert claimed_client(raw) is None
+    assert read_claimed_client(raw) is None
 
 
 # --- log -------------------------------------------------------------------------------------------------
@@ -451,7 +451,7 @@ def test_one_in_a_hundred_is_a_sample(tmp_path):
     def act(log):
         observer = HubObserver(log)
         for seq in range(1, 1_001):
-            observer.accepted(1, 1, 0.1, 0.1, 0.1, admitted(seq))
+            observer.on_accepted(1, 1, 0.1, 0.1, 0.1, admitted(seq))
 
     assert len(logged(tmp_path, act, **{"log.submits": "sampled"})) == 10
 
@@ -473,7 +473,7 @@ def test_a_refusal_is_written_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "_WAIT_S", 3600)
     file = tmp_path / "log"
     log = EventLog(load(None, {}, {"data_dir": "d", "log.file": str(file), "log.format": "text"}))
-    log.refused("E.RATE", 700, 0.1, 0.1, LABEL, None)
+    log.log_refused("E.RATE", 700, 0.1, 0.1, LABEL, None)
     until(lambda: "refused E.RATE" in file.read_text())
     log.close()
 
@@ -582,7 +582,7 @@ def test_a_flood_of_refused_requests_leaves_a_bounded_log_and_a_count(tmp_path):
     async def scenario():
         flags = {"engine.workers": "0", "listen.port": "0", "log.file": str(tmp_path / "log"), "log.format": "json"}
         config = load(None, {}, {"data_dir": str(tmp_path / "hub"), **flags})
-        async with Hub.running(config) as hub:
+        async with Hub.serve(config) as hub:
             address = Principal(address="192.0.2.7")
             for _ in range(2_000):
                 reply = await hub.api.call("submit", b"\xa2\x01\x01\x02\x80", principal=address)

@@ -478,7 +478,7 @@ def test_a_monitor_names_leaves_that_are_no_statements_of_the_hub_and_wrong_root
                 findings = await Monitor(MonitorState()).poll("hub", session)
                 assert [finding.code for finding in findings] == ["E.MONITOR.LEAF"] * 2
             head = hub.outer.files.head
-            hub.outer.files.publish(LogCheckpoint(ORIGIN, head.size, b"f" * 32).signed(hub.outer._key))
+            hub.outer.files.publish(LogCheckpoint(ORIGIN, head.size, b"f" * 32).sign(hub.outer._key))
             async with reading(hub) as session:
                 findings = await Monitor(MonitorState()).poll("hub", session)
                 assert findings[-1].code == "E.MONITOR.FORKED"
@@ -496,7 +496,7 @@ def test_a_monitor_finds_two_notes_for_one_size_and_a_log_that_shrank(tmp_path):
             async with reading(hub) as session:
                 assert await Monitor(state).poll("hub", session) == []
                 for other in (LogCheckpoint(ORIGIN, head.size, b"f" * 32), LogCheckpoint(ORIGIN, 1, b"f" * 32)):
-                    hub.outer.files.publish(other.signed(hub.outer._key))
+                    hub.outer.files.publish(other.sign(hub.outer._key))
                     finding = (await Monitor(state).poll("hub", session))[0]
                     assert finding.code == "E.MONITOR.FORKED"
                     assert len(finding.evidence or bytes(513)) <= 512

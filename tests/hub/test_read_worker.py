@@ -247,7 +247,7 @@ def test_while_somebody_writes_work_is_done_in_slices_that_are_charged_to_reader
 
     async def scenario():
         priority = Recorded()
-        priority.wrote()
+        priority.note_write()
         worker = ReadWorker(priority)
         assert await worker.each(work, range(5)) == [0, 1, 4, 9, 16]
         assert len(charged) == 5

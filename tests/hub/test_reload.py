@@ -226,7 +226,7 @@ def test_each_key_is_in_force_after_a_reload_or_named(tmp_path, key):
         base |= beside  # so that only the one key changes
 
     async def scenario():
-        async with Hub.running(configured(tmp_path, **base)) as hub:
+        async with Hub.serve(configured(tmp_path, **base)) as hub:
             before = look(hub) if look else hub.config.value_of(key)
             reload = hub.reload(configured(tmp_path, **{**beside, **base, key: value.format(dir=tmp_path)}))
             if look is None:
@@ -251,7 +251,7 @@ def test_each_key_is_in_force_after_a_reload_or_named(tmp_path, key):
 
 def test_a_stream_that_was_removed_is_named(tmp_path):
     async def scenario():
-        async with Hub.running(configured(tmp_path, admission__streams="one,two")) as hub:
+        async with Hub.serve(configured(tmp_path, admission__streams="one,two")) as hub:
             for _ in range(2):
                 reload = hub.reload(configured(tmp_path, admission__streams="two,three"))
                 assert reload.late == ("admission.streams",)
@@ -271,7 +271,7 @@ def test_a_configuration_that_cannot_be_used_changes_nothing(tmp_path):
     }
 
     async def scenario():
-        async with Hub.running(configured(tmp_path, **flags)) as hub:
+        async with Hub.serve(configured(tmp_path, **flags)) as hub:
             parts = (hub.config, hub.access, hub.policy, hub._server.settings, hub.log._level)
             for name, value in late.items():
                 with pytest.raises(ConfigError):
@@ -285,7 +285,7 @@ def test_a_configuration_that_cannot_be_used_changes_nothing(tmp_path):
 
 def test_a_log_file_that_was_renamed_is_let_go(tmp_path):
     async def scenario():
-        async with Hub.running(configured(tmp_path)) as hub:
+        async with Hub.serve(configured(tmp_path)) as hub:
             logged(hub)
             (tmp_path / "log").rename(tmp_path / "log.1")
             hub.reload(configured(tmp_path))
@@ -354,7 +354,7 @@ def test_a_client_ca_that_was_removed_is_trusted_no_more(tmp_path, version):
 
     async def scenario():
         in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, None)
-        async with Hub.running(configured(tmp_path, **mutual.flags())) as hub:
+        async with Hub.serve(configured(tmp_path, **mutual.flags())) as hub:
             connections = {name: await in_thread(mutual.connect, hub, name, version) for name in ("old", "new")}
             for secure in connections.values():
                 assert (await in_thread(mutual.ask, secure)).startswith(b"HTTP/1.1 200")
@@ -381,7 +381,7 @@ def test_a_handshake_that_began_before_the_reload_does_not_end_in_a_connection(t
     mutual = Mutual(tmp_path)
 
     async def scenario():
-        async with Hub.running(configured(tmp_path, **mutual.flags())) as hub:
+        async with Hub.serve(configured(tmp_path, **mutual.flags())) as hub:
             reader, writer = await asyncio.open_connection(urlsplit(hub.url).hostname, urlsplit(hub.url).port)
             incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             secure = mutual.context("old", ssl.TLSVersion.TLSv1_3).wrap_bio(incoming, outgoing)
@@ -419,7 +419,7 @@ def test_more_trust_disturbs_nobody(tmp_path):
 
     async def scenario():
         in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, None)
-        async with Hub.running(configured(tmp_path, **mutual.flags())) as hub:
+        async with Hub.serve(configured(tmp_path, **mutual.flags())) as hub:
             secure = await in_thread(mutual.connect, hub, "old")
             assert (await in_thread(mutual.ask, secure)).startswith(b"HTTP/1.1 200")
             assert not await in_thread(mutual.is_let_in, hub, "new")
@@ -443,7 +443,7 @@ def test_the_paths_of_tls_files_count_at_once_and_switching_it_off_waits(tmp_pat
     async def scenario():
         in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, None)
         flags = {"tls__cert": str(mutual.cert), "tls__key": str(mutual.key)}
-        async with Hub.running(configured(tmp_path, **flags)) as hub:
+        async with Hub.serve(configured(tmp_path, **flags)) as hub:
             assert await in_thread(mutual.is_let_in, hub, "nobody")
             reload = hub.reload(configured(tmp_path, **mutual.flags()))
             assert (reload.applied, reload.late) == (("tls.client_ca",), ())
@@ -464,7 +464,7 @@ def test_a_connection_ends_with_the_certificate_that_opened_it(tmp_path):
 
     async def scenario():
         in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, None)
-        async with Hub.running(configured(tmp_path, **mutual.flags())) as hub:
+        async with Hub.serve(configured(tmp_path, **mutual.flags())) as hub:
             secure = await in_thread(mutual.connect, hub, "old")
             assert (await in_thread(mutual.ask, secure)).startswith(b"HTTP/1.1 200")
             (connection,) = hub._server._connections
@@ -496,7 +496,7 @@ async def fetch(hub, path, connection=None):
 
 def test_denied_networks_count_at_once_for_open_connections_too(tmp_path):
     async def scenario():
-        async with Hub.running(configured(tmp_path)) as hub:
+        async with Hub.serve(configured(tmp_path)) as hub:
             first = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=30)
             assert (await fetch(hub, "/tooling/status", connection=first))[0] == 200
             reload = hub.reload(configured(tmp_path, listen__denied_networks="127.0.0.0/8"))
@@ -538,7 +538,7 @@ def test_a_token_that_was_withdrawn_ends_its_event_streams(tmp_path):
     both = {"auth__read_token_files": f"{tmp_path / 'old'},{tmp_path / 'new'}"}
 
     async def scenario():
-        async with Hub.running(configured(tmp_path, **both)) as hub:
+        async with Hub.serve(configured(tmp_path, **both)) as hub:
             await hub.sequencer.submit(w.msg(seq=1, token=None).to_bytes())
             streams = {token: await events(hub, token, w.LABEL) for token in (OLD, NEW)}
             for reader, _ in streams.values():
@@ -563,7 +563,7 @@ def test_a_stream_that_is_busy_ends_before_its_next_page(tmp_path):
         secret_file(tmp_path / name, token)
 
     async def scenario():
-        async with Hub.running(configured(tmp_path, auth__read_token_files=str(tmp_path / "old"))) as hub:
+        async with Hub.serve(configured(tmp_path, auth__read_token_files=str(tmp_path / "old"))) as hub:
             for seq in range(1, 131):
                 await hub.sequencer.submit(w.msg(seq=seq, token=None).to_bytes())
             query, principal = {"label": w.LABEL.hex()}, Principal(bearer=OLD.encode())
@@ -584,7 +584,7 @@ def test_a_token_that_was_withdrawn_ends_its_long_polls(tmp_path):
         secret_file(tmp_path / name, token)
 
     async def scenario():
-        async with Hub.running(configured(tmp_path, auth__read_token_files=str(tmp_path / "old"))) as hub:
+        async with Hub.serve(configured(tmp_path, auth__read_token_files=str(tmp_path / "old"))) as hub:
             body = TailRequest(label=w.LABEL, from_seq=1, wait_sec=30).to_bytes()
             waiting = asyncio.create_task(hub.api.call("tail", body, principal=Principal(bearer=OLD.encode())))
             await asyncio.sleep(0)

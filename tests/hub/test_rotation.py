@@ -339,7 +339,7 @@ def test_a_log_with_a_rotation_that_another_key_signed_is_named():
             third = SigningKey(b"\x33" * 32)
             identities.write_key(machine.fs, third)
             at = keys.identity.current.valid_from + 5
-            lapped = keys.identity.rotated(third.public, valid_from=at, overlap_until=at)
+            lapped = keys.identity.with_rotation(third.public, valid_from=at, overlap_until=at)
             await machine.sequencer.control(lambda _: lapped.rotations()[-1])
             keyrotation.publish(machine.fs, lapped, third)
             machine.sealing.replace(identities.HubKeys(lapped, {**keys.private, third.public: third}))

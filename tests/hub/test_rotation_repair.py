@@ -62,7 +62,7 @@ def damaged(machine=None, *, signs=(), last=SECOND):
 def select(machine, keys, key):
     """Have the identity files name one of the two keys, and have its private key alone."""
     valid_from = w.NOW + LEAD_SECONDS
-    identity = keys.identity.rotated(key.public, valid_from=valid_from, overlap_until=valid_from)
+    identity = keys.identity.with_rotation(key.public, valid_from=valid_from, overlap_until=valid_from)
     keyrotation.publish(machine.fs, identity, key)
     identities.write_key(machine.fs, key)
     for other in {FIRST, SECOND} - {key}:

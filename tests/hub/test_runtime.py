@@ -73,7 +73,7 @@ def run(scenario):
 @contextlib.asynccontextmanager
 async def running(tmp_path, *, clock=None, **flags):
     options = {} if clock is None else {"clock": clock}
-    async with Hub.running(configured(tmp_path, **flags), **options) as hub:
+    async with Hub.serve(configured(tmp_path, **flags), **options) as hub:
         yield hub
 
 
@@ -850,10 +850,10 @@ def test_the_service_manager_is_told(tmp_path):
         channel.settimeout(5)
         notifier = Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "3000000"})
         assert notifier.watchdog_seconds == 1.5
-        notifier.ready("listening")
-        notifier.reloading()
-        notifier.alive()
-        notifier.stopping("draining")
+        notifier.send_ready("listening")
+        notifier.send_reloading()
+        notifier.send_alive()
+        notifier.send_stopping("draining")
         said = [channel.recv(4096).decode() for _ in range(4)]
     assert said[0] == "READY=1\nSTATUS=listening"
     assert said[1].startswith("RELOADING=1\nMONOTONIC_USEC=")
@@ -864,5 +864,5 @@ def test_the_service_manager_is_told(tmp_path):
 def test_without_a_service_manager_nothing_is_said(tmp_path):
     notifier = Notifier({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "1"})
     assert notifier.watchdog_seconds == 0
-    notifier.ready("listening")
-    Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).alive()
+    notifier.send_ready("listening")
+    Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).send_alive()

@@ -96,7 +96,7 @@ def test_a_hub_anchors_at_its_own_cadence(tmp_path):
     async def scenario():
         async with running(tmp_path, anchor__every="1s") as hub:
             await submit(hub, 3)
-            await eventually(lambda: hub.api.context.control.anchored_upto(w.LABEL))
+            await eventually(lambda: hub.api.context.control.last_anchored_seq(w.LABEL))
             (record,) = hub.api.context.control.anchors(w.LABEL, 0)
             assert hub.anchors.verify(record.body.mmr_root, record.body.anchor_ref)
 

@@ -65,21 +65,21 @@ class Checked(Sequencer):
         super()._commit()
         self.check("_commit")
 
-    def _written(self, *args):
-        super()._written(*args)
-        self.check("_written")
+    def _on_written(self, *args):
+        super()._on_written(*args)
+        self.check("_on_written")
 
-    def _persisted(self, *args):
-        super()._persisted(*args)
-        self.check("_persisted")
+    def _on_persisted(self, *args):
+        super()._on_persisted(*args)
+        self.check("_on_persisted")
 
     def resume(self, **options):
         super().resume(**options)
         self.check("resume")
 
-    def _recovered(self, *args):
-        super()._recovered(*args)
-        self.check("_recovered")
+    def _on_recovered(self, *args):
+        super()._on_recovered(*args)
+        self.check("_on_recovered")
 
     def check(self, step):
         """What the docstring of Sequencer rules out."""
@@ -243,14 +243,14 @@ def test_a_group_waits_for_what_is_being_verified_but_not_for_long(tmp_path):
         line._verifier = Held()
         answers = [line.submit(message(seq)) for seq in range(1, 11)]
         for _ in range(3):
-            line._verified(b"\1")
+            line._on_signatures(b"\1")
         await asyncio.sleep(0.05)
         assert not groups.sizes  # seven are still to come
-        line._verified(b"\1")  # with the records as many as are still to come: these need not wait any longer
+        line._on_signatures(b"\1")  # with the records as many as are still to come: these need not wait any longer
         await asyncio.gather(*answers[:4])
-        line._verified(b"\1" * 4)
+        line._on_signatures(b"\1" * 4)
         await asyncio.gather(*answers[:8])
-        line._verified(b"\1" * 2)  # the last ones wait for nobody
+        line._on_signatures(b"\1" * 2)  # the last ones wait for nobody
         await asyncio.gather(*answers)
         await line.close()
         return groups.sizes

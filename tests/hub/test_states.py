@@ -409,7 +409,7 @@ def test_a_client_that_reads_slowly_gets_the_whole_last_answer(tmp_path):
             states = [(connection.output, connection.deadline - hub.server.now)]
             connection.resume_writing()
             states.append((connection.output, connection.deadline - hub.server.now))
-            connection.overdue()
+            connection.on_overdue()
             states.append((connection.output, connection.deadline - hub.server.now))
             connection.connection_lost(None)
             return states

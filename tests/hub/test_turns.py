@@ -44,7 +44,7 @@ def attacked(hub, step=0.0):
     """As if a message had been accepted just now, and other work had taken long; by a clock that goes on by `step`."""
     priority = hub.server.priority
     priority.clock = SteppingClock(step)
-    priority.wrote()
+    priority.note_write()
     priority.charge(60.0)
     return priority
 

@@ -28,7 +28,7 @@ def test_nobody_waits_while_nobody_writes(clock):
 
 def test_work_waits_twice_as_long_as_it_took_while_somebody_writes(clock):
     priority = WriterPriority(clock)
-    priority.wrote()
+    priority.note_write()
     priority.charge(0.01)
     priority.charge(0.02)
     assert priority.delay() == pytest.approx(0.06)
@@ -39,7 +39,7 @@ def test_work_waits_twice_as_long_as_it_took_while_somebody_writes(clock):
 def test_a_delay_is_never_shorter_than_a_timer_can_be(clock):
     """A timer for less fires at once: the hub would look at the clock, set it again, and do nothing else."""
     priority = WriterPriority(clock)
-    priority.wrote()
+    priority.note_write()
     priority.charge(0.01)
     clock.now += 0.01999
     assert priority.delay() == pytest.approx(0.001)
@@ -49,7 +49,7 @@ def test_a_delay_is_never_shorter_than_a_timer_can_be(clock):
 
 def test_one_long_piece_does_not_shut_the_lane(clock):
     priority = WriterPriority(clock)
-    priority.wrote()
+    priority.note_write()
     priority.charge(60.0)
     assert priority.delay() <= 0.25
 
@@ -74,7 +74,7 @@ def test_pieces_are_charged_and_waiting_is_not(clock):
             clock.now += 5.0
 
         other = asyncio.create_task(meanwhile())
-        result = await priority.measured(work())
+        result = await priority.charge_for(work())
         await other
         return result
 
@@ -92,7 +92,7 @@ def test_a_cancelled_operation_can_clean_up(clock):
             cleaned.append(True)
 
     async def operation():
-        await priority.measured(work())
+        await priority.charge_for(work())
 
     async def scenario():
         task = asyncio.create_task(operation())
@@ -107,7 +107,7 @@ def test_a_cancelled_operation_can_clean_up(clock):
 
 def test_those_who_rest_go_on_in_their_order():
     priority, order = WriterPriority(), []
-    priority.wrote()
+    priority.note_write()
     priority.charge(0.05)
 
     async def work(number):

@@ -18,11 +18,11 @@ from veen.lake.log.keys import KeyFile
 from veen.lake.query import api
 from veen.lake.spark.audit import SparkEngine
 from veen.lake.spark.connect import is_connect, parallelism
-from veen.lake.spark.control import controlled
-from veen.lake.spark.executor_check import ask
+from veen.lake.spark.control import control_jobs
+from veen.lake.spark.executor_check import ask_executors
 from veen.lake.spark.functions import register_functions
-from veen.lake.spark.progress import watching
-from veen.lake.spark.session import described, using_session
+from veen.lake.spark.progress import watch_tasks
+from veen.lake.spark.session import describe, using_session
 from veen.lake.spark.settings import reader
 from veen.verify.audit import audit
 from veen.verify.audit.report import document
@@ -76,7 +76,7 @@ def ended_by(session, mark):
 
     threading.Thread(target=stop, daemon=True).start()
     try:
-        with controlled(session, "query r-1, slow", pool="alice", stopped=stopped, report=lambda *_: None):
+        with control_jobs(session, "query r-1, slow", pool="alice", stopped=stopped, report=lambda *_: None):
             session.range(1).mapInArrow(rows, "id long").collect()
     except Exception as exc:  # of gRPC or of Spark
         return str(exc)
@@ -86,7 +86,7 @@ def ended_by(session, mark):
 def main(path, key_file):
     keys = KeyFile(key_file)
     phases: list[str] = []
-    with using_session() as session, watching(session, phases.append) as phase, described(session, "a, b"):
+    with using_session() as session, watch_tasks(session, phases.append) as phase, describe(session, "a, b"):
         phase("begun")
         session.conf.set("spark.veen.openBytes", "5000")
         session.conf.set("spark.veen.partitionBytes", "5000")
@@ -94,7 +94,7 @@ def main(path, key_file):
         opened = reader(session).option("keys", key_file).load(path)
         register_functions(session)
         try:
-            ask(session)
+            ask_executors(session)
             refused = ""
         except ConnectUnsupported as exc:
             refused = str(exc)

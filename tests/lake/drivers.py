@@ -109,13 +109,13 @@ COLUMNS = ("label", "stream_seq", "leaf_hash", "ok", "reason")
 def in_one_process(directory):
     """What every cluster must find."""
     from veen.io.places import open_fs
-    from veen.lake.log.columns import ENTRIES, chosen
+    from veen.lake.log.columns import ENTRIES, select_columns
     from veen.lake.log.entries import ReadSpec, batches
     from veen.lake.log.slices import Slice
 
     path, keys = directory / "log", KeyFile(str(directory / "keys" / "reader.keys"))
     pinned, fs = pin(str(path)), open_fs(str(path))
-    spec = ReadSpec(columns=chosen(COLUMNS, ENTRIES), level="full", identity=pinned.identity)
+    spec = ReadSpec(columns=select_columns(COLUMNS, ENTRIES), level="full", identity=pinned.identity)
     rows = [
         tuple(row[name] for name in COLUMNS)
         for chunk in pinned.chunks()
@@ -164,14 +164,14 @@ _KINDS = ("BINARY", "BIGINT", "BINARY", "BOOLEAN", "STRING")
 def main(directory, faults, how):
     """Every step, disturbed by the hook that lies in `faults`."""
     from veen.lake.spark import executor_check as fitness
-    from veen.lake.spark.session import described, spark_session
+    from veen.lake.spark.session import describe, spark_session
 
     session = spark_session("veen tests", settings=json.loads(os.environ["VEEN_TEST_CONFS"]))
     steps, outcomes, struck = OnSpark(session, Path(directory)), {}, {}
     above = [ancestors(executor.process) for executor in fitness.check(session, key_file=steps.keys.path)]
     for name in STEPS:
         arm(Path(faults), *KILLS[how][name])
-        with described(session, f"test: {name}"):
+        with describe(session, f"test: {name}"):
             outcomes[name] = getattr(steps, name)()
         struck[name] = len(list(Path(faults).glob("slot-*")))
     session.stop()

@@ -121,7 +121,7 @@ def _erase(world, rng):
         world.fs,
         plan(index, RetentionPolicy(periods), world.now + rng.choice((0, 30, 10_000))),
         world.control,
-        dropped=world.store.dropped,
+        dropped=world.store.drop_level,
     )
     index.close()
 

@@ -9,7 +9,7 @@ from tests.storage.builders import LABELS, World, fill
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.io.local import OsFs
-from veen.lake.log.columns import ENTRIES, chosen, ddl
+from veen.lake.log.columns import ENTRIES, ddl, select_columns
 from veen.lake.log.entries import LEVELS, ReadSpec, batches
 from veen.lake.log.errors import OptionError, SourceDamaged
 from veen.lake.log.slices import Selection, Slice
@@ -114,14 +114,14 @@ def test_a_signature_is_checked_when_asked_for(world, tmp_path):
 def test_ranges_and_columns_are_chosen(world, tmp_path):
     pinned = pin(str(tmp_path))
     ref = pinned.labels[LABELS[0]].chunks[0]
-    columns = chosen(["stream_seq", "HUB_TS"], ENTRIES)
+    columns = select_columns(["stream_seq", "HUB_TS"], ENTRIES)
     part = Slice.whole(ref)._replace(first=2, last=2)
     (batch,) = batches(OsFs(tmp_path), part, ReadSpec(columns=columns))
     assert batch.schema.names == ["stream_seq", "hub_ts"]
     assert batch.column("stream_seq").to_pylist() == [2]
     assert batch.schema.field("hub_ts").type == pa.int64()
     with pytest.raises(OptionError, match="no column nonsense"):
-        chosen(["nonsense"], ENTRIES)
+        select_columns(["nonsense"], ENTRIES)
     assert ddl(columns) == "stream_seq BIGINT, hub_ts BIGINT"
 
 

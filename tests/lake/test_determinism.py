@@ -20,7 +20,7 @@ from veen.core.errors import VeenError
 from veen.lake import folds
 from veen.lake.folds import fold_named
 from veen.lake.folds.coverage import FoldCoverage
-from veen.lake.folds.partials import merged, summarized
+from veen.lake.folds.partials import merge_parts, summarize_part
 from veen.lake.folds.transport import entries_in
 from veen.lake.log.decryption import in_order
 from veen.lake.log.events import EventJob, event_batches, make_prefix, read_events
@@ -32,7 +32,7 @@ from veen.lake.query.on_spark import SparkSource
 from veen.lake.query.planning import plan_query
 from veen.lake.query.table_plan import PlannedSource, TablePlan, TableSource, plan_tables
 from veen.lake.spark.audit import SparkEngine
-from veen.lake.spark.runner import timed_tasks
+from veen.lake.spark.runner import divide_timed
 from veen.lake.tables import load
 from veen.lake.tables.streaming import load_upto
 from veen.overlays.framework.state import state_hash
@@ -149,7 +149,13 @@ def states(fold, summary, seen):
     """Every byte of a state and what it was made of."""
     sealed = fold.seal(summary)
     ts = max(seen.times.values(), default=0)
-    return state_hash(fold.name, fold.view(sealed, ts)), fold.issues(sealed), seen.unopened(), seen.counts, seen.heads
+    return (
+        state_hash(fold.name, fold.view(sealed, ts)),
+        fold.issues(sealed),
+        seen.count_unopened(),
+        seen.counts,
+        seen.heads,
+    )
 
 
 def check_folds(found, here, there, parts, keys):
@@ -166,15 +172,15 @@ def check_folds(found, here, there, parts, keys):
         for count in parts:
             prefix = make_prefix(str(there))
             job, tasks = pickle.loads(  # noqa: S301 - as Spark does to tasks
-                pickle.dumps((EventJob(prefix.uri, keys), timed_tasks(None, prefix, count)))
+                pickle.dumps((EventJob(prefix.uri, keys), divide_timed(None, prefix, count)))
             )
             rng.shuffle(tasks)
-            summaries = [summarized(fold, entries_in(event_batches(job, works))) for works in tasks]
+            summaries = [summarize_part(fold, entries_in(event_batches(job, works))) for works in tasks]
             while len(summaries) > 1:  # any two that are there
                 left, other = summaries.pop(rng.randrange(len(summaries))), summaries.pop(rng.randrange(len(summaries)))
-                summary, noted = merged(fold, (left, other))
+                summary, noted = merge_parts(fold, (left, other))
                 summaries.append([fold.dump(summary), noted.to_tree()])
-            assert states(fold, *merged(fold, summaries)) == expected
+            assert states(fold, *merge_parts(fold, summaries)) == expected
 
 
 def check(seed, root, keys, parts=CUTS):

@@ -35,7 +35,7 @@ from veen.lake.log.events import (
 )
 from veen.lake.log.keys import write_keys
 from veen.lake.log.prefix import Shortened
-from veen.lake.spark.runner import timed_tasks
+from veen.lake.spark.runner import divide_timed
 from veen.overlays.framework.snapshot import Cut
 from veen.storage.frame import frames
 from veen.storage.keys import identity
@@ -91,7 +91,7 @@ def test_however_the_log_is_cut_tasks_give_the_rows_of_one_process(log, copy, ke
     expected = list(rows_of(read_events(prefix, keys), names))
     assert {row["reason"] for row in expected} >= ({"damaged", "missing"} if spoiled else {None})
     for parts in CUTS:
-        job, tasks = pickle.loads(pickle.dumps((EventJob(str(copy), keys), timed_tasks(None, prefix, parts))))  # noqa: S301 - ours
+        job, tasks = pickle.loads(pickle.dumps((EventJob(str(copy), keys), divide_timed(None, prefix, parts))))  # noqa: S301 - ours
         rows = [row for task in tasks for batch in event_batches(job, task) for row in batch.to_pylist()]
         rows.sort(key=lambda row: entry_of(row).order)
         assert rows == expected
@@ -109,7 +109,7 @@ def test_time_that_runs_backwards_is_carried_over_every_cut(tmp_path, keys):
         job = EventJob(prefix.uri, keys)
         entries = [
             row
-            for task in timed_tasks(None, prefix, parts)
+            for task in divide_timed(None, prefix, parts)
             for entry in event_batches(job, task)
             for row in entry.to_pylist()
         ]
@@ -258,7 +258,7 @@ def test_the_columns_are_those_of_the_contract():
 
 def test_no_key_travels_with_a_task(log, keys):
     prefix = make_prefix(str(log))
-    travelling = pickle.dumps((EventJob(str(log), keys), timed_tasks(None, prefix, 3))) + repr(prefix).encode()
+    travelling = pickle.dumps((EventJob(str(log), keys), divide_timed(None, prefix, 3))) + repr(prefix).encode()
     for stream_keys in KEYS.values():
         for secret in (stream_keys.secret(), stream_keys.secret().hex().encode(), stream_keys.to_text().encode()):
             assert secret not in travelling

@@ -19,7 +19,7 @@ from veen.lake.folds import partials, windows
 from veen.lake.folds.coverage import FoldCoverage
 from veen.lake.folds.errors import NoSuchFold, NotBound, PlanUnfit, RootDiffers, RowsMissing
 from veen.lake.folds.planning import plan_of
-from veen.lake.folds.transport import coverage_row, merged_coverage, pack, unpack
+from veen.lake.folds.transport import coverage_row, merge_coverages, pack, unpack
 from veen.lake.log.events import Unread, entry_of, event_of, rows_of
 from veen.overlays.crud import CrudFold
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
@@ -62,12 +62,12 @@ def test_partial_summaries_merge_to_the_state_of_one_process_for_any_number_of_p
         expected = outcome(fold, reference(fold, entries), cuts)
         for parts in PARTS:
             trees = [
-                shipped(n, partials.summarized(fold, part))
+                shipped(n, partials.summarize_part(fold, part))
                 for n, part in enumerate(dealt(entries, parts, seed + parts))
             ]
-            first, coverage = partials.merged(fold, trees[: parts // 2])
+            first, coverage = partials.merge_parts(fold, trees[: parts // 2])
             again = shipped(0, [fold.dump(first), coverage.to_tree()])
-            summary, coverage = partials.merged(fold, [*trees[parts // 2 :], again])  # as a tree of merges does
+            summary, coverage = partials.merge_parts(fold, [*trees[parts // 2 :], again])  # as a tree of merges does
             assert outcome(fold, summary, cuts) == expected
             assert coverage.rows == len(entries)
 
@@ -83,8 +83,8 @@ def test_ordered_folds_step_through_sorted_rows_from_any_tasks(seed, mirrors):
             continue
         expected = outcome(fold, reference(fold, entries), cuts)
         for parts in PARTS:
-            rows = [row for part in dealt(entries, parts, seed) for row in partials.counting_rows(fold, part)]
-            coverage = merged_coverage(row for row in rows if "data" in row)
+            rows = [row for part in dealt(entries, parts, seed) for row in partials.rows_in_order(fold, part)]
+            coverage = merge_coverages(row for row in rows if "data" in row)
             events = [event_of(row) for row in rows if "data" not in row]
             events += events[: len(events) // 3]  # rows that stand twice
             summary = fold_events(fold, sorted(events, key=lambda event: event.order))
@@ -100,17 +100,17 @@ def test_records_that_are_independent_can_be_stepped_through_apart(seed):
     cuts = cuts_of(entries)
     for fold in (CrudFold(), QueueFold(), QueueFold(groups=["", "a"])):
         key_of = partials.KEYS[type(fold)]
-        rows = [row for row in partials.counting_rows(fold, entries, key_of) if "data" not in row]
+        rows = [row for row in partials.rows_in_order(fold, entries, key_of) if "data" not in row]
         for parts in PARTS:
             shards: list[list[Event]] = [[] for _ in range(parts)]
             for row in rows:
                 shards[H(row["key"])[0] % parts].append(event_of(row))
-            summary = partials.united(
+            summary = partials.unite_parts(
                 fold.load(shipped(0, fold.dump(fold_events(fold, sorted(shard, key=lambda e: e.order)))))
                 for shard in shards
             )
             coverage = FoldCoverage()
-            coverage.all(entries)
+            coverage.record(entries)
             whole = type(summary)(summary.prefix, {}, max(summary.ts, coverage.ts), summary.issues)
             assert outcome(fold, whole, cuts) == outcome(fold, reference(fold, entries), cuts)
 
@@ -241,22 +241,24 @@ def test_whoever_has_seen_all_leaves_knows_the_root_of_what_was_folded(seed):
         coverage = FoldCoverage()
         for part in dealt(entries, parts, seed):
             some = FoldCoverage()
-            some.all(part)
-            coverage.absorb(merged_coverage([coverage_row(some)]))
+            some.record(part)
+            coverage.absorb(merge_coverages([coverage_row(some)]))
         for cut in cuts:
             tree = coverage.peaks(cut.label, cut.upto_seq)
             assert (tree is None) == (cut.label in unknown)
             assert tree is None or tree.root() == cut.mmr_root
-        assert sum(entry.count for entry in coverage.unopened()) == sum(isinstance(entry, Unread) for entry in entries)
+        assert sum(entry.count for entry in coverage.count_unopened()) == sum(
+            isinstance(entry, Unread) for entry in entries
+        )
 
 
 def test_a_row_that_is_missing_or_stands_twice_leaves_no_single_run():
     events = history(3, 200, unread=False)
     first_label = [event for event in events if event.label == events[0].label]
     whole, holed, doubled = FoldCoverage(), FoldCoverage(), FoldCoverage()
-    whole.all(first_label)
-    holed.all(first_label[:2] + first_label[3:])
-    doubled.all([*first_label, first_label[1]])
+    whole.record(first_label)
+    holed.record(first_label[:2] + first_label[3:])
+    doubled.record([*first_label, first_label[1]])
     label = first_label[0].label
     assert whole.first_of(label) == 1
     assert holed.first_of(label) is None

@@ -88,9 +88,9 @@ def test_ordered_folds_agree_in_order_and_by_key(spark, name):
     cuts = cuts_of(entries)
     frame, fold = frame_of(spark, entries, 3), FOLDS[name]()
     expected = outcome(fold, reference(fold, entries), cuts)
-    assert outcome(fold, on_spark.by_key(frame, fold, 5)[0], cuts) == expected
+    assert outcome(fold, on_spark.fold_by_key(frame, fold, 5)[0], cuts) == expected
     mirrored = FOLDS[name](mirrors=BY_BRIDGE)
-    summary, _ = on_spark.in_order(frame, mirrored)
+    summary, _ = on_spark.fold_in_order(frame, mirrored)
     assert outcome(mirrored, summary, cuts) == outcome(mirrored, reference(mirrored, entries), cuts)
 
 

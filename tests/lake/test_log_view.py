@@ -19,7 +19,7 @@ from veen.core.limits import Limits
 from veen.core.verdict import Outcome, StatedBy, Verdict
 from veen.io.local import OsFs
 from veen.io.places import open_fs
-from veen.lake.log.columns import ENTRIES, chosen
+from veen.lake.log.columns import ENTRIES, select_columns
 from veen.lake.log.entries import ReadSpec, batches
 from veen.lake.log.options import Options
 from veen.lake.log.prefix import make_prefix
@@ -364,7 +364,7 @@ def test_what_is_left_of_a_span(others, left):
 
 # --- names that cannot be true, and files that cannot be opened --------------------------------
 
-SPEC = ReadSpec(columns=chosen(["stream_seq", "ok", "reason"], ENTRIES))
+SPEC = ReadSpec(columns=select_columns(["stream_seq", "ok", "reason"], ENTRIES))
 
 
 @pytest.mark.parametrize("kind", ["chunk", "receipts", "heads"])

@@ -128,7 +128,7 @@ def test_source_and_queries_read_a_bucket(spark_there, store, tmp_path):
 def test_a_bucket_that_is_not_there_is_no_empty_log(store, tmp_path):
     store.put(dump(log(3), tmp_path), "bucket/some")
     for place in ("s3://nobody-has-this/hub", "s3://bucket/elsewhere"):
-        with pytest.raises(PlaceMissing, match="no such directory or bucket"):
+        with pytest.raises(PlaceMissing, match="the directory or bucket does not exist"):
             run(place)
         result = CliRunner().invoke(cli, ["audit", "run", place, "--engine", "python"])
         assert result.exit_code == Exit.LOCAL, result.output

@@ -13,15 +13,15 @@ from tests.storage.driver import START
 
 from veen.core import canonical
 from veen.core.objects.receipt import Receipt
-from veen.lake.log.columns import arrow_schema, batched
+from veen.lake.log.columns import arrow_schema, to_batches
 from veen.lake.log.errors import OptionError
 from veen.lake.log.keys import KeyFile, write_keys
 from veen.lake.log.skips import Skips
 from veen.lake.log.slices import divide
-from veen.lake.log.times import survey_batches, surveyed_times, with_times
+from veen.lake.log.times import survey_batches, times_by_slice, with_times
 from veen.lake.query.aggregate import Partial
 from veen.lake.query.descriptor import normalise
-from veen.lake.query.engine import LocalSource, execute, present
+from veen.lake.query.engine import LocalSource, execute, skip_missing
 from veen.lake.query.errors import EvidenceFailed
 from veen.lake.query.evidence import Prover
 from veen.lake.query.matches import MatchTally, Witness
@@ -34,10 +34,10 @@ from veen.lake.query.tasks import (
     add_note,
     boundaries,
     group_batches,
-    limited_batches,
+    limit_batches,
     match_batches,
     matches_in,
-    merged_batches,
+    merge_batches,
     pack_batches,
     pairs_in,
     with_evidence,
@@ -65,10 +65,10 @@ class Cut:
         self.plan, self.asked, self.keys, self.parts, self.rng = plan, asked, keys, parts, rng
 
     def prepared(self):
-        tasks = divide(present(self.plan.slices), self.parts)
+        tasks = divide(skip_missing(self.plan.slices), self.parts)
         slices = [part for task in tasks for part in task]
         rows = [row for batch in survey_batches(self.plan.uri, 0, slices) for row in batch.to_pylist()]
-        times = surveyed_times(rows, len(slices))
+        times = times_by_slice(rows, len(slices))
         tasks = with_times(tasks, times)
         bounds = boundaries(tasks, times, 5)
         assert list(bounds) == sorted(bounds)
@@ -96,13 +96,13 @@ class Cut:
         assert buckets == sorted(buckets)  # buckets follow the order, so sorting inside of each is enough
         limit = None if self.asked.order or self.asked.aggregate else self.asked.limit
         for bucket in range(max(buckets, default=-1) + 1):
-            batches = batched((row for row in keyed if row["bucket"] == bucket), arrow_schema(MATCHES))
-            for packed in pack_batches(limited_batches(batches, limit), MATCHES):
+            batches = to_batches((row for row in keyed if row["bucket"] == bucket), arrow_schema(MATCHES))
+            for packed in pack_batches(limit_batches(batches, limit), MATCHES):
                 yield from matches_in(packed.column(0)[0].as_py(), sorted(self.asked.stream_names), tally)
 
     def groups(self, tally):
         pairs = sorted((row["key"], row["partial"]) for row in self.shuffled(group_batches))
-        for packed in pack_batches(merged_batches(self.asked, pairs), GROUPS):
+        for packed in pack_batches(merge_batches(self.asked, pairs), GROUPS):
             for key, data in pairs_in(packed.column(0)[0].as_py()):
                 if key:
                     yield key, Partial.from_bytes(data)
@@ -273,7 +273,7 @@ def match_row(number, size=0, **columns):
 def packed(rows, limit=None, batch=7):
     table = pa.Table.from_pylist(rows, arrow_schema(MATCHES))
     batches = table.to_batches(max_chunksize=batch)
-    return [blob.column(0)[0].as_py() for blob in pack_batches(limited_batches(batches, limit), MATCHES)]
+    return [blob.column(0)[0].as_py() for blob in pack_batches(limit_batches(batches, limit), MATCHES)]
 
 
 def unpacked(blobs):

@@ -123,7 +123,7 @@ def test_forged_rows_do_not_leave_the_store(store, result, log, earlier):
     result_id = result.digest.result_id
     honest = store.page(result_id, 2, 4).rows
     assert honest == tuple(result.rows())[2:6]
-    assert check_result(log, api.stored(store, result_id), keys=KEYRING).verdict.is_good
+    assert check_result(log, api.load_stored(store, result_id), keys=KEYRING).verdict.is_good
     forge_row(store, result)
     with pytest.raises(ResultForged):
         store.page(result_id, 2, 4)
@@ -132,7 +132,7 @@ def test_forged_rows_do_not_leave_the_store(store, result, log, earlier):
     with pytest.raises(ResultForged):
         next(result.rows())
     with pytest.raises(ResultForged):
-        api.stored(store, result_id)
+        api.load_stored(store, result_id)
 
 
 @pytest.mark.parametrize("name", ["rows.tree", "rows.idx", "coverage.json", "evidence.ndjson"])
@@ -143,7 +143,7 @@ def test_a_stored_result_of_which_any_file_is_another_is_not_verified(store, res
     path.write_bytes(data)
     result_id = result.digest.result_id
     with pytest.raises((ResultForged, InvalidJson, ResultDamaged)):
-        (api.stored(store, result_id), [store.page(result_id, at, 1) for at in range(result.digest.row_count)])
+        (api.load_stored(store, result_id), [store.page(result_id, at, 1) for at in range(result.digest.row_count)])
 
 
 def test_a_store_that_lost_its_last_rows_says_so(store, result):
@@ -159,7 +159,7 @@ def test_a_digest_whose_root_is_of_other_rows_than_its_hash_is_found(store, resu
     final["digest"]["rows_root"] = "00" * 32
     path.write_bytes(canonical.encode(final))
     with pytest.raises(ResultForged, match="rows_root"):
-        api.stored(store, result.digest.result_id)
+        api.load_stored(store, result.digest.result_id)
     check = check_result(log, replace(result, digest=store.digest(result.digest.result_id)), keys=KEYRING)
     assert check.verdict.value is Outcome.BAD
     assert "rows_root" in check.verdict.reasons[0].text

@@ -82,7 +82,7 @@ def test_adaptive_plans_change_nothing(spark, log, keys):
 def test_no_key_is_in_a_plan(spark, log, keys):
     asked = normalise(descriptor()).descriptor
     source = SparkSource(spark, plan_query(log, asked), asked, keys, parts=2)
-    job, tasks = source._prepared()
+    job, tasks = source._prepare()
     frame = over(spark, tasks, lambda slices: match_batches(job, slices), MATCHES)
     shown = frame._jdf.queryExecution().toString() + repr((job, tasks))
     for stream_keys in KEYS.values():

@@ -22,7 +22,7 @@ from veen.lake.query.errors import (
     ResultDamaged,
     http_status_of,
 )
-from veen.lake.query.recording import REQUESTS, RESULTS, result_event, submitted_event
+from veen.lake.query.recording import REQUESTS, RESULTS, make_result, make_submitted
 from veen.lake.query.store import ResultStore
 
 DIGEST = ResultDigest(
@@ -155,7 +155,7 @@ def test_a_page_has_bounds(store, log, offset, limit):
 @pytest.mark.req("QRY-16", "QRY-28")
 def test_a_stored_result_has_all_that_its_hashes_are_made_of_and_verifies(store, log):
     result = api.run(log, descriptor(evidence={"mode": "spot", "sample_rate": 0.4}), keys=KEYRING, store=store)
-    stored = api.stored(ResultStore(store._results.parent), result.digest.result_id)
+    stored = api.load_stored(ResultStore(store._results.parent), result.digest.result_id)
     assert (stored.descriptor, stored.digest, stored.coverage) == (result.descriptor, result.digest, result.coverage)
     assert api.verify(log, stored, keys=KEYRING).ok
     verified = b",".join(store.verified(result.digest.result_id))
@@ -223,8 +223,8 @@ def test_queries_and_results_are_recorder_events_and_can_be_queried(log, tmp_pat
     keys = {name: StreamKeys.create(name) for name in (REQUESTS, RESULTS)}
     world = Recorder(tmp_path)
     who: dict[str, Any] = {"subject_id": "auditor:1", "principal_id": CLIENTS_PUBLIC[0], "origin": "query-engine"}
-    asked = submitted_event(result.descriptor, received_at=world.now, **who)
-    answered = result_event(result.digest, answered_at=world.now, **who)
+    asked = make_submitted(result.descriptor, received_at=world.now, **who)
+    answered = make_result(result.digest, answered_at=world.now, **who)
     world.emit(REQUESTS, body=asked.body, keys=keys[REQUESTS])
     world.emit(RESULTS, body=answered.body, keys=keys[RESULTS])
     ring = KEYRING

@@ -89,7 +89,7 @@ class CutTables(Cut):
 
     def prepared(self):
         job, tasks = super().prepared()
-        return job, [*tasks, *(self.table.divided(self.parts) if self.table is not None else ())]
+        return job, [*tasks, *(self.table.divide(self.parts) if self.table is not None else ())]
 
 
 def test_tasks_of_files_give_the_same_however_they_are_divided(tmp_path, keys):

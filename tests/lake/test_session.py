@@ -15,9 +15,9 @@ from tests.lake.audit_builders import dump, log, run, tables
 
 from veen.lake.log.errors import ConnectUnsupported, ExecutorUnfit, JavaMissing, OptionError
 from veen.lake.spark.audit import SparkEngine
-from veen.lake.spark.executor_check import Executor, ask, check, faults
-from veen.lake.spark.progress import line, watching
-from veen.lake.spark.session import described, doing, spark_session, using_session
+from veen.lake.spark.executor_check import Executor, ask_executors, check, find_faults
+from veen.lake.spark.progress import format_line, watch_tasks
+from veen.lake.spark.session import current_work, describe, spark_session, using_session
 from veen.lake.spark.settings import SETTINGS, SparkSettings, reader
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -183,13 +183,13 @@ class Told:
 
 
 def test_the_line_names_the_phase_and_counts_tasks():
-    assert line(Told({}), "pass 1") == "pass 1"
-    assert line(Told({1: OneStage()}), "pass 1") == "pass 1: 12 of 40 tasks, 2 running"
+    assert format_line(Told({}), "pass 1") == "pass 1"
+    assert format_line(Told({1: OneStage()}), "pass 1") == "pass 1: 12 of 40 tasks, 2 running"
     waiting = OneStage(numActiveTasks=0, numCompletedTasks=0)
-    assert line(Told({1: waiting}), "pass 1") == "pass 1: 0 of 40 tasks"
-    assert line(Told({1: waiting}), "pass 1", on_cluster=True) == "pass 1: 0 of 40 tasks wait for an executor"
+    assert format_line(Told({1: waiting}), "pass 1") == "pass 1: 0 of 40 tasks"
+    assert format_line(Told({1: waiting}), "pass 1", on_cluster=True) == "pass 1: 0 of 40 tasks wait for an executor"
     failed = OneStage(numFailedTasks=1)
-    assert line(Told({1: failed, 2: OneStage()}), "") == "24 of 80 tasks, 4 running, 1 failed and tried again"
+    assert format_line(Told({1: failed, 2: OneStage()}), "") == "24 of 80 tasks, 4 running, 1 failed and tried again"
 
 
 def test_work_is_described_and_watched(spark, tmp_path):
@@ -208,15 +208,15 @@ def test_work_is_described_and_watched(spark, tmp_path):
                 return
             time.sleep(0.01)
 
-    with watching(spark, report, every=0.02) as phase, described(spark, "test: slowly"):
-        assert doing() == "test: slowly"
-        with described(spark, "test: inside"):
-            assert doing() == "test: inside"
-        assert spark.sparkContext.getLocalProperty("spark.job.description") == doing() == "test: slowly"
+    with watch_tasks(spark, report, every=0.02) as phase, describe(spark, "test: slowly"):
+        assert current_work() == "test: slowly"
+        with describe(spark, "test: inside"):
+            assert current_work() == "test: inside"
+        assert spark.sparkContext.getLocalProperty("spark.job.description") == current_work() == "test: slowly"
         spark.sparkContext.parallelize(range(2), 2).map(wait_for_the_report).collect()
         phase("another phase")
     gc.collect()  # other tests leave work unfinished, which ends with its iterator
-    assert doing() == ""
+    assert current_work() == ""
     assert any(text.startswith("test: slowly: 0 of 2 tasks") for text in messages)
     assert "another phase" in messages
     assert not [thread for thread in threading.enumerate() if thread.name == "spark-progress"]
@@ -230,13 +230,13 @@ def test_executors_say_whether_they_can_do_the_work(spark, tmp_path):
     assert (executor.lacking, executor.key_file) == ((), None)
     with pytest.raises(ExecutorUnfit, match="cannot read the key file: No such file"):
         check(spark, key_file=str(tmp_path / "gone"))
-    assert ask(spark, key_file=__file__)[0].key_file is None
+    assert ask_executors(spark, key_file=__file__)[0].key_file is None
 
 
 def test_an_executor_that_differs_is_named():
     fit = Executor("h", 1, "3.11.1", "0.0", (), None)
-    assert any("veen 0.0" in text for text in faults(fit))
-    assert any("Python 3.9.2" in text for text in faults(Executor("h", 1, "3.9.2", None, ("veen (X)",), None)))
+    assert any("veen 0.0" in text for text in find_faults(fit))
+    assert any("Python 3.9.2" in text for text in find_faults(Executor("h", 1, "3.9.2", None, ("veen (X)",), None)))
     assert any(
-        "cannot import cbor2 (X)" in text for text in faults(Executor("h", 1, "3.9.2", None, ("cbor2 (X)",), None))
+        "cannot import cbor2 (X)" in text for text in find_faults(Executor("h", 1, "3.9.2", None, ("cbor2 (X)",), None))
     )

@@ -12,7 +12,7 @@ from veen.lake.query import api
 from veen.lake.query.control import ExecutionControl
 from veen.lake.query.descriptor import normalise
 from veen.lake.query.errors import QueryCancelled
-from veen.lake.spark.control import GroupTasks, controlled
+from veen.lake.spark.control import GroupTasks, control_jobs
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -33,7 +33,7 @@ class Work(threading.Thread):
 
     def run(self):
         try:
-            with controlled(
+            with control_jobs(
                 self._spark,
                 self.name,
                 pool=self._pool,
@@ -99,7 +99,7 @@ def test_a_thread_has_its_own_pool_and_keeps_nothing_of_it(spark):
     context = spark.sparkContext
     names = ("spark.scheduler.pool", "spark.jobGroup.id")
     before = [context.getLocalProperty(name) for name in names]
-    with controlled(spark, "mine", pool="alice", stopped=threading.Event(), report=lambda *_: None):
+    with control_jobs(spark, "mine", pool="alice", stopped=threading.Event(), report=lambda *_: None):
         assert [context.getLocalProperty(name) for name in names] == ["alice", "mine"]
     assert [context.getLocalProperty(name) for name in names] == before
 

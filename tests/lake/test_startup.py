@@ -124,9 +124,9 @@ def test_an_option_that_only_one_engine_obeys_decides(given, engine):
     notes: list[str] = []
     output: Any = SimpleNamespace(note=notes.append)
     place = LogPlace(**{"engine": "auto", "master": None, **given})
-    assert place.resolved(output, size=0).engine == engine
+    assert place.choose_engine(output, size=0).engine == engine
     assert len(notes) == 1
-    large = LogPlace(engine="auto", master=None, jobs=4).resolved(output, size=AUTO_BYTES)
+    large = LogPlace(engine="auto", master=None, jobs=4).choose_engine(output, size=AUTO_BYTES)
     assert large.engine == "python"
     assert "--jobs" in notes[-1]
 

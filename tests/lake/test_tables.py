@@ -31,7 +31,7 @@ from veen.lake.log import entries
 from veen.lake.log.events import make_prefix, read_events, rows_of
 from veen.lake.log.keys import write_keys
 from veen.lake.log.prefix import Shortened
-from veen.lake.spark.runner import timed_tasks
+from veen.lake.spark.runner import divide_timed
 from veen.lake.tables.errors import LogMoved, NoTable, OtherHub, TableBusy, TableDamaged
 from veen.lake.tables.loading import LoadJob, load_task
 from veen.lake.tables.log import TableLog, manifest_path
@@ -219,7 +219,7 @@ def test_a_file_that_goes_while_it_is_loaded_is_no_damage(log, keys, to, tmp_pat
     """Rows stay as they were loaded: what cannot be read just now is for the next load."""
     copy = copy_of(log, tmp_path / "copy")
     prefix = make_prefix(str(copy))
-    (task,) = timed_tasks(None, prefix, 1)
+    (task,) = divide_timed(None, prefix, 1)
     sealed = next(part.chunk for part in task if part.chunk.kind == "sealed")
     (copy / sealed.path).unlink()
     job = LoadJob(uri=str(copy), to=open_store(to), keys=keys)
@@ -237,7 +237,7 @@ def test_a_load_reads_and_checks_each_entry_once(log, keys, to, monkeypatch, lev
         looks[ref.path, ref.start_seq] += 1
         return _real(data, ref, spec)
 
-    (task,) = timed_tasks(None, make_prefix(str(log)), 1)  # one task needs no survey of times
+    (task,) = divide_timed(None, make_prefix(str(log)), 1)  # one task needs no survey of times
     monkeypatch.setattr(entries, "from_frames", counted)
     list(load_task(LoadJob(uri=str(log), to=open_store(to), keys=keys, level=level), task))
     assert looks == dict.fromkeys(((part.chunk.path, part.chunk.start_seq) for part in task), 1)
@@ -269,10 +269,10 @@ def test_a_selective_query_needs_few_files_and_row_groups(tmp_path, keys, to):
         world.emit(STREAMS[number % 3], client=number % 3)
     load(world.done(), to, keys)
     state = TableLog(to).state()
-    everything = tables.chosen_files(state, "silver")
+    everything = tables.select_files(state, "silver")
     assert len({part.group for part in everything}) == len(everything) >= 30  # a stream and a day each
     first = world.now - 3 * DAY
-    few = tables.chosen_files(state, "silver", streams=[stream_id_of(STREAMS[0])], first_ts=first, last_ts=first + 100)
+    few = tables.select_files(state, "silver", streams=[stream_id_of(STREAMS[0])], first_ts=first, last_ts=first + 100)
     assert len(few) == 1
     for part in everything:
         data = pq.read_table(f"{to}/{part.path}", partitioning=None)
@@ -430,7 +430,7 @@ def test_two_writers_do_not_both_win(log, keys, to):
 
 def test_an_attempt_that_does_not_count_leaves_no_row(log, keys, to, tmp_path):
     """A task that Spark runs twice, or whose machine is lost after it has written."""
-    for task in timed_tasks(None, make_prefix(str(log)), 3):
+    for task in divide_timed(None, make_prefix(str(log)), 3):
         list(load_task(LoadJob(uri=str(log), to=open_store(to), keys=keys), task))
     load(log, to, keys)
     load(log, str(tmp_path / "once"), keys)
@@ -475,7 +475,7 @@ def test_vacuum_removes_nothing_outside_of_the_tables(log, keys, to, tmp_path, k
         with pytest.raises((TableDamaged, FileRefused), match="is a link"):
             tables.vacuum(to, keep_sec=0)
     else:
-        with pytest.raises(TableDamaged, match=r"name of a file|lie in|data file"):
+        with pytest.raises(TableDamaged, match=r"not a file name|not inside|data file"):
             tables.vacuum(to, keep_sec=0)
     assert victim.read_bytes() == b"dear"
     assert (Path(to) / "manifests" / "latest").exists()
@@ -491,7 +491,7 @@ def test_every_list_of_paths_in_a_manifest_is_judged(log, keys, to, where):
         (Path(to) / manifest_path(base.version)).write_bytes(data)
     else:
         hostile(to, **{where: ["../x.parquet"]})
-    with pytest.raises(TableDamaged, match="no name of a file"):
+    with pytest.raises(TableDamaged, match="not a file name"):
         TableLog(to).state()
 
 

@@ -19,12 +19,12 @@ from veen.lake.log.events import SILVER, EventJob, event_batches, make_prefix, r
 from veen.lake.log.keys import KeyFile, write_keys
 from veen.lake.log.options import Options
 from veen.lake.spark.events import events_frame
-from veen.lake.spark.runner import over, timed_tasks
+from veen.lake.spark.runner import divide_timed, over
 from veen.lake.spark.source import EntryStream
 from veen.lake.tables.errors import LoadFailed
 from veen.lake.tables.log import TableLog
 from veen.lake.tables.schema import columns_of
-from veen.lake.tables.typed import installed
+from veen.lake.tables.typed import load_declarations
 from veen.overlays import kv
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
@@ -127,7 +127,7 @@ def test_recorder_events_are_asked_by_subject_in_spark_sql(spark, log, keys, loa
 @pytest.mark.slow
 def test_spark_reads_the_typed_table_of_every_schema(spark, log, keys, loaded):
     """Also where a column has a name that SQL reserves."""
-    for name in installed():
+    for name in load_declarations():
         frame = tables.read(spark, loaded, name)
         assert frame.columns == [*(column.name for column in columns_of(name)), "sid", "day"]
     queue = tables.read(spark, loaded, "typed_veen_queue_v1")
@@ -184,7 +184,7 @@ def test_a_selective_query_reads_few_files(spark, loaded):
 
 
 def test_no_key_is_in_a_plan_a_table_or_a_manifest(spark, log, keys, loaded):
-    tasks = timed_tasks(None, make_prefix(log), 3)
+    tasks = divide_timed(None, make_prefix(log), 3)
     job = EventJob(log, keys)
     plans = [
         over(spark, tasks, lambda slices: event_batches(job, slices), SILVER),

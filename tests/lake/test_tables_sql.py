@@ -13,7 +13,7 @@ from veen.lake.log.keys import write_keys
 from veen.lake.query.digest import hash_of
 from veen.lake.tables.errors import NoTable, TableDamaged
 from veen.lake.tables.log import TableLog
-from veen.lake.tables.sql import SqlDigest, SqlRefused, _json, run_sql
+from veen.lake.tables.sql import SqlDigest, SqlRefused, _to_json, run_sql
 
 EVENTS = "typed_sdr_event_v1"
 
@@ -70,10 +70,10 @@ def test_rows_without_an_order_are_sorted_and_files_do_not_matter(place, tmp_pat
 
 
 def test_values_of_every_kind_have_one_form():
-    assert _json(b"\x00\xff") == "00ff"
-    assert _json(dt.datetime(2025, 1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=1)))) == "2025-01-01T00:00:00Z"
-    assert _json(dt.date(2025, 1, 1)) == "2025-01-01"
-    assert _json([(1, {"a": dt.timedelta(1)})]) == [[1, {"a": "1 day, 0:00:00"}]]
+    assert _to_json(b"\x00\xff") == "00ff"
+    assert _to_json(dt.datetime(2025, 1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=1)))) == "2025-01-01T00:00:00Z"
+    assert _to_json(dt.date(2025, 1, 1)) == "2025-01-01"
+    assert _to_json([(1, {"a": dt.timedelta(1)})]) == [[1, {"a": "1 day, 0:00:00"}]]
 
 
 def test_times_and_numbers_come_exactly(place):

@@ -32,8 +32,8 @@ from veen.lake.log.keys import write_keys
 from veen.lake.tables.errors import NoTable, TableDamaged
 from veen.lake.tables.log import TableLog
 from veen.lake.tables.sql import run_sql
-from veen.lake.tables.states import installed_states, state_columns, state_tables
-from veen.lake.tables.typed import installed
+from veen.lake.tables.states import state_columns, state_declarations, state_tables
+from veen.lake.tables.typed import load_declarations
 from veen.overlays import crdt, crud, kv, queue
 from veen.overlays.anchoring import AnchorFold
 from veen.overlays.discovery.bodies import advertise, retire
@@ -137,7 +137,7 @@ def test_the_rows_of_a_state_are_equal_however_its_log_was_cut_and_values_fit(na
     for table, rows in expected.items():
         unfit = "".join(filter(None, rows.column("unfit").to_pylist()))
         assert not unfit or "no whole number of 64 bits" in unfit, (table, unfit)  # a sum may be any number
-        key = installed_states()[table].key
+        key = state_declarations()[table].key
         assert len({tuple(row[column] for column in key) for row in rows.to_pylist()}) == rows.num_rows
 
 
@@ -292,13 +292,13 @@ def with_tally(monkeypatch):
         monkeypatch.setitem(sys.modules, "veen_test_tally", module)
         points = [EntryPoint("tallies", "veen_test_tally:OVERLAY", "veen.overlays")]
         monkeypatch.setattr(registry, "entry_points", lambda group: points)
-        installed.cache_clear()
-        installed_states.cache_clear()
+        load_declarations.cache_clear()
+        state_declarations.cache_clear()
 
     yield install
     monkeypatch.undo()
-    installed.cache_clear()
-    installed_states.cache_clear()
+    load_declarations.cache_clear()
+    state_declarations.cache_clear()
 
 
 def test_another_overlay_declares_the_table_of_its_state_and_may_change_it(tmp_path, keys, to, with_tally):

@@ -26,7 +26,7 @@ from veen.lake.tables.errors import LoadFailed, NoTable, TableDamaged
 from veen.lake.tables.log import TableLog
 from veen.lake.tables.manifest import manifest_of, read_manifest
 from veen.lake.tables.states import state_entries
-from veen.lake.tables.typed import installed
+from veen.lake.tables.typed import load_declarations
 from veen.overlays import crdt, crud, kv
 from veen.overlays.framework import registry
 from veen.overlays.framework.body import Body
@@ -103,12 +103,12 @@ def with_readings(monkeypatch):
 
     def install(present=True):
         monkeypatch.setattr(registry, "entry_points", lambda group: points if present else [])
-        installed.cache_clear()
+        load_declarations.cache_clear()
 
     install()
     yield install
     monkeypatch.undo()
-    installed.cache_clear()
+    load_declarations.cache_clear()
 
 
 def load(path, to, keys, **more):
@@ -308,7 +308,7 @@ def test_a_value_that_a_column_cannot_have_is_an_issue_and_stops_nothing(tmp_pat
 def test_events_of_every_built_in_overlay_have_a_table(tmp_path, keys, to):
     """Columns are the declared fields; bodies that are read by code of their own say what theirs are."""
     schemas = {schema.name for overlay in registry.BUILTIN.values() for schema in overlay.schemas}
-    declared = {table.schema.name for table in installed().values()}
+    declared = {table.schema.name for table in load_declarations().values()}
     assert schemas - {"veen.card.v1"} == declared  # a card is a message about keys, which only clients read
     world = Recorder(tmp_path)
     drafts = [
@@ -423,7 +423,7 @@ def test_a_task_without_the_overlay_fails_instead_of_leaving_rows_out(tmp_path, 
     world = Recorder(tmp_path)
     reading(world)
     path = world.done()
-    monkeypatch.setattr("veen.lake.tables.loading.typed_now", lambda: {"typed_of_nobody_v1": "0" * 64})
+    monkeypatch.setattr("veen.lake.tables.loading.definitions_of_typed", lambda: {"typed_of_nobody_v1": "0" * 64})
     with pytest.raises(LoadFailed, match="typed_of_nobody_v1"):
         load(path, to, keys)
     assert TableLog(to).state().version == 0

@@ -17,7 +17,7 @@ from veen.core.crypto.ed25519 import libsodium_verify as verify
 from veen.core.crypto.ed25519 import libsodium_verify_many as verify_many
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.msg import Msg
-from veen.core.objects.receipt import signed_bytes
+from veen.core.objects.receipt import issue_bytes
 from veen.hub.admission.decide import Refuse, check_structure
 from veen.storage.frame import pack
 
@@ -159,7 +159,7 @@ def test_entries_are_sealed_with_the_bytes_of_python(native):
             group.add_record(b"record %d" % number)
             expected.append((b"record %d" % number, None, None))
         pool.seal(group, native.Signer(seed), raw, *place, hub_ts)
-        receipt = signed_bytes(SigningKey(seed), *place, hub_ts)
+        receipt = issue_bytes(SigningKey(seed), *place, hub_ts)
         expected.append((*pack(place[0], place[1], raw, receipt), receipt))
     assert group.parts() == expected
     pool.close()

@@ -45,7 +45,7 @@ def test_a_damaged_copy_is_replaced_by_a_good_one(files, tmp_path, damage):
     assert put(files, b"whole")
     assert files.get(H(b"whole")) == b"whole"
     assert not put(files, b"whole")
-    assert files.used(ALICE) == 5  # counted once, however often it came
+    assert files.bytes_of(ALICE) == 5  # counted once, however often it came
 
 
 def test_a_copy_that_cannot_be_read_is_replaced(tmp_path):
@@ -83,7 +83,7 @@ def test_a_quota_bounds_what_is_kept_for_one_owner(files):
     assert not put(files, b"a" * 60, max_bytes=100)  # it takes no further space
     put(files, b"c" * 100, owner=BOB, max_bytes=100)
     put(files, b"d" * 1000, max_bytes=0)
-    assert (files.used(ALICE), files.used(BOB)) == (1100, 100)
+    assert (files.bytes_of(ALICE), files.bytes_of(BOB)) == (1100, 100)
 
 
 def test_uploads_at_once_do_not_pass_a_quota_together(tmp_path):
@@ -111,7 +111,7 @@ def test_uploads_at_once_do_not_pass_a_quota_together(tmp_path):
     for thread in threads:
         thread.join(60)
     assert sorted(outcomes, key=str) == [True, True, True, "refused"]
-    assert files.used(ALICE) == 90
+    assert files.bytes_of(ALICE) == 90
     files.close()
 
 
@@ -120,7 +120,7 @@ def test_what_is_refused_takes_no_quota(tmp_path):
     for _ in range(3):
         with pytest.raises(NoSpaceError):
             put(files, b"a" * 60, max_bytes=100)
-    assert (files.used(ALICE), dict(files._arriving)) == (0, {})
+    assert (files.bytes_of(ALICE), dict(files._arriving)) == (0, {})
     files.close()
 
 
@@ -135,7 +135,7 @@ def test_attachments_go_with_the_entries_they_belong_to(files, tmp_path):
     assert files.sweep(upto(2)) == 2
     here = [data for data in (b"1", b"2", b"3", b"shared", b"other", b"pinned") if files.get(H(data)) == data]
     assert here == [b"3", b"shared", b"other", b"pinned"]
-    assert files.used(ALICE) == sum(map(len, here))
+    assert files.bytes_of(ALICE) == sum(map(len, here))
     assert files.sweep(upto(2)) == 0
     assert files.sweep(upto(3)) == 2
     assert files.get(H(b"shared")) is None
@@ -148,7 +148,7 @@ def test_a_sweep_takes_thousands(files):
         put(files, b"%d" % seq, seq=seq)
     assert files.sweep(upto(599)) == 599
     assert files.get(H(b"600")) == b"600"
-    assert files.used(ALICE) == 3
+    assert files.bytes_of(ALICE) == 3
 
 
 def test_a_sweep_of_a_directory_without_attachments_writes_nothing(files, tmp_path):
@@ -206,10 +206,10 @@ def test_records_survive_a_restart_and_a_copy(files, tmp_path):
     files.close()
     for fs in (OsFs(tmp_path), copy):
         again = AttachmentFiles(fs, 0)
-        assert again.used(ALICE) == 2
+        assert again.bytes_of(ALICE) == 2
         copy.make_dir(f"{layout.ATTACHMENTS}/{H(b'1').hex()[:2]}")
         assert again.sweep(upto(1)) == 1
-        assert again.used(ALICE) == 1
+        assert again.bytes_of(ALICE) == 1
         again.close()
 
 
@@ -223,7 +223,7 @@ def test_damaged_records_are_named_and_attachments_are_served_all_the_same(files
         put(again, b"more")
     (tmp_path / layout.ATTACHMENT_RECORDS).unlink()
     assert not put(again, b"data")  # known again, and counted again
-    assert again.used(ALICE) == 4
+    assert again.bytes_of(ALICE) == 4
     again.close()
 
 

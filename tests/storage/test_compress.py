@@ -31,7 +31,7 @@ def filled(count=20):
 
 def compress(world, limits=ZLIB):
     index = Index(world.fs)
-    chunks = index.sealed(dropped=0) if limits.compression == "zlib" else ()
+    chunks = index.list_sealed(dropped=0) if limits.compression == "zlib" else ()
     sizes = [(label, chunk, compress_chunk(world.fs, label, chunk)) for label, chunk in chunks]
     done = [(label, chunk, saved) for label, chunk, saved in sizes if saved is not None]
     index.close()
@@ -101,7 +101,7 @@ def test_compressed_chunks_can_be_erased():
     index = Index(world.fs)
     policy = retention.RetentionPolicy(retention.Periods(payload_sec=1))
     assert retention.apply(
-        world.fs, retention.plan(index, policy, world.now + 100), world.control, dropped=world.store.dropped
+        world.fs, retention.plan(index, policy, world.now + 100), world.control, dropped=world.store.drop_level
     )
     world.store.close()
     assert not chunk_files(world.fs)

@@ -14,7 +14,7 @@ from veen.core.hashing import H
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.captoken import CapToken, Rate
 from veen.core.objects.control import ControlRecord
-from veen.core.objects.receipt import signed_bytes
+from veen.core.objects.receipt import issue_bytes
 from veen.hub.admission.decide import Refuse, decide
 from veen.hub.admission.policy import Kex1
 from veen.io.local import OsFs
@@ -76,7 +76,7 @@ class Hub:
                 leaf_hash=message.leaf_hash(),
                 hub_ts=self.now,
             )
-            receipt = signed_bytes(
+            receipt = issue_bytes(
                 w.HUB, message.label, admitted.stream_seq, admitted.leaf_hash, admitted.mmr_root, self.now
             )
             group.add_entry(admitted, message.to_bytes(), receipt)
@@ -145,7 +145,7 @@ def play(plan, capacity):
         nonlocal late
         if late is not None:
             hub.store.persist(late)
-            hub.store.retired()
+            hub.store.finish_retirement()
             late = None
 
     def commit(but=0):
@@ -334,7 +334,7 @@ def test_the_least_recently_used_saved_cursor_goes_first():
     assert loads == ["a", "b", "c", "d"]
     cache.get("c")
     assert loads[-1] == "c"
-    cache.saved("a")
+    cache.mark_saved("a")
     assert cache.get("a") is cursor
 
 

@@ -134,7 +134,7 @@ def test_an_index_of_another_version_is_made_again():
     fs = copy_of(small().fs)
     database = fs.database(layout.INDEX)
     database.execute("PRAGMA user_version = 1")
-    fs.saved(layout.INDEX, database)
+    fs.on_commit(layout.INDEX, database)
     with pytest.raises(CorruptError, match="rebuild-index"):
         Index(fs)
     assert [(finding.path, finding.code) for finding in verify_data(fs).errors] == [(layout.INDEX, "rebuildable")]

@@ -39,7 +39,7 @@ def filled(count=20):
 
 def erase(world, policy=ALL, now=FAR):
     index = Index(world.fs)
-    done = len(apply(world.fs, plan(index, policy, now), world.control, dropped=world.store.dropped))
+    done = len(apply(world.fs, plan(index, policy, now), world.control, dropped=world.store.drop_level))
     index.close()
     return done
 
@@ -147,7 +147,7 @@ def test_erasing_opens_no_file_of_a_chunk_that_stays():
     gone = {(step.label, step.chunk.start_seq) for step in due}
     assert 0 < len(gone) < len(chunks)
     fs.opened.clear()
-    assert len(apply(fs, plan(index, ALL, oldest + 1), world.control, dropped=world.store.dropped)) == len(gone)
+    assert len(apply(fs, plan(index, ALL, oldest + 1), world.control, dropped=world.store.drop_level)) == len(gone)
     world.store.retire()
     assert {name for name in map(_chunk_of, fs.opened) if name} == gone
     assert {name for name in map(_chunk_of, chunk_files(fs)) if name} == chunks.keys() - gone
@@ -330,7 +330,7 @@ def test_any_number_of_looks_between_two_retirements_erases_what_one_look_erases
     index = Index(often.fs)
     plans = [plan(index, policy, FAR) for _ in range(looks)]
     index.close()
-    done = [len(apply(often.fs, steps, often.control, dropped=often.store.dropped)) for steps in plans]
+    done = [len(apply(often.fs, steps, often.control, dropped=often.store.drop_level)) for steps in plans]
     assert done == [count] + [0] * (looks - 1)
     for world in (once, often):
         world.store.close()
@@ -345,12 +345,12 @@ def test_a_record_that_is_on_its_way_to_the_disk_counts_as_an_erasure():
     step = plan(index, ALL, FAR)[0]
     index.close()
     place = (step.label, step.chunk.start_seq)
-    assert world.store.dropped(*place) == 0
+    assert world.store.drop_level(*place) == 0
     prepare(world.fs, step)
     group = Group()
     world.control(step.record(0), group)
-    assert world.store.dropped(*place) == 1
-    assert step.record(world.store.dropped(*place)) is None
+    assert world.store.drop_level(*place) == 1
+    assert step.record(world.store.drop_level(*place)) is None
     world.commit(group)
-    assert world.store.dropped(*place) == 1
-    assert world.store.dropped(step.label, step.chunk.start_seq + 1) is None  # no chunk begins there
+    assert world.store.drop_level(*place) == 1
+    assert world.store.drop_level(step.label, step.chunk.start_seq + 1) is None  # no chunk begins there

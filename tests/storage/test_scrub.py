@@ -88,7 +88,7 @@ def test_chunks_that_are_sealed_compressed_or_erased_meanwhile_do_not_disturb():
     compress(world)
     state, more = scrub_step(world.fs, index, state, 300)
     findings += more
-    retention.apply(world.fs, retention.plan(index, ALL, FAR), world.control, dropped=world.store.dropped)
+    retention.apply(world.fs, retention.plan(index, ALL, FAR), world.control, dropped=world.store.drop_level)
     world.store.retire()
     fill(world, 9)
     world.store.retire()

@@ -22,17 +22,17 @@ def test_a_token_verifies_for_its_root_and_no_other_without_its_authority():
     offline = TimestampAuthority("http://127.0.0.1:9", TRUST)
     assert offline.verify(ROOT, TOKEN)
     assert not offline.verify(H(b"another root"), TOKEN)
-    assert TRUST.stamped_at(ROOT, TOKEN).year >= 2026
+    assert TRUST.read_time(ROOT, TOKEN).year >= 2026
 
 
 def test_no_changed_bit_gives_a_token_another_time_or_root():
     """CMS leaves a few bits unsigned, such as its version; every 11th is tried, as each costs a signature check."""
-    time = TRUST.stamped_at(ROOT, TOKEN)
+    time = TRUST.read_time(ROOT, TOKEN)
     for bit in range(0, 8 * len(TOKEN), 11):
         changed = bytearray(TOKEN)
         changed[bit // 8] ^= 1 << bit % 8
         try:
-            assert TRUST.stamped_at(ROOT, bytes(changed)) == time
+            assert TRUST.read_time(ROOT, bytes(changed)) == time
         except AnchorError:
             continue
         assert not TimestampAuthority("http://x", TRUST).verify(H(b"another root"), bytes(changed))
@@ -42,7 +42,7 @@ def test_an_authority_that_is_not_trusted_is_not_believed():
     stranger = TimestampTrust.read(VECTORS / "stranger.pem")
     assert not TimestampAuthority("http://x", stranger).verify(ROOT, TOKEN)
     with pytest.raises(AnchorError, match="not valid"):
-        stranger.stamped_at(ROOT, TOKEN)
+        stranger.read_time(ROOT, TOKEN)
 
 
 def test_certificates_that_cannot_be_used_are_named(tmp_path):

@@ -93,7 +93,7 @@ async def hub_by(kind, world, data_dir, *, clock=None, **settings):
         flags |= {"quic.enabled": "true", "tls.cert": str(world.cert), "tls.key": str(world.key)}
         flags.setdefault("quic.port", "0")
     options = {} if clock is None else {"clock": clock}
-    async with Hub.running(load(None, {}, flags), **options) as hub:
+    async with Hub.serve(load(None, {}, flags), **options) as hub:
         yield hub
 
 

@@ -101,7 +101,7 @@ def test_every_error_is_answered_with_the_bytes_of_http(kind, tmp_path):
 
             async def failing(call):
                 if isinstance(failure, Refuse):
-                    return hub.api.replies.refused(failure, call.answer)
+                    return hub.api.replies.of_refusal(failure, call.answer)
                 assert failure is not None
                 raise failure
 

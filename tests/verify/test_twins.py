@@ -40,7 +40,7 @@ from veen.verify.directory import verify_data
 START = 1_000
 FIRST = HubIdentity.first(HUB.public, valid_from=0)
 NEXT = CLIENTS[2]  # any other key
-ROTATED = FIRST.rotated(NEXT.public, valid_from=START + 2, overlap_until=START + 4)
+ROTATED = FIRST.with_rotation(NEXT.public, valid_from=START + 2, overlap_until=START + 4)
 PROFILE = PRESETS["bulk"].profile_id()
 RULES = [rule for rule in Rule if rule is not Rule.UNREAD]  # a whole chunk has no unreadable entry
 

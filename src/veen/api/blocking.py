@@ -1,4 +1,4 @@
-"""The same verbs without await: for scripts, notebooks, tests, and services that use threads."""
+"""The verbs without await: for scripts, notebooks, tests, and services that use threads."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -12,11 +12,11 @@ from veen.client.sync import BlockingTwin, LoopThread, blocking, blocking_each
 
 
 class HubConnection(BlockingTwin[AsyncHubConnection]):
-    """A verified connection to one hub, as one identity. May be used by many threads."""
+    """A verified connection to one hub, as one identity. Thread-safe."""
 
     @property
     def client(self) -> Client:
-        """The client of `veen.client` behind it; it lives in the loop of this connection (`run`)."""
+        """The underlying client of `veen.client`. It lives in the event loop of this connection (`run`)."""
         return self._twin.client
 
     @property
@@ -31,7 +31,7 @@ class HubConnection(BlockingTwin[AsyncHubConnection]):
 
     @property
     def client_id(self) -> bytes:
-        """The key that signs what is sent here."""
+        """The key that signs messages sent here."""
         return self._twin.client_id
 
     @property
@@ -40,13 +40,13 @@ class HubConnection(BlockingTwin[AsyncHubConnection]):
         return self._twin.hub_pk
 
     def stream(self, name: str) -> "StreamHandle":
-        """A stream by name. Its keys are made by the first send, if nobody has written to it yet."""
+        """Return a stream by name. The first send makes its keys, if nobody has written to it yet."""
         return StreamHandle(self._loop, self._twin.stream(name))
 
     status = blocking(AsyncHubConnection.status)
 
     def close(self) -> None:
-        """Give the identity back and close the connections. `with` does it."""
+        """Release the identity and close the connections. `with` does it."""
         if not self._loop.is_closed:
             try:
                 self._loop.run(self._twin.aclose())
@@ -78,7 +78,7 @@ class StreamHandle(BlockingTwin[AsyncStream]):
     evidence = blocking(AsyncStream.evidence)
 
     def kv(self) -> "KvState":
-        """The stream as values by key, as they are now."""
+        """Return the stream as values by key, as they are now."""
         return KvState(self._loop, self._loop.run(self._twin.kv()))
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ class StreamHandle(BlockingTwin[AsyncStream]):
 
 
 class KvState(KvView):
-    """Values by key as they were when the log was read last, and what changes them."""
+    """Values by key as of the last read of the log, with the methods that change them."""
 
     def __init__(self, loop: LoopThread, view: AsyncKv) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class KvState(KvView):
         return self
 
     def put(self, key: str, value: Any, *, expires: Moment | None = None) -> Sent:
-        """Set a value: a message of the stream, whose receipt is verified."""
+        """Set a value by a message of the stream, and verify its receipt."""
         sent = self._loop.run(self._view.put(key, value, expires=expires))
         self._entries = self._view._entries
         return sent
@@ -123,15 +123,15 @@ def connect(
     worker: bool = False,
     make_keys: bool | None = None,
 ) -> HubConnection:
-    """Connect to the hub of the current context, of the context that is named, or at a URL with its key as `pin`.
+    """Connect to the hub of the current context, of a named context, or at a URL with its key as `pin`.
 
-    Address, pin, certificates, token, identity and keys are those of the context; what is given here outranks them. The
-    keystore is opened by `passphrase`, a passphrase file, the agent (`veen agent start`) or the desktop keyring
-    (`veen keystore remember`); nobody is asked.
+    Address, pin, certificates, token, identity and keys come from the context; arguments override them. The keystore
+    is opened by `passphrase`, a passphrase file, the agent (`veen agent start`) or the desktop keyring (`veen
+    keystore remember`), never by a prompt.
 
-    `worker` gives this process a client key of its own, under the same identity: any number of processes may then use
-    one identity. `make_keys` says whether a missing identity and the keys of streams that nobody has written to are
-    made: by default those of streams are, and an identity only if the context says so, as that of `veen hub start
+    With `worker`, this process gets its own client key under the same identity, so any number of processes may use
+    one identity. `make_keys` decides if a missing identity, and the keys of streams that nobody has written to, are
+    made. Default: those of streams are, and an identity only if the context allows it, as that of `veen hub start
     --dev` does.
     """
     pending = aconnect(
@@ -147,12 +147,12 @@ def connect(
         make_keys=make_keys,
     )
 
-    async def opened() -> AsyncHubConnection:
+    async def open_hub() -> AsyncHubConnection:
         return await pending
 
     loop = LoopThread()
     try:
-        return HubConnection(loop, loop.run(opened()))
+        return HubConnection(loop, loop.run(open_hub()))
     except BaseException:
         loop.close()
         raise

@@ -1,4 +1,4 @@
-"""From a context or a URL to a client: what is configured, whose keys, and a new client key in time."""
+"""From a context or a URL to a client: settings, keys, and the rotation of the client key."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ _LOCK_PAUSE_SECONDS: Final = 0.05
 
 @dataclass(slots=True)
 class Connector:
-    """All that is needed to connect, and to connect again. Owned by one connection."""
+    """Everything that is needed to connect, and to connect again. Owned by one connection."""
 
     settings: ClientSettings
     home: Home
@@ -50,20 +50,20 @@ class Connector:
         return self.keystore.identity.name
 
     async def connect(self) -> Client:
-        """A client, whose client key rotates by itself."""
+        """Return a client, whose client key rotates by itself."""
         if not self.worker:
-            return await self._connected(self.home, self.keystore.identity, KeystoreKeys(self.keystore))
+            return await self._connect_as(self.home, self.keystore.identity, KeystoreKeys(self.keystore))
         slots = take_slot(self.home, self.keystore.identity, int(time.time()))
         while True:
             slot = await asyncio.to_thread(next, slots)
             try:
-                client = await self._connected(slot.home, slot.identity, SlotKeys(slot))
-            except IdentityInUse:  # another process was faster
+                client = await self._connect_as(slot.home, slot.identity, SlotKeys(slot))
+            except IdentityInUse:  # another process took the slot
                 continue
             LOG.debug("worker %d of %s signs as %s", slot.number, self.name, client.client_id.hex())
             return client
 
-    async def _connected(self, home: Home, identity: Identity, holder: KeyHolder) -> Client:
+    async def _connect_as(self, home: Home, identity: Identity, holder: KeyHolder) -> Client:
         settings = self.settings
         client = await Client.connect(
             self.url,
@@ -90,7 +90,7 @@ class Connector:
         return client
 
     async def _check_witnesses(self, client: Client) -> None:
-        """QuorumError, or a warning in the log, if the hub lacks the cosignatures that the context asks for."""
+        """Raise QuorumError, or log a warning, if the hub lacks the cosignatures that the context requires."""
         path, rule = self.settings.path("witness_policy"), self.settings.witnesses.value
         if path is None or rule == "off":
             return
@@ -105,11 +105,11 @@ class Connector:
             LOG.warning("the hub at %s lacks the cosignatures that %s asks for: %s", self.url, path, exc)
 
     def _keep_keys(self, keyring: Keyring) -> None:
-        """Keep generations of keys that were found in a stream. A worker, which has no lock, finds them again."""
+        """Store generations of keys that were found in a stream. A worker, which has no lock, finds them again."""
         self.keystore.save(replace(self.keystore.secrets, keyring=keyring))
 
     async def new_keys(self, client: Client, stream: str) -> StreamKeys:
-        """Keys for a stream that nobody has written to, kept in the keystore."""
+        """Make keys for a stream that nobody has written to, and store them in the keystore."""
         if not self.worker:
             keys = await new_stream_keys(client, self.keystore, stream)
         else:
@@ -118,7 +118,8 @@ class Connector:
         return keys
 
     async def _worker_keys(self, client: Client, stream: str) -> StreamKeys:
-        """As above. The lock of the identity is not ours, so it is taken for a moment; another worker may be first."""
+        """Make keys as a worker: take the lock of the identity for a moment, and use the keys of a worker that was
+        first."""
         for left in range(_LOCK_TRIES - 1, -1, -1):
             try:
                 with self.home.lock(self.name):
@@ -148,7 +149,7 @@ def connector(
     worker: bool,
     make_keys: bool | None,
 ) -> Connector:
-    """Resolve what is configured and open the keystore. Blocks: stretching a passphrase takes a while."""
+    """Resolve the settings and open the keystore. Blocks: stretching a passphrase takes a while."""
     user_home = home or Home.default()
     is_url = context is not None and "://" in context
     flags = {**options, "hub_pk": pin, "identity": identity, ("hub" if is_url else "context"): context}
@@ -156,14 +157,14 @@ def connector(
     if settings.hub.value is None:
         raise SettingsError(
             "E.LOCAL.CONTEXT",
-            "no hub is chosen",
-            "neither the call, VEEN_HUB, VEEN_CONTEXT nor the configuration names one",
+            "no hub configured",
+            "neither the call, VEEN_HUB, VEEN_CONTEXT nor the configuration names a hub",
             "veen hub start --dev, or: veen context add NAME --hub URL --pin ed25519:HEX",
         )
     if settings.hub_pk.value is None:
         raise NotPinned(f"no key of the hub at {settings.hub.value} is pinned")
     keystore_home, name = _identity_place(user_home, settings, make_keys)
-    keystore = _opened(user_home, keystore_home, name, settings, passphrase, make_keys)
+    keystore = _open_keystore(user_home, keystore_home, name, settings, passphrase, make_keys)
     return Connector(settings, keystore_home, keystore, worker, make_keys is not False)
 
 
@@ -176,10 +177,12 @@ def _identity_place(home: Home, settings: ClientSettings, make_keys: bool | None
         if not names and make_keys:
             return home, "default"
         if len(names) != 1:
-            cause = f"there are {', '.join(names)}, and none is chosen" if names else f"{home.data} holds no keys"
+            cause = (
+                f"there are {', '.join(names)}, and none of them is selected" if names else f"{home.data} holds no keys"
+            )
             raise SettingsError(
                 IdentityMissing.code,
-                "which identity?" if names else "there is no identity yet",
+                "several identities exist" if names else "there is no identity yet",
                 cause,
                 f"give identity={names[0]!r}, or run: veen config set identity {names[0]}"
                 if names
@@ -189,7 +192,7 @@ def _identity_place(home: Home, settings: ClientSettings, make_keys: bool | None
     return home, check_name(name)
 
 
-def _opened(
+def _open_keystore(
     user_home: Home,
     home: Home,
     name: str,
@@ -199,8 +202,8 @@ def _opened(
 ) -> Keystore:
     file = settings.passphrase_file_for(name)
     if not home.has_identity(name) and (make_keys or (make_keys is None and settings.may_make_identity(name))):
-        return _made(user_home, home, name, file, passphrase)
-    if file is None and (home.config / f"{name}.passphrase").exists():  # of an identity that was made below
+        return _make_keystore(user_home, home, name, file, passphrase)
+    if file is None and (home.config / f"{name}.passphrase").exists():  # written by `_make_keystore`
         file = home.config / f"{name}.passphrase"
     if passphrase is not None:
         return open_identity(home, name, passphrase)
@@ -208,15 +211,15 @@ def _opened(
     if keystore is None:
         raise SettingsError(
             "E.LOCAL.INPUT",
-            f"the passphrase of {name} is needed",
-            "its keystore is sealed, no agent holds it open, and a program asks nobody",
+            f"the passphrase of {name} is required",
+            "its keystore is sealed, no agent has it open, and a program cannot prompt for it",
             "veen agent start, then any command as this identity; or give passphrase_file=…;"
             " on a desktop: veen keystore remember",
         )
     return keystore
 
 
-def _made(user_home: Home, home: Home, name: str, file: Path | None, passphrase: str | None) -> Keystore:
+def _make_keystore(user_home: Home, home: Home, name: str, file: Path | None, passphrase: str | None) -> Keystore:
     if passphrase is not None:
         from veen.client.identity.passphrases import check_passphrase
 

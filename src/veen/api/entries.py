@@ -1,4 +1,4 @@
-"""What programs send and get: bodies of any kind, entries with time, author and body, times as people write them."""
+"""Values of programs: bodies of any kind, entries with time, author and body, and times as people write them."""
 
 import json
 import time
@@ -21,7 +21,8 @@ JSON_SCHEMA: Final = "veen.json.v1"  # a body that is one JSON value, in UTF-8
 
 
 def draft_of(body: Body, schema: str | bytes | None = None, **details: Any) -> Draft:
-    """A message: dicts and lists as JSON, text as UTF-8, bytes as they are; LocalError for anything else."""
+    """Return a message: dicts and lists become JSON, text UTF-8, bytes stay as they are. Raise LocalError for other
+    types."""
     if isinstance(body, bytes | bytearray | memoryview):
         data = bytes(body)
     elif isinstance(body, str):
@@ -33,12 +34,12 @@ def draft_of(body: Body, schema: str | bytes | None = None, **details: Any) -> D
             raise LocalError(f"the body is not JSON: {exc}") from exc
         schema = schema or JSON_SCHEMA
     else:
-        raise LocalError(f"a body is a dict, a list, text or bytes, not {type(body).__name__}")
+        raise LocalError(f"the body must be a dict, a list, text or bytes, not {type(body).__name__}")
     return Draft(body=data, schema=None if schema is None else schema_id(schema), **details)
 
 
 def moment_of(value: Moment | None) -> int | None:
-    """Seconds since 1970 of an aware datetime, of text such as "-1h" or ISO 8601, or of a number."""
+    """Return the seconds since 1970 of an aware datetime, of text such as "-1h" or ISO 8601, or of a number."""
     if value is None or type(value) is int:
         return value
     if isinstance(value, datetime):
@@ -46,7 +47,7 @@ def moment_of(value: Moment | None) -> int | None:
             raise LocalError(f"{value!r} has no time zone: use datetime.now(UTC) or .astimezone()")
         return max(int(value.timestamp()), 0)
     if not isinstance(value, str):
-        raise LocalError(f"a time is a datetime, text or a number, not {type(value).__name__}")
+        raise LocalError(f"the time must be a datetime, text or a number, not {type(value).__name__}")
     try:
         return parse_moment(value, time.time())
     except ValueError as exc:
@@ -54,7 +55,7 @@ def moment_of(value: Moment | None) -> int | None:
 
 
 class StreamEntry:
-    """One entry that was verified: signatures, order, its place in the log. A value."""
+    """One verified entry: its signatures, order and place in the log were checked. A value."""
 
     __slots__ = ("_name", "entry")
 
@@ -63,52 +64,52 @@ class StreamEntry:
 
     @property
     def seq(self) -> int:
-        """Its number in the log, from 1."""
+        """Number of the entry in the log, from 1."""
         return self.entry.seq
 
     @property
     def time(self) -> datetime:
-        """When the hub took it in, by the hub's clock."""
+        """Time of admission, by the hub's clock."""
         return datetime.fromtimestamp(self.entry.receipt.hub_ts, UTC)
 
     @property
     def client_id(self) -> bytes:
-        """The key that signed it."""
+        """Key that signed the entry."""
         return self.entry.msg.client_id
 
     @property
     def author(self) -> str:
-        """The name of whose key signed it, where it is known here; else, or after the end of its binding, the key."""
+        """Name of the author, if it is known here and its binding is in force; otherwise the key in hex."""
         return self._name(self.entry) or self.client_id.hex()
 
     @property
     def msg_id(self) -> bytes:
-        """The hash that names the message."""
+        """Hash that identifies the message."""
         return self.entry.msg_id
 
     @property
     def receipt(self) -> Receipt:
-        """What the hub signed about it."""
+        """Receipt that the hub signed for the entry."""
         return self.entry.receipt
 
     @property
     def is_open(self) -> bool:
-        """Whether our keys opened the body."""
+        """True if a key of the keyring opened the body."""
         return self.entry.event is not None
 
     @property
     def error(self) -> str | None:
-        """Why the body cannot be read, although the entry is verified."""
+        """Reason why the body cannot be read, although the entry is verified; None if it can be."""
         return self.entry.error
 
     @property
     def body(self) -> bytes:
-        """The body; OpenError if our keys do not open it."""
+        """Body of the entry; OpenError if no key of the keyring opens it."""
         return self.entry.body
 
     @property
     def text(self) -> str:
-        """The body as text; LocalError if it is not UTF-8."""
+        """Body as text; LocalError if it is not UTF-8."""
         try:
             return self.body.decode()
         except UnicodeDecodeError as exc:
@@ -116,7 +117,7 @@ class StreamEntry:
 
     @property
     def json(self) -> Any:
-        """The body read as JSON; LocalError if it is none."""
+        """Body decoded as JSON; LocalError if it is not JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError) as exc:

@@ -15,7 +15,7 @@ HubKeys = str | bytes | Iterable[str | bytes]
 
 
 class EvidenceBundle:
-    """Entries with all their proofs, verified before they were put together."""
+    """Entries with all their proofs, verified before export."""
 
     def __init__(self, file: EvidenceFile, pin: str) -> None:
         self.file, self.pin = file, pin
@@ -23,18 +23,18 @@ class EvidenceBundle:
 
     @property
     def report(self) -> EvidenceReport:
-        """What it proves, judged by its own keys: an outsider gives the key she trusts to `verify`."""
+        """Report on the file, verified by its own keys. An outsider gives the key she trusts to `verify`."""
         return check_evidence(self.file, None)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the file that `veen verify FILE --hub-pk KEY` checks."""
-        return _written(path, self.data)
+        return _write(path, self.data)
 
     def html(self, path: str | PathLike[str]) -> Path:
         """Write a page that checks itself in a browser, without a network."""
         from veen.client.evidence_page import page
 
-        return _written(path, page(self.data, self.report, exporter_pin=self.pin))
+        return _write(path, page(self.data, self.report, exporter_pin=self.pin))
 
     def __len__(self) -> int:
         return len(self.report.entries)
@@ -43,39 +43,39 @@ class EvidenceBundle:
         return f"EvidenceBundle({len(self)} entries, {len(self.data)} bytes, hub {self.pin})"
 
     def _repr_html_(self) -> str:
-        lines = "".join(f"<li>{_escaped(line)}</li>" for line in self.report.proves())
+        lines = "".join(f"<li>{_escape(line)}</li>" for line in self.report.proves())
         return f"<p>{len(self)} entries, {len(self.data)} bytes; it proves:</p><ul>{lines}</ul>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceCheck:
-    """The outcome of `verify`. True if everything in the file holds under the key that was given."""
+    """The outcome of `verify`. True if everything in the file is valid under the given key."""
 
     ok: bool
-    error: str | None = None  # what is wrong, if not ok
-    report: EvidenceReport | None = None  # what it proves, if ok
+    error: str | None = None  # the fault, if not ok
+    report: EvidenceReport | None = None  # the report, if ok
 
     def __bool__(self) -> bool:
         return self.ok
 
     def proves(self) -> list[str]:
-        """What the file proves, a sentence each."""
+        """Return the facts that the file proves, a sentence each."""
         return [] if self.report is None else self.report.proves()
 
     def limits(self) -> list[str]:
-        """What the file does not prove."""
+        """Return the facts that the file does not prove, a sentence each."""
         return [] if self.report is None else self.report.limits()
 
 
 def verify(path: str | PathLike[str], *, hub_pk: HubKeys) -> EvidenceCheck:
     """Check an evidence file by a key that you trust: `ed25519:HEX`, `root:ed25519:HEX`, or the bytes of a key.
 
-    Asks no hub and needs no keys of streams. A file that cannot be read is an OSError; one that does not verify, or is
-    no evidence at all, gives an outcome that is not ok.
+    No hub is contacted and no keys of streams are needed. A file that cannot be read raises OSError; one that does
+    not verify, or is no evidence, gives an outcome that is not ok.
     """
     from veen.core.errors import VeenError
 
-    trusted = _trusted(hub_pk)
+    trusted = _parse_keys(hub_pk)
     with Path(path).open("rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
     try:
@@ -84,7 +84,7 @@ def verify(path: str | PathLike[str], *, hub_pk: HubKeys) -> EvidenceCheck:
         return EvidenceCheck(ok=False, error=f"{exc.code}: {exc}")
 
 
-def _trusted(hub_pk: HubKeys) -> TrustedKeys:
+def _parse_keys(hub_pk: HubKeys) -> TrustedKeys:
     values = [hub_pk] if isinstance(hub_pk, str | bytes) else list(hub_pk)
     try:
         keys = [TrustedKeys.parse(value.hex() if isinstance(value, bytes) else value) for value in values]
@@ -97,13 +97,13 @@ def _trusted(hub_pk: HubKeys) -> TrustedKeys:
     return TrustedKeys(hub_pks=tuple(public for key in keys for public in key.hub_pks))
 
 
-def _written(path: str | PathLike[str], data: bytes) -> Path:
+def _write(path: str | PathLike[str], data: bytes) -> Path:
     target = Path(path)
     target.write_bytes(data)
     return target
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     from html import escape
 
     return escape(text)

@@ -32,23 +32,23 @@ from veen.overlays.framework.body import Draft as OverlayDraft
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvEntry, KvFold, delete, put
 
-_STATEMENTS: Final = 8  # of the newest entries, as many may be about client keys
+_STATEMENTS: Final = 8  # statements about client keys expected among the newest entries
 
 
 class AsyncHubConnection:
-    """A verified connection to one hub, as one identity. For many tasks of one event loop."""
+    """A verified connection to one hub, as one identity. For any number of tasks of one event loop."""
 
     def __init__(self, source: Connector, client: Client) -> None:
         self._connector = source
         self._client = client
-        self._workers: set[bytes] = set()  # client keys of workers of the identity, as they were last looked up
-        self._strangers: set[bytes] = set()  # client keys that were looked up and are not
-        self._book: ContactBook | None = None  # contacts, as they were when the first author was looked up
-        self._making = asyncio.Lock()  # keys of streams are made one after another
+        self._workers: set[bytes] = set()  # client keys of the identity's workers, as of the last lookup
+        self._strangers: set[bytes] = set()  # client keys that were looked up and are none of these
+        self._book: ContactBook | None = None  # contacts, as of the first lookup of an author
+        self._making = asyncio.Lock()  # held while keys of a stream are made
 
     @property
     def client(self) -> Client:
-        """The client of `veen.client` behind it, for what has no verb here."""
+        """The underlying client of `veen.client`, for operations that have no verb here."""
         return self._client
 
     @property
@@ -63,24 +63,24 @@ class AsyncHubConnection:
 
     @property
     def client_id(self) -> bytes:
-        """The key that signs what is sent here."""
+        """The key that signs messages sent here."""
         return self._client.client_id
 
     @property
     def hub_pk(self) -> str:
-        """The key to give to outsiders with evidence: the pinned root, or the oldest key that is believed."""
+        """The key to give to outsiders with evidence: the pinned root, or the oldest trusted key."""
         return self._client.pin.origin_text()
 
     def stream(self, name: str) -> "AsyncStream":
-        """A stream by name. Its keys are made by the first send, if nobody has written to it yet."""
+        """Return a stream by name. The first send makes its keys, if nobody has written to it yet."""
         return AsyncStream(self, name)
 
     async def status(self) -> StatusResponse:
-        """What the hub says of itself: keys, clock, profiles, limits, version."""
+        """Return the status of the hub: keys, clock, profiles, limits, version."""
         return await self._client.status()
 
     async def aclose(self) -> None:
-        """Give the identity back and close the connections. `async with` does it."""
+        """Release the identity and close the connections. `async with` does it."""
         await self._client.aclose()
 
     async def __aenter__(self) -> Self:
@@ -95,11 +95,12 @@ class AsyncHubConnection:
     # --- what streams use ------------------------------------------------------------------------------
 
     def author_name(self, stream: str, entry: Entry) -> str | None:
-        """Return the name of an entry's author, if it is known here: our own, that of our workers, or a contact's."""
+        """Return the name of an entry's author, if it is known: that of the identity, of its workers, or of a
+        contact."""
         if self._book is None:
             self._book = ContactStore(self._connector.home).load()
         identity = self._connector.keystore.identity
-        return AuthorNames(identity, self._book, lambda key: self._proven(stream, key), self._is_own)(entry).name
+        return AuthorNames(identity, self._book, lambda key: self._prove_author(stream, key), self._is_own)(entry).name
 
     def _is_own(self, client_id: bytes) -> bool:
         if client_id != self._client.client_id and client_id not in self._strangers | self._workers:
@@ -108,15 +109,15 @@ class AsyncHubConnection:
                 self._strangers.add(client_id)
         return client_id == self._client.client_id or client_id in self._workers
 
-    def _proven(self, stream: str, client_id: bytes) -> list[AuthorKey]:
+    def _prove_author(self, stream: str, client_id: bytes) -> list[AuthorKey]:
         try:
             proof = self._client.author(stream, client_id)
         except UnknownStream:  # a label without keys
             return []
         return [] if proof is None else [proof]
 
-    async def with_keys(self, stream: str) -> None:
-        """Make sure that the keyring has the stream."""
+    async def ensure_keys(self, stream: str) -> None:
+        """Make the keys of the stream if the keyring does not have them."""
         async with self._making:
             if not self.has_keys(stream):
                 if not self._connector.make_keys:
@@ -124,7 +125,7 @@ class AsyncHubConnection:
                 await self._connector.new_keys(self._client, stream)
 
     def has_keys(self, stream: str) -> bool:
-        """Whether the keyring has the stream."""
+        """Return True if the keyring has the stream."""
         if StreamRef.parse(stream).label is not None:
             return True
         try:
@@ -134,7 +135,7 @@ class AsyncHubConnection:
         return True
 
     async def token_for(self, client: Client, stream: str) -> CapToken | None:
-        """The capability to write with, where the hub asks for one."""
+        """Return the capability to write with; None if the hub requires none."""
         if not (await client.status()).capability_gating:
             return None
         keyring = self._connector.keystore.secrets.keyring
@@ -157,7 +158,7 @@ class AsyncStream:
         parent: bytes | None = None,
         expires: Moment | None = None,
     ) -> Sent:
-        """Seal, send, and return when the receipt is verified. A dict or a list is sent as JSON."""
+        """Seal and send a message; return once its receipt is verified. A dict or a list is sent as JSON."""
         draft = draft_of(body, schema, parent=parent, expires_at=moment_of(expires))
 
         async def work(client: Client) -> Sent:
@@ -171,17 +172,17 @@ class AsyncStream:
                 capability=await self._capability(client),
             )
 
-        await self._hub.with_keys(self.name)
+        await self._hub.ensure_keys(self.name)
         return await work(self._hub.client)
 
     async def send_many(self, bodies: Iterable[Body], *, schema: str | bytes | None = None) -> list[Outcome]:
-        """Send in batches. One outcome for each body, in order: a Sent, or the error that concerns this one alone."""
+        """Send in batches. Return one outcome for each body, in order: a Sent, or the error of this body alone."""
         drafts = [draft_of(body, schema) for body in bodies]
 
         async def work(client: Client) -> list[Outcome]:
             return await client.send_many(self.name, drafts, capability=await self._capability(client))
 
-        await self._hub.with_keys(self.name)
+        await self._hub.ensure_keys(self.name)
         return await work(self._hub.client)
 
     async def _capability(self, client: Client) -> CapToken | None:
@@ -199,12 +200,12 @@ class AsyncStream:
         author: str | bytes | None = None,
         last: int | None = None,
     ) -> AsyncGenerator[StreamEntry, None]:
-        """Every entry, or those of a time, a range or an author (a name that is known here, or a key); all verified.
+        """Yield verified entries: all, or those of a time, a range or an author (a known name, or a key).
 
-        `last`: only the newest so many of these.
+        `last` limits them to the newest N.
         """
         if last is not None and last < 1:
-            raise LocalError(f"last is {last}: at least 1 entry can be asked for")
+            raise LocalError(f"last is {last}: it must be at least 1")
         if not await self._is_readable():
             return
         if last is not None and (since, until, from_seq, to_seq, author) == (None,) * 5:
@@ -212,7 +213,7 @@ class AsyncStream:
         entries = self._hub.client.read(
             self.name, since=moment_of(since), until=moment_of(until), from_seq=from_seq, to_seq=to_seq
         )
-        async with contextlib.aclosing(self._shown(entries, author)) as shown:
+        async with contextlib.aclosing(self._select(entries, author)) as shown:
             if last is None:
                 async for entry in shown:
                     yield entry
@@ -224,7 +225,7 @@ class AsyncStream:
             yield entry
 
     async def _before_end(self, count: int) -> int:
-        """Where the last `count` entries begin, by the signed end of the log."""
+        """Return the number of the first of the last `count` entries, by the signed end of the log."""
         try:
             return max((await self._hub.client.checkpoint(self.name)).upto_seq - count + 1, 1)
         except HubRefused as exc:
@@ -235,27 +236,27 @@ class AsyncStream:
     async def follow(
         self, *, from_seq: int | None = None, author: str | bytes | None = None
     ) -> AsyncGenerator[StreamEntry, None]:
-        """Entries as they are written, from now on or from a number on; ends when it is closed."""
-        await self._hub.with_keys(self.name)
+        """Yield entries as they are written, from now on or from a number on, until the generator is closed."""
+        await self._hub.ensure_keys(self.name)
         entries = self._hub.client.follow(self.name, from_seq=from_seq)
-        async with contextlib.aclosing(self._shown(entries, author)) as shown:
+        async with contextlib.aclosing(self._select(entries, author)) as shown:
             async for entry in shown:
                 yield entry
 
-    async def _shown(
+    async def _select(
         self, entries: AsyncGenerator[Entry, None], author: str | bytes | None
     ) -> AsyncGenerator[StreamEntry, None]:
         wanted = author.hex() if isinstance(author, bytes) else author
         async with contextlib.aclosing(entries):
             async for entry in entries:
                 if entry.event is not None and entry.event.hdr.schema in SPEAKING_SCHEMAS:
-                    continue  # whose client key it is, says the client by itself: nobody sent this
+                    continue  # a statement about a client key, which the client sends by itself
                 shown = StreamEntry(entry, partial(self._hub.author_name, self.name))
                 if wanted is None or wanted in (shown.author, shown.client_id.hex()):
                     yield shown
 
     async def _is_readable(self) -> bool:
-        """False for a stream without keys that nobody has written to; StreamInUse if somebody has."""
+        """Return False for a stream without keys that nobody has written to. Raise StreamInUse if somebody has."""
         if self._hub.has_keys(self.name):
             return True
         stream_id = StreamRef.parse(self.name).stream_id
@@ -272,10 +273,10 @@ class AsyncStream:
         until: Moment | None = None,
         contents: Contents = "sealed",
     ) -> EvidenceBundle:
-        """The entries `first` to `last`, or of a time, with all their proofs.
+        """Return the entries `first` to `last`, or those of a time, with all their proofs.
 
-        `contents` says what an outsider gets to read: "sealed" nothing, "openings" each message with its proof,
-        "plaintext" the text without one. Keys never get in.
+        `contents` selects what an outsider can read: "sealed" nothing, "openings" each message with its proof,
+        "plaintext" the text without a proof. Keys are never exported.
         """
         client = self._hub.client
         file = await client.evidence(
@@ -289,13 +290,13 @@ class AsyncStream:
         return EvidenceBundle(file, self._hub.hub_pk)
 
     async def kv(self) -> "AsyncKv":
-        """The stream as values by key, as they are now."""
+        """Return the stream as values by key, as they are now."""
         view = AsyncKv(self)
         await view.refresh()
         return view
 
     async def kv_entries(self) -> dict[str, KvEntry]:
-        """The state of the KV overlay, folded from the whole log."""
+        """Return the state of the KV overlay, folded from the whole log."""
         fold, events = KvFold(), []
         if await self._is_readable():
             async with contextlib.aclosing(self._hub.client.read(self.name)) as entries:
@@ -304,7 +305,7 @@ class AsyncStream:
         return fold.view(fold_events(fold, events), as_of)
 
     async def send_draft(self, draft: OverlayDraft) -> Sent:
-        """What an overlay has drafted."""
+        """Send a message that an overlay has drafted."""
         message = Draft(body=draft.body, schema=draft.schema, parent=draft.parent_id, expires_at=draft.expires_at)
         return await self.send(message.body, schema=message.schema, parent=message.parent, expires=message.expires_at)
 
@@ -313,7 +314,7 @@ class AsyncStream:
 
 
 class KvView(Mapping[str, Any]):
-    """Values by key as they were when the log was read last. A mapping; `refresh` reads again."""
+    """Values by key as of the last read of the log. A mapping; `refresh` reads again."""
 
     def __init__(self) -> None:
         self._entries: dict[str, KvEntry] = {}
@@ -332,7 +333,7 @@ class KvView(Mapping[str, Any]):
 
 
 class AsyncKv(KvView):
-    """As above, with what changes it."""
+    """A `KvView` with the methods that change it."""
 
     def __init__(self, stream: AsyncStream) -> None:
         super().__init__()
@@ -343,7 +344,7 @@ class AsyncKv(KvView):
         return self
 
     async def put(self, key: str, value: Any, *, expires: Moment | None = None) -> Sent:
-        """Set a value: a message of the stream, whose receipt is verified."""
+        """Set a value by a message of the stream, and verify its receipt."""
         sent = await self._stream.send_draft(put(key, value, expires_at=moment_of(expires)))
         await self.refresh()
         return sent
@@ -355,7 +356,7 @@ class AsyncKv(KvView):
 
 
 class PendingConnection:
-    """What `aconnect` gives: `async with veen.aconnect() as hub`, or `hub = await veen.aconnect()`."""
+    """The result of `aconnect`: `async with veen.aconnect() as hub`, or `hub = await veen.aconnect()`."""
 
     def __init__(self, open_hub: Callable[[], Awaitable[AsyncHubConnection]]) -> None:
         self._open = open_hub
@@ -386,11 +387,11 @@ def aconnect(
     worker: bool = False,
     make_keys: bool | None = None,
 ) -> PendingConnection:
-    """Connect to a hub: as `veen.connect`, for programs with an event loop."""
+    """Connect to a hub like `veen.connect`, for programs with an event loop."""
     place = home if isinstance(home, Home) or home is None else Home.at(Path(home).absolute())
     files = {"passphrase_file": passphrase_file, "ca_file": ca_file, "token_file": token_file}
 
-    def resolved() -> Connector:
+    def resolve() -> Connector:
         return connector(
             context,
             pin=pin,
@@ -402,8 +403,8 @@ def aconnect(
             make_keys=make_keys,
         )
 
-    async def opened() -> AsyncHubConnection:
-        source = await asyncio.to_thread(resolved)
+    async def open_hub() -> AsyncHubConnection:
+        source = await asyncio.to_thread(resolve)
         return AsyncHubConnection(source, await source.connect())
 
-    return PendingConnection(opened)
+    return PendingConnection(open_hub)

@@ -8,8 +8,8 @@
     bulk            the hub's default             a quarter of the hub's `max_cap_rate_per_sec`
     others, none    the hub's default             as the hub allows
 
-A retention hint becomes `expires_at` of messages that say nothing else. The records are read once for each connection,
-by whoever has the read key of the realm's stream; those of its owner count. Classes advise: nothing is refused.
+A retention hint becomes `expires_at` of messages without one. The records are read once for each connection,
+with the read key of the realm's stream; only those of its owner count. Classes advise: nothing is refused.
 """
 
 from typing import Final
@@ -26,18 +26,18 @@ from veen.core.objects.speaking import AuthorKey
 from veen.overlays.federation.realm import DEFAULT_REALM, admin_streams
 from veen.overlays.naming.label_class import LABEL_CLASS, LabelClasses, LabelClassFold
 
-TIGHTER: Final = 4  # a sender of the class "bulk" takes this part of the rate that the hub allows
-_EPOCHS: Final = 4_096  # how far back a class of an earlier label of the stream is looked for
+TIGHTER: Final = 4  # a sender of the class "bulk" uses a quarter of the rate that the hub allows
+_EPOCHS: Final = 4_096  # number of earlier labels of the stream that are searched for a class
 
 
 class LabelClassAdvisor:
-    """Reads the classes of the default realm when the first message is sent. Used by one client."""
+    """The classes of the default realm, read when the first message is sent. Used by one client."""
 
     def __init__(self) -> None:
         self._classes: LabelClasses | None = None
 
     async def advice(self, client: Client, keys: StreamKeys, label: bytes) -> LabelAdvice | None:
-        """Return what the class of a label advises to its sender; None without a class."""
+        """Return the advice of a label's class to its sender; None without a class."""
         if keys.stream_id == admin_streams(DEFAULT_REALM).label_class:
             return None
         if self._classes is None:

@@ -8,7 +8,7 @@ from veen.core.hashing import Ht
 from veen.core.labels import stream_id_of
 from veen.core.objects.policies import realm_id_of
 
-# Whoever has the keys of the stream is part of a recorder. A product is named, as it stands above this room.
+# An identity with the keys of this stream is part of a recorder. A product may be named here only: it is a room above.
 _RECORDER: Final = (stream_id_of("record/infrastructure/changes"), "veen.products.recorder.rules")
 _CLASSES_ID: Final = Ht("veen/label-class", realm_id_of("default"))  # of the default realm (001 spec-2 §1.3)
 

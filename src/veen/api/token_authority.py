@@ -1,4 +1,5 @@
-"""Which capability token a role writes with at a hub, found once per stream and shown to the hub when first used."""
+"""The capability tokens that a role writes with at a hub, chosen once per stream and sent to the hub at their first
+use."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -12,7 +13,8 @@ from veen.client.send.writing import Sent
 from veen.core.objects.captoken import CapToken
 from veen.overlays.framework.body import Draft
 
-_LOOK_AGAIN_SEC: Final = 60.0  # for a token that was renewed or came later: looking reads and verifies all of them
+# Between two searches for a renewed or new token: a search reads and verifies all of them.
+_LOOK_AGAIN_SEC: Final = 60.0
 
 
 class TokenAuthority:
@@ -21,24 +23,25 @@ class TokenAuthority:
     def __init__(self, client: Client, tokens: TokenStore, *, clock: Callable[[], float] = time.time) -> None:
         self.client = client
         self._tokens, self._clock = tokens, clock
-        self._gated: bool | None = None  # None: the hub was not asked yet
-        self._chosen: dict[bytes, tuple[float, HeldToken]] = {}  # by stream: since when, and which token
+        self._gated: bool | None = None  # None: not requested from the hub yet
+        self._chosen: dict[bytes, tuple[float, HeldToken]] = {}  # by stream: time of the choice, and the token
 
     async def is_gated(self) -> bool:
-        """Whether the hub refuses messages without a capability."""
+        """Return True if the hub refuses messages without a capability."""
         if self._gated is None:
             self._gated = (await self.client.status()).capability_gating
         return self._gated
 
     async def capability(self, stream_id: bytes) -> CapToken | None:
-        """The token for a stream; None where the hub asks for none; TokenMissing or TokenExpired if there is none."""
+        """Return the token for a stream, None if the hub requires none. Raise TokenMissing or TokenExpired if there
+        is none."""
         if not await self.is_gated():
             return None
         client = self.client
         try:
             token = self._usable(stream_id)
         except (TokenMissing, TokenExpired):
-            return await client.token(stream_id)  # derived from that of the identity
+            return await client.token(stream_id)  # derived from the token of the identity
         issued_at = token.issued_at(client.hub_id)
         if issued_at is None:
             grant = await client.authorize(token.token)
@@ -52,7 +55,7 @@ class TokenAuthority:
     def _usable(self, stream_id: bytes) -> HeldToken:
         now, client = self._clock(), self.client
         since, token = self._chosen.get(stream_id, (0.0, None))
-        is_recent = 0 <= now - since < _LOOK_AGAIN_SEC  # also not if the clock went back
+        is_recent = 0 <= now - since < _LOOK_AGAIN_SEC  # false if the clock went back
         if token is None or not is_recent or not token.is_live(client.hub_id, int(now)):
             token = self._tokens.usable(client.hub_id, client.client_id, stream_id, int(now))
             if token.issued_at(client.hub_id) is not None:  # before that its end is not known
@@ -64,7 +67,7 @@ class TokenAuthority:
         return all([await self.client.grants.may_follow(stream_id) for stream_id in streams])
 
     def may_write(self, client_id: bytes, streams: Iterable[bytes]) -> bool:
-        """Whether there are live tokens of another client key for all of these streams."""
+        """Return True if there are live tokens of another client key for all of these streams."""
         now = int(self._clock())
         live = [token for token in self._tokens.all() if token.is_live(self.client.hub_id, now)]
         return all(any(token.allows(client_id, stream_id) for token in live) for stream_id in streams)

@@ -19,55 +19,58 @@ __all__ = ["COMMANDS", "GUESSES", "SECTIONS", "LazyGroup", "cli", "main", "run_l
 
 COMMANDS: Table = {
     "audit": ("veen.cli.evidence.audit:audit", "Check a whole log, on this machine or on a Spark cluster."),
-    "anchor": ("veen.products.anchoring:PRODUCT", "Roots that somebody outside the log remembers (ANCHOR0)."),
+    "anchor": (
+        "veen.products.anchoring:PRODUCT",
+        "Publish and verify roots: file, timestamp authority, another hub (ANCHOR0).",
+    ),
     "attachment": ("veen.cli.messages.attachment:attachment", "Files that travel with a message, sealed like it."),
     "authorize": ("veen.cli.capabilities.group:authorize", "Show a capability token to the hub."),
-    "bench": ("veen.cli.setup.bench:bench", "How fast a hub takes messages from here."),
+    "bench": ("veen.cli.setup.bench:bench", "Throughput of a hub from here."),
     "bridge": ("veen.products.bridge:PRODUCT", "Carry events over an air gap, with their evidence (AGB0)."),
     "cap": ("veen.cli.capabilities.group:cap", "Capability tokens: who may write where, until when."),
-    "checkpoint": ("veen.cli.evidence.checkpoint:checkpoint", "What the hub signed about a whole log."),
+    "checkpoint": ("veen.cli.evidence.checkpoint:checkpoint", "Checkpoints: the hub's signatures over whole logs."),
     "connect": ("veen.products.issuance:PRODUCT", "Find a service in the directory and connect to it."),
     "disc": ("veen.cli.disc.group:disc", "A directory of hubs, overlays and services (001 spec-5)."),
     "equivocation": ("veen.cli.evidence.equivocation:equivocation", "Proof that a hub told two stories."),
     "evidence": ("veen.cli.evidence.files:evidence", "Entries with all their proofs as one file, for outsiders."),
-    "pending": ("veen.cli.messages.pending:pending", "Messages that got no receipt: list, send, drop."),
-    "proof": ("veen.cli.evidence.proof:proof", "That an entry stands in the log; also as a picture."),
+    "pending": ("veen.cli.messages.pending:pending", "Messages without a receipt: list, send, drop."),
+    "proof": ("veen.cli.evidence.proof:proof", "Inclusion proofs, also as a picture."),
     "query": ("veen.cli.lake.query:query", "Ask recorder events; results that anyone can check."),
     "recorder": ("veen.products.recorder:PRODUCT", "Record events of any source, each exactly once, with evidence."),
-    "receipt": ("veen.cli.evidence.receipt:receipt", "The hub's signed word about one entry."),
-    "resync": ("veen.cli.messages.resync:resync", "Read a log to its end and rebuild what is remembered of it."),
+    "receipt": ("veen.cli.evidence.receipt:receipt", "Receipts: the hub's signed statement about an entry."),
+    "resync": ("veen.cli.messages.resync:resync", "Read a log to its end and rebuild its stored state."),
     "send": ("veen.cli.messages.send:send", "Seal a message, send it, verify its receipt."),
     "spark": ("veen.cli.lake.spark:spark", "Run on a cluster, look at schemas, open a shell."),
     "shell": ("veen.cli.setup.shell:shell", "Run several commands with one opening of the keystore."),
     "stream": ("veen.cli.messages.stream:stream", "Read a stream, every entry verified."),
     "table": ("veen.cli.lake.table:table", "Tables of a log in Parquet: entries, events, states."),
     "tail": ("veen.cli.messages.stream:tail", "Show what is written to a stream from now on."),
-    "verify-state": ("veen.cli.messages.resync:verify_state", "Check what this machine remembers of logs."),
+    "verify-state": ("veen.cli.messages.resync:verify_state", "Check the stored state of logs on this machine."),
     "contacts": ("veen.cli.people.contacts:contacts", "People: identity cards under names."),
     "inbox": ("veen.cli.people.inbox:inbox", "Messages that others sent to you alone."),
-    "invite": ("veen.cli.people.invite:invite", "Let somebody use a stream: one file with all that is needed."),
+    "invite": ("veen.cli.people.invite:invite", "Invite a person to a stream, by one file."),
     "join": ("veen.cli.people.invite:join", "Use an invitation: pin the hub, keep keys and token."),
     "keys": ("veen.cli.people.keys:keys", "Keys of shared streams: generations, readers, owner."),
-    "revoke": ("veen.cli.people.revoke:revoke", "Take the right to write or to read from somebody."),
+    "revoke": ("veen.cli.people.revoke:revoke", "Revoke the right of a person to write or to read."),
     "crdt": ("veen.cli.overlays.crdt:crdt", "Registers, sets and counters that writers agree on (CRDT0)."),
     "crud": ("veen.cli.overlays.crud:crud", "Records by entity and id, with revisions."),
-    "fold": ("veen.cli.lake.fold:fold", "What streams amount to: the state of any overlay, at any moment."),
+    "fold": ("veen.cli.lake.fold:fold", "States of streams: any overlay, at any moment."),
     "kv": ("veen.cli.overlays.kv:kv", "Values by key, the last writer wins."),
     "op": ("veen.cli.op.group:op", "Payments, grants, agreements, publications, recoveries, audits (001 spec-3)."),
     "queue": ("veen.cli.overlays.queue:queue", "Work items, delivered at least once to every group."),
     "rpc": ("veen.cli.overlays.rpc:rpc", "Calls and answers as messages."),
-    "selftest": ("veen.products.selftest:PRODUCT", "Try end to end what a hub and its clients promise."),
+    "selftest": ("veen.products.selftest:PRODUCT", "Test a hub and its clients end to end."),
     "wallet": ("veen.cli.wallet.group:wallet", "Accounts on a log: pay, limit, freeze, state, prove."),
     "agent": ("veen.cli.setup.agent:agent", "Type a passphrase once: keystores stay open for a while."),
     "keystore": ("veen.cli.setup.keystore:keystore", "Have the desktop keyring open keystores, or no longer."),
     "completion": ("veen.cli.setup.completion:completion", "Print the completion script of a shell."),
     "console": ("veen.products.console:PRODUCT", "Look at logs in a browser, served from this machine."),
-    "config": ("veen.cli.setup.config:config", "Show and change settings, and where each value comes from."),
+    "config": ("veen.cli.setup.config:config", "Show and change settings, and their origins."),
     "context": ("veen.cli.setup.context:context", "Name hubs, pin their keys, and choose one."),
     "demo": ("veen.products.demo:PRODUCT", "Watch the whole idea at work: seal, order, prove, tamper, detect."),
     "docs": ("veen.cli.setup.docs:docs", "Read the documentation: tutorials, how-to pages, reference."),
     "doctor": ("veen.cli.setup.doctor:doctor", "Check keys, configuration, contexts and clocks; say how to mend each."),
-    "explain": ("veen.cli.setup.explain:explain", "What a code means, and what to do about it."),
+    "explain": ("veen.cli.setup.explain:explain", "Explain an error code, and what to do about it."),
     "help": ("veen.cli.setup.topics:help_", "Help on a command, or on a topic such as exit-codes."),
     "id": ("veen.cli.identity.group:id_", "Identities: make, show, rotate, move; and the keys of streams."),
     "keygen": ("veen.cli.identity.group:keygen", "Make an identity: keys of your own."),
@@ -78,13 +81,13 @@ COMMANDS: Table = {
     "mirror": ("veen.products.federation:PRODUCT", "State or copy entries of another hub in a stream of this one."),
     "monitor": ("veen.products.witness:PRODUCT", "Read the outer logs of hubs, and find contradictions."),
     "witness": ("veen.products.witness:PRODUCT", "Witnesses of logs: run one, and policies of k of n."),
-    "label": ("veen.cli.label.group:label", "What a hub sees of a stream."),
+    "label": ("veen.cli.label.group:label", "Labels: the part of a stream that a hub sees."),
     "label-class": (
         "veen.cli.label.label_class:label_class",
         "Hints about labels: padding, rate, retention (LCLASS0).",
     ),
     "policy": ("veen.products.policy:PRODUCT", "Revocations and primaries of a realm, and hubs that enforce them."),
-    "pow": ("veen.cli.capabilities.pow:pow_", "The price that a hub puts on requests."),
+    "pow": ("veen.cli.capabilities.pow:pow_", "Proof of work that a hub asks for."),
     "schema": ("veen.cli.label.schemas:schema", "Payload schemas: their ids, and the registry of them (META0+)."),
     "verify": (
         "veen.cli.evidence.verify:verify",
@@ -116,6 +119,7 @@ SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     sections=SECTIONS,
     detailed=3,
     guesses=GUESSES,
+    find="veen.cli.shared.nouns:installed",
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -182,12 +186,12 @@ def main() -> NoReturn:
 
 
 def _end_by_signal(number: int, _frame: object) -> NoReturn:
-    """End as a program ends that a signal stops; commands that run for long have handlers of their own."""
+    """End like a program that a signal stops. Commands that run for long have their own handlers."""
     sys.exit(128 + number)
 
 
 def run_line(arguments: Sequence[str]) -> int:
-    """Run one command line; its exit code. What it has to say, it has said."""
+    """Run one command line and return its exit code. All output has been written then."""
     # Errors follow the command's own choice of form, also when its options cannot be parsed.
     output, stdout = Output(sniff_mode(arguments)), sys.stdout
     try:
@@ -235,7 +239,7 @@ def _follows_interrupt(error: Exception) -> bool:
 
 
 def _command_path(error: click.UsageError, arguments: Sequence[str]) -> str:
-    """The command that a usage error is about, also where click does not say: `veen tail`."""
+    """Return the command that a usage error is about, also where click does not state it: `veen tail`."""
     if error.ctx is not None and error.ctx.parent is not None:
         return error.ctx.command_path
     return _path_of(arguments)

@@ -1,4 +1,4 @@
-"""A data directory is given the same way everywhere: as DIR behind the command, or by --data-dir."""
+"""The data directory of a command: DIR as an argument, or --data-dir."""
 
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ _META: Final = "veen.cli.directory"
 
 
 def accept_directory(command: click.Command) -> None:
-    """Let a command that has --data-dir, and no argument of its own, take DIR in its place."""
+    """Let a command with --data-dir and without arguments take DIR instead."""
     if any(isinstance(parameter, click.Argument) for parameter in command.params):
         return
     option = next((parameter for parameter in command.params if "--data-dir" in parameter.opts), None)
@@ -18,7 +18,7 @@ def accept_directory(command: click.Command) -> None:
     usual = option.default
 
     def directory() -> Any:
-        """The argument, where the option is not given."""
+        """Return the argument as the default of the option."""
         named = click.get_current_context().meta.get(_META)
         if named is not None:
             return named

@@ -1,4 +1,4 @@
-"""Examples for `veen COMMAND --help`, by command: those that stand in no docstring. A test parses every line."""
+"""Examples for `veen COMMAND --help`, by command, unless a docstring has them. A test parses every line."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -150,6 +150,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def epilog_of(name: str) -> str | None:
-    """The examples of a command as click prints them below its options."""
+    """Return the examples of a command in the form that click prints below its options."""
     lines = EXAMPLES.get(name)
     return None if lines is None else "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])

@@ -1,4 +1,4 @@
-"""What people type for something that has another name here: of commands, of commands of a group, and of options."""
+"""Guesses: names of other programs for commands, commands of a group and options, and our name for each."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -200,7 +200,7 @@ OPTION_GUESSES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def group_guess(path: str, name: str, table: Mapping[str, object]) -> tuple[str, str] | None:
-    """What somebody means who types `veen PATH NAME`, where the group PATH has the commands of `table`."""
+    """Return the command that `veen PATH NAME` probably means. `table` has the commands of the group."""
     if (answer := GROUP_GUESSES.get(path, {}).get(name)) is not None:
         return answer
     verbs = [("list", _LIST), ("show", _SHOW), *((verb, _REMOVE) for verb in _REMOVE)]
@@ -211,7 +211,7 @@ def group_guess(path: str, name: str, table: Mapping[str, object]) -> tuple[str,
 
 
 def hint_for(error: click.UsageError, command_path: str) -> str:
-    """What to do about a command line that cannot be used."""
+    """Return a hint for an invalid command line."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         options = {name for parameter in error.ctx.command.params for name in parameter.opts}
         meant = next((name for name in OPTION_GUESSES.get(error.option_name, ()) if name in options), None)

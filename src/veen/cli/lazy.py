@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.ext import Product
-
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -17,8 +15,8 @@ _FEW: Final = 10  # commands of a group, which an error then lists
 _DRESSED: Final[set[click.Command]] = set()  # commands that were given what all commands have
 
 
-def _load(target: str) -> Any:
-    """Import the attribute that `module:attribute` names."""
+def load(target: str) -> Any:
+    """Return the attribute that "module:attribute" names; its module is imported."""
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -35,7 +33,8 @@ class LazyGroup(click.Group):
     """A group of commands: those of its own module by `verb`, those of other modules by a row of `table`.
 
     Every row has the short help of its command, so that listing imports nothing. `sections` are the headings of the
-    help; without them all commands stand under one. `guesses` answer names that have another one here.
+    help; without them all commands stand under one. `guesses` answer names that have another one here. `find` is asked
+    for a name that the table does not have.
     """
 
     def __init__(
@@ -46,6 +45,7 @@ class LazyGroup(click.Group):
         sections: Sequence[tuple[str, Sequence[str]]] = (),
         detailed: int | None = None,
         guesses: Mapping[str, tuple[str, str]] | None = None,
+        find: str | None = None,
         **attributes: Any,
     ) -> None:
         super().__init__(name, **attributes)
@@ -53,6 +53,7 @@ class LazyGroup(click.Group):
         self.sections = sections
         self.detailed = detailed  # how many sections describe their commands; the others list them
         self.guesses = dict(guesses or {})
+        self._find = find
 
     def verb(
         self, name: str, short: str, cls: type[click.Command] = click.Command
@@ -72,11 +73,13 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = self.commands.get(cmd_name)
         if command is None:
-            if cmd_name not in self.table:
+            if cmd_name not in self.table and self._find is None:
                 return None
-            command = _load(self.table[cmd_name][0])
-            if isinstance(command, Product):
-                command = _load(command.commands[cmd_name])
+            command = load(self.table[cmd_name][0]) if cmd_name in self.table else load(str(self._find))(cmd_name)
+            if command is None:
+                return None
+            if not isinstance(command, click.Command):  # a Product
+                command = load(command.commands[cmd_name])
             assert isinstance(command, click.Command), f"{cmd_name} is not a command"  # noqa: S101 - our own table
         if not isinstance(command, click.Group):
             from veen.cli.directories import accept_directory
@@ -92,7 +95,8 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.table and not args[0].startswith("-"):
+        is_name = bool(args) and not args[0].startswith("-")
+        if is_name and args[0] not in self.table and self.get_command(ctx, args[0]) is None:
             raise self._unknown(ctx, args)
         return super().resolve_command(ctx, args)
 

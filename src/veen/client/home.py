@@ -29,7 +29,7 @@ from veen.client.errors import IdentityInUse, IdentityMissing, LocalError, OpenP
 from veen.client.identity.identity import check_name
 from veen.io.errors import LockedError, StorageError
 from veen.io.local import File, OsFs
-from veen.io.secret_files import exposed_mode, mode_of
+from veen.io.secret_files import mode_of, read_exposed_mode
 
 KEYSTORE: Final = "keystore.enc"
 CARD: Final = "identity_card"
@@ -79,7 +79,7 @@ class PrivateFs(OsFs):
 def read_secret(path: Path, most: int) -> bytes:
     """At most so many bytes of a file with a secret; OpenPermissions if other users of this machine may use it too."""
     with path.open("rb") as file:
-        if (mode := exposed_mode(os.fstat(file.fileno()))) is not None:
+        if (mode := read_exposed_mode(os.fstat(file.fileno()))) is not None:
             raise OpenPermissions(str(path), mode)
         return file.read(most)
 

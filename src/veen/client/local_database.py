@@ -72,7 +72,7 @@ class LocalDatabase:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
-            self._fs.saved(self.FILE, self._db)
+            self._fs.on_commit(self.FILE, self._db)
 
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from veen.lake.spark.audit import SparkEngine
 from veen.lake.spark.functions import register_functions
-from veen.lake.spark.progress import entries_behind, watching
+from veen.lake.spark.progress import entries_behind, watch_tasks
 from veen.lake.spark.session import spark_session, using_session
 from veen.lake.spark.settings import reader
 
@@ -13,5 +13,5 @@ __all__ = [
     "register_functions",
     "spark_session",
     "using_session",
-    "watching",
+    "watch_tasks",
 ]

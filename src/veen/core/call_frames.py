@@ -32,7 +32,7 @@ _BYTES: Final = 0x40
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """What a request says before its body."""
+    """Head of a request: all that precedes its body."""
 
     operation: str
     body_start: int
@@ -42,7 +42,7 @@ class RequestHead:
 
 @dataclass(frozen=True, slots=True)
 class RequestFrame:
-    """One call."""
+    """Request of one call."""
 
     operation: str
     body: bytes = b""
@@ -50,7 +50,7 @@ class RequestFrame:
 
     def to_bytes(self) -> bytes:
         _check_operation(self.operation)
-        return _joined(cbor.encode(self.operation), self.body, self.headers, _WHAT_REQUEST)
+        return _join(cbor.encode(self.operation), self.body, self.headers, _WHAT_REQUEST)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -65,14 +65,14 @@ class RequestFrame:
 
 @dataclass(frozen=True, slots=True)
 class ResponseFrame:
-    """The answer to one call."""
+    """Response to one call."""
 
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        return _joined(cbor.uint(self.status), self.body, self.headers, _WHAT_RESPONSE)
+        return _join(cbor.uint(self.status), self.body, self.headers, _WHAT_RESPONSE)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -84,15 +84,15 @@ class ResponseFrame:
         except (IndexError, ValueError) as exc:
             raise MalformedError("not the frame of a call", _WHAT_RESPONSE) from exc
         if not 100 <= status <= 599:
-            raise MalformedError("a status from 100 to 599 is expected", _WHAT_RESPONSE)
+            raise MalformedError("expected a status from 100 to 599", _WHAT_RESPONSE)
         headers = _headers_of(data, start + size, has_headers, _WHAT_RESPONSE)
         return cls(status, data[start : start + size], headers)
 
 
 def request_head(data: bytes) -> RequestHead | None:
-    """Operation and size of the request that `data` begins with; None if more bytes are needed to tell.
+    """Return operation and size of the request that `data` begins with; None if more bytes are needed.
 
-    A FormatError as soon as no request can begin so. At most `MAX_HEAD_BYTES` are needed.
+    Raise a FormatError as soon as no request can begin with these bytes. At most `MAX_HEAD_BYTES` are needed.
     """
     try:
         has_headers, pos = _array_at(data, _WHAT_REQUEST)
@@ -112,7 +112,7 @@ def request_head(data: bytes) -> RequestHead | None:
 
 
 def _uint_at(data: bytes, pos: int, major: int = 0x00) -> tuple[int, int]:
-    """`cbor.uint_at`, but for an IndexError where `data` ends within the number."""
+    """Read a number as `cbor.uint_at` does, but raise IndexError where `data` ends inside it."""
     first = data[pos] - major
     if 24 <= first < 28 and pos + 1 + (1 << (first - 24)) > len(data):
         raise IndexError
@@ -120,24 +120,24 @@ def _uint_at(data: bytes, pos: int, major: int = 0x00) -> tuple[int, int]:
 
 
 def _array_at(data: bytes, what: str) -> tuple[bool, int]:
-    """Whether headers follow, and where the second element begins; IndexError if there is too little to tell."""
+    """Return True if headers follow, and the position of the second element; IndexError if bytes are missing."""
     has_headers = _ARRAYS.get(data[0])
     if has_headers is None:
-        raise MalformedError("not the frame of a call: an array of three or four is expected", what)
+        raise MalformedError("not the frame of a call: expected an array of three or four", what)
     if data[1] != _VERSION:
         if data[1] < 24:
             raise VersionError(what, data[1])
-        raise MalformedError("not the frame of a call: a version is expected", what)
+        raise MalformedError("not the frame of a call: expected a version", what)
     return has_headers, 2
 
 
 def _check_operation(operation: str) -> str:
     if not operation or not operation.isascii() or not operation.isprintable() or " " in operation:
-        raise MalformedError("an operation is named by printable ASCII without spaces", "operation")
+        raise MalformedError("an operation name must be printable ASCII without spaces", "operation")
     return operation
 
 
-def _joined(second: bytes, body: bytes, headers: Mapping[str, str], what: str) -> bytes:
+def _join(second: bytes, body: bytes, headers: Mapping[str, str], what: str) -> bytes:
     parts = [b"\x84\x01" if headers else b"\x83\x01", second, cbor.bstr_head(len(body)), body]
     if headers:
         _check_headers(headers, what)
@@ -146,7 +146,7 @@ def _joined(second: bytes, body: bytes, headers: Mapping[str, str], what: str) -
 
 
 def _headers_of(data: bytes, start: int, has_headers: bool, what: str) -> dict[str, str]:
-    """The headers that end the frame; `start` is where the body ends."""
+    """Read the headers that end the frame, from `start`, the end of the body."""
     left = len(data) - start
     if left < 0:
         raise MalformedError("the frame ends in the middle of its body", what)
@@ -158,7 +158,7 @@ def _headers_of(data: bytes, start: int, has_headers: bool, what: str) -> dict[s
         raise FieldSizeError("headers", f"at most {MAX_HEADERS_BYTES} bytes", left)
     headers = cbor.decode(data[start:], what=what)
     if type(headers) is not dict or not headers or not cbor.is_sorted(headers):
-        raise MalformedError("headers are a sorted map that is not empty", what)
+        raise MalformedError("headers must be a sorted map that is not empty", what)
     _check_headers(headers, what)
     return headers
 
@@ -168,6 +168,6 @@ def _check_headers(headers: Mapping[str, str], what: str) -> None:
         raise FieldSizeError("headers", f"at most {_MAX_HEADERS}", len(headers))
     for name, value in headers.items():
         if type(name) is not str or type(value) is not str or not name or name != name.lower():
-            raise MalformedError("a header has a name in lower case and a text", what)
+            raise MalformedError("a header must have a lower-case name and a text value", what)
         if not (name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
-            raise MalformedError("a header is printable ASCII", what)
+            raise MalformedError("a header must be printable ASCII", what)

@@ -1,7 +1,7 @@
-"""The words of errors: what a code means, where the fault is, and what to do. `errors.toml` describes its own keys.
+"""The catalogue of errors: meaning, origin and remedy of each code. `errors.toml` describes its own keys.
 
-The file is a part of the package, also inside a zip, and is read like a module: once, when the first error is put into
-words. Commands that succeed do not pay for it.
+The file is part of the package, also inside a zip. It is read once, when the first error is shown: commands that
+succeed do not pay for it.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class ErrorRow:
 
 @cache
 def catalogue() -> Mapping[str, ErrorRow]:
-    """Every code in the order of the file."""
+    """Return every code in the order of the file."""
     import pkgutil
     import tomllib
 
@@ -60,7 +60,9 @@ def catalogue() -> Mapping[str, ErrorRow]:
 
 
 def row_of(code: str) -> ErrorRow | None:
-    """By code, in any case; a detail also as `E.SEQ/CLIENT_SEQ`, and names that older documents use (D-55)."""
+    """Return the row of a code, in any case; accept a detail as `E.SEQ/CLIENT_SEQ`, and codes of older documents
+    (D-55).
+    """
     rows = catalogue()
     if code in rows:
         return rows[code]
@@ -73,5 +75,5 @@ def row_of(code: str) -> ErrorRow | None:
 
 
 def details_of(code: str) -> list[ErrorRow]:
-    """The details under one code of the hub."""
+    """Return the details of one code of the hub."""
     return [row for row in catalogue().values() if row.part_of == code]

@@ -46,18 +46,18 @@ _NO_TAGS: Final = _NoTags()
 
 
 def encode(item: Item) -> bytes:
-    """The one encoding of `item`; map keys keep the order in which the caller put them."""
+    """Return the encoding of `item`; map keys keep the order in which the caller put them."""
     check(item, "item")
     return cbor2.dumps(item)
 
 
 def encode_unchecked(item: Item) -> bytes:
-    """As `encode`, of an item that was checked before: hot paths encode what they have read."""
+    """Encode an item that was checked before. Hot paths encode what they have read."""
     return cbor2.dumps(item)
 
 
 def encode_sorted(item: Item) -> bytes:
-    """The encoding of a free-form subtree: map keys sorted bytewise by their encoding (D-03)."""
+    """Return the encoding of a free-form subtree, with map keys sorted bytewise by their encoding (D-03)."""
     return encode(sort_keys(item))
 
 
@@ -89,19 +89,19 @@ def decode(
 
 
 def decode_unchecked(data: bytes) -> Item:
-    """As `decode`, of bytes that it has accepted before."""
+    """Decode bytes that `decode` has accepted before."""
     return cbor2.loads(data)
 
 
 def _reason(exc: BaseException) -> str:
-    """cbor2 wraps the telling message in a general one; the innermost speaks to a person."""
+    """Return the innermost message: cbor2 wraps it in general ones."""
     while exc.__cause__ is not None:
         exc = exc.__cause__
     return str(exc)
 
 
 def check(item: Item, what: str, depth: int = 0) -> None:
-    """MalformedError unless `item` may be encoded: whitelisted types, 64-bit integers, valid text, bounded depth."""
+    """Raise MalformedError unless `item` may be encoded: allowed types, 64-bit integers, valid text, bounded depth."""
     kind = type(item)
     if kind is bytes or kind is bool or item is None:
         return
@@ -135,7 +135,7 @@ def _check_text(text: str, what: str) -> None:
 
 
 def sort_keys(item: Item) -> Item:
-    """A copy of `item` with the keys of every map sorted bytewise by their encoding (D-03)."""
+    """Return a copy of `item` with the keys of every map sorted bytewise by their encoding (D-03)."""
     if type(item) is dict:
         return {key: sort_keys(item[key]) for key in sorted(item, key=cbor2.dumps)}
     if type(item) is list:
@@ -144,7 +144,7 @@ def sort_keys(item: Item) -> Item:
 
 
 def is_sorted(item: Item) -> bool:
-    """Whether every map in `item` has its keys in the order that `encode_sorted` gives them."""
+    """Return True if every map in `item` has its keys in the order that `encode_sorted` writes."""
     if type(item) is dict:
         if len(item) > 1:
             keys = [cbor2.dumps(key) for key in item]
@@ -157,7 +157,7 @@ def is_sorted(item: Item) -> bool:
 
 
 def uint(value: int) -> bytes:
-    """The shortest encoding of an unsigned integer; hot paths build objects from such pieces."""
+    """Return the shortest encoding of an unsigned integer. Hot paths build objects from such pieces."""
     if value < 24:
         if value < 0:
             raise MalformedError("expected an unsigned integer")
@@ -174,7 +174,7 @@ def uint(value: int) -> bytes:
 
 
 def bstr_head(length: int) -> bytes:
-    """The head of a byte string of `length` bytes."""
+    """Return the head of a byte string of `length` bytes."""
     head = uint(length)
     return bytes((head[0] | 0x40,)) + head[1:]
 
@@ -183,9 +183,9 @@ _WIDTH_FLOOR: Final = {1: 24, 2: 0x100, 4: 0x10000, 8: 0x100000000}
 
 
 def uint_at(data: bytes, pos: int, major: int = 0x00) -> tuple[int, int]:
-    """A minimal integer at `pos`, or a length by the first byte's `major`, and where it ends.
+    """Read a minimal integer at `pos`, or a length of type `major`; return it and the position behind it.
 
-    For readers that follow a fixed layout: IndexError or ValueError tell that the layout is not followed.
+    For readers of a fixed layout: IndexError or ValueError mean that the bytes do not follow it.
     """
     first = data[pos] - major
     if 0 <= first < 24:
@@ -200,11 +200,11 @@ def uint_at(data: bytes, pos: int, major: int = 0x00) -> tuple[int, int]:
 
 
 def item_end(data: bytes, start: int = 0, *, what: str = "item", max_items: int = MAX_ITEM_BYTES) -> int:
-    """Where the item that begins at `start` ends.
+    """Return the position behind the item that begins at `start`.
 
-    Only the structure is followed; the slice still has to pass `decode`. Serves CBOR sequences (RFC 8742) and
-    requests whose inner item is judged apart from its envelope (D-54). `max_items` bounds the items inside, and so
-    the time: who knows what to expect need not walk through a million numbers.
+    Only the structure is followed; the slice still has to pass `decode`. CBOR sequences (RFC 8742) use this, and
+    requests whose inner item is checked apart from its envelope (D-54). `max_items` bounds the items inside and so the
+    time: a reader of a small object need not walk through a million numbers.
     """
     pos, size = start, len(data)
     open_items = [1]  # how many items each open container still lacks
@@ -243,7 +243,7 @@ def item_end(data: bytes, start: int = 0, *, what: str = "item", max_items: int 
 
 
 def sequence(data: bytes, *, what: str = "sequence", max_items: int = MAX_ITEM_BYTES) -> Iterator[bytes]:
-    """The raw items of a CBOR sequence (RFC 8742), each still to be decoded; `max_items` bounds each of them."""
+    """Yield the raw items of a CBOR sequence (RFC 8742), not decoded; `max_items` bounds each of them."""
     pos = 0
     while pos < len(data):
         end = item_end(data, pos, what=what, max_items=max_items)

@@ -1,8 +1,8 @@
-"""Verify any one wire object, with whatever else the check needs: pure, and the same for every front end.
+"""Verification of any single wire object, with the other objects that the check needs.
 
-`check` returns the list of checks it made, so that a verdict never claims more than was looked at; the first
-that fails is raised as a VerifyError. What cannot be checked without something the caller did not give is a
-`MissingInput`, never a pass.
+The check is pure and the same for every front end. `check` returns the list of checks it made, so that a verdict never
+claims more than was checked. The first failure is raised as a VerifyError. A check that lacks an input raises
+`MissingInput`; it never passes.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,14 +26,14 @@ W = TypeVar("W", bound=Wire)
 
 
 class MissingInput(StatedError):
-    """The object may be good or bad: something needed to tell was not given."""
+    """An input that the check needs was not given, so the object is neither good nor bad."""
 
     hint = "Give what is missing and verify again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What the verifier already holds or trusts."""
+    """Objects and keys that the verifier has or trusts."""
 
     hub_pks: tuple[bytes, ...] = ()  # anchored keys of the hub, out of band
     witness_pks: tuple[bytes, ...] = ()
@@ -50,7 +50,7 @@ class Given:
 
 
 def check(obj: Wire, given: Given) -> list[str]:
-    """The checks that `obj` passed, in words; raises at the first that it does not pass."""
+    """Return the checks that `obj` passed, in words; raise at the first that fails."""
     for kind, checker in _CHECKERS:
         if isinstance(obj, kind):
             return checker(obj, given)
@@ -84,7 +84,7 @@ def _check_receipt(receipt: Receipt, given: Given) -> list[str]:
 
 def _check_checkpoint(checkpoint: Checkpoint, given: Given) -> list[str]:
     done = [_check_hub_sig(checkpoint, given)]
-    witnessed = checkpoint.verified_witnesses(given.witness_pks)
+    witnessed = checkpoint.verify_witnesses(given.witness_pks)
     for key in given.witness_pks:
         if key not in witnessed:
             raise SignatureError(f"CHECKPOINT: no witness signature verifies under {key.hex()}")
@@ -107,8 +107,8 @@ def _check_hub_sig(signed: Receipt | Checkpoint | ControlRecord, given: Given) -
     raise SignatureError(f"{signed.KIND}: hub_sig does not verify under any given hub key")
 
 
-def _trusted_root(given: Given, what: str) -> tuple[bytes, int, list[str]]:
-    """A root and the size it stands for: given outright, or taken from a statement whose signature holds."""
+def _choose_root(given: Given, what: str) -> tuple[bytes, int, list[str]]:
+    """Return a root, its size and the checks made: a trusted root, or that of a statement with a valid signature."""
     if given.root is not None and given.tree_size is not None:
         return given.root, given.tree_size, ["root and tree size as given"]
     statements = given.statements()
@@ -124,7 +124,7 @@ def _claim(statement: Statement) -> tuple[bytes, int]:
 
 
 def _check_proof(proof: MmrProof, given: Given) -> list[str]:
-    root, size, done = _trusted_root(given, proof.KIND)
+    root, size, done = _choose_root(given, proof.KIND)
     stream_seq, leaf_hash = given.stream_seq or size, proof.leaf_hash
     for receipt in given.all(Receipt):
         if receipt.stream_seq == stream_seq:
@@ -150,7 +150,7 @@ def _check_range(proof: RangeProof, given: Given) -> list[str]:
     wanted = range(proof.first_seq, proof.last_seq + 1)
     if len(wanted) > len(leaves) or any(seq not in leaves for seq in wanted):
         raise MissingInput(f"the RECEIPTs {proof.first_seq} to {proof.last_seq} are needed to verify this range_proof")
-    root, size, done = _trusted_root(given, proof.KIND)
+    root, size, done = _choose_root(given, proof.KIND)
     run = [leaves[seq] for seq in wanted]
     proof.verify(leaves=run, first_seq=proof.first_seq, tree_size=size, expected_root=root)
     return [*done, f"entries {proof.first_seq} to {proof.last_seq} stand under root {root.hex()} of {size}"]

@@ -21,7 +21,7 @@ MAX_VIA: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The origin of a copied event. The sender of the copy states it; only a registered bridge is believed."""
+    """Origin of a copied event, stated by the sender of the copy; readers believe only a registered bridge."""
 
     hub_id: bytes
     msg_id: bytes
@@ -71,9 +71,10 @@ def copy_body(schema: bytes, body: bytes, origin: Origin) -> bytes:
 
 
 def open_copy(hdr: PayloadHdr, body: bytes) -> tuple[PayloadHdr, bytes, Origin | None]:
-    """Return header and body of the event that a message carries, and its origin; those of the message if it is none.
+    """Return header and body of the event that a message carries, and its origin.
 
-    What names COPY_SCHEMA and is no copy stays as it is: an event of a schema that nobody folds.
+    A message that is not a copy is returned as it is, without origin; so is one that names COPY_SCHEMA but has no valid
+    body: its schema is one that nobody folds.
     """
     if hdr.schema != COPY_SCHEMA or hdr.parent_id is None:
         return hdr, body, None
@@ -88,15 +89,15 @@ def open_copy(hdr: PayloadHdr, body: bytes) -> tuple[PayloadHdr, bytes, Origin |
     return replace(hdr, schema=copied.schema), copied.body, origin
 
 
-def stored_header(hdr: PayloadHdr, origin: Origin | None) -> bytes:
-    """Return header and origin of an event in one byte string, for tables: of an event without origin, the header."""
+def encode_stored_header(hdr: PayloadHdr, origin: Origin | None) -> bytes:
+    """Return header and origin of an event in one byte string, for tables; without origin, the header alone."""
     if origin is None:
         return hdr.to_bytes()
     return cbor.encode([hdr.to_bytes(), origin.hub_id, origin.hub_ts, origin.ts, list(origin.via)])
 
 
 def read_stored_header(data: bytes) -> tuple[PayloadHdr, Origin | None]:
-    """Read what `stored_header` wrote; a FormatError if it is none."""
+    """Read what `encode_stored_header` wrote; raise FormatError for other bytes."""
     tree = cbor.decode(data, what="stored header")
     if not isinstance(tree, list):
         return PayloadHdr.from_bytes(data), None
@@ -122,7 +123,7 @@ def read_stored_header(data: bytes) -> tuple[PayloadHdr, Origin | None]:
 def origin_passed_on(
     origin: Origin | None, *, hub_id: bytes, msg_id: bytes, hub_ts: int, ts: int, is_bridge: bool
 ) -> Origin:
-    """Return the origin that a copy of an entry states.
+    """Return the origin that a copy of an entry carries.
 
     `hub_id`, `msg_id` and the times are those of the entry that is copied. If it is itself a copy by a bridge that the
     caller believes (`is_bridge`), its origin is kept; else the entry is the original, and what it states of its way is

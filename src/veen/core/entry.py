@@ -52,17 +52,17 @@ LEAF_TAG: Final = tag_prefix("veen/leaf")  # before label, profile_id, ct_hash, 
 
 
 def entry_hash_of(msg: bytes, receipt: bytes = b"") -> bytes:
-    """entry_hash of a MSG and its RECEIPT, or of both in one piece."""
+    """Return entry_hash of a MSG and its RECEIPT, or of both in one piece."""
     return sha256(ENTRY_TAG + msg + receipt).digest()
 
 
 def leaf_hash_of(*, label: bytes, profile_id: bytes, ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
-    """leaf_hash, which is also msg_id (spec §2)."""
+    """Return leaf_hash, which is also msg_id (spec §2)."""
     return sha256(b"".join((LEAF_TAG, label, profile_id, ct_hash, client_id, u64be(client_seq)))).digest()
 
 
-def claimed_client(raw: bytes) -> bytes | None:
-    """The client_id of bytes that begin as a MSG does, whatever else is wrong with them; nothing of it is verified."""
+def read_claimed_client(raw: bytes) -> bytes | None:
+    """Return the client_id of bytes that begin like a MSG, or None. Nothing is verified; the rest may be invalid."""
     has_head = raw[MSG_CLIENT_AT - HEAD_BYTES : MSG_CLIENT_AT] == HASH_HEAD
     if len(raw) < MSG_SEQ_AT or not raw.startswith(MSG_ARRAY) or not has_head:
         return None

@@ -1,8 +1,8 @@
 """The errors of the protocol: exceptions, error codes and the admission table (spec §8.2, §10.6).
 
-Errors carry data and survive pickling (`args` mirror `__init__`); the words are derived from the data. What a person is
-told about a code (meaning, exit status, what to do) stands in `errors.toml`, which `veen.core.catalogue` reads.
-Nothing here holds a key, a plaintext or a ciphertext, so any of these may be logged.
+Errors carry data and survive pickling (`args` mirror `__init__`); their texts are derived from the data. Meaning, exit
+status and remedy of a code are in `errors.toml`, which `veen.core.catalogue` reads. No error holds a key, a plaintext
+or a ciphertext, so any of them may be logged.
 """
 
 from enum import Enum
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _HintOfCode:
-    """What to do next, from the row of an error's code. Readable on the class and on its errors."""
+    """Remedy from the row of an error's code. A descriptor: classes and their errors have it."""
 
     def __get__(self, error: "VeenError | None", kind: "type[VeenError]") -> str:
         remedy = getattr(error, "remedy", None)  # an error may know better than the row of its code
@@ -52,7 +52,7 @@ def _row_of(error: "VeenError | type[VeenError]") -> "ErrorRow":
 
 
 class StatedError(VeenError):
-    """An error that is one sentence, which whoever raises it knows."""
+    """An error whose text is one sentence, written where it is raised."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -89,7 +89,7 @@ class FieldSizeError(FormatError):
 
 
 class VersionError(FormatError):
-    """The object is well formed but speaks a version we do not know."""
+    """A well-formed object of an unknown version."""
 
     hint = "Use a VEEN release that supports this version."
 
@@ -98,7 +98,7 @@ class VersionError(FormatError):
         self.where, self.actual = where, actual
 
     def __str__(self) -> str:
-        return f"{self.where}: version {self.actual} is not supported (this release speaks version 1)"
+        return f"{self.where}: version {self.actual} is not supported (this release supports version 1)"
 
 
 class PaddingError(FormatError):
@@ -144,14 +144,14 @@ class EvidenceError(VerifyError):
 
 
 class OpenError(VeenError, code="E.LOCAL.OPEN"):
-    """A ciphertext cannot be opened. Deliberately says no more: a wrong key and altered bytes look the same."""
+    """A ciphertext that cannot be opened. The text does not tell a wrong key from altered bytes on purpose."""
 
     def __str__(self) -> str:
-        return "cannot be opened: wrong key, or bytes altered"
+        return "cannot be opened: wrong key or altered bytes"
 
 
 class AmbiguousError(VeenError):
-    """A ciphertext opens under more than one key of its stream: its sender made it so, and two readers could differ."""
+    """A ciphertext that opens under two keys of its stream: its sender made it so, and two readers could differ."""
 
     hint = "Use neither content, and ask the sender for another message. The log itself is not damaged."
 
@@ -206,7 +206,7 @@ class Refusal(Enum):
 
 
 class Refused(VeenError, code="E.BAD_REQUEST"):
-    """The hub will not admit this message; `refusal` is the whole reason."""
+    """Refusal of a message by admission; `refusal` is the whole reason."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal)

@@ -32,14 +32,14 @@ class Event:
     placed: int | None = None  # ts* of its own label, where `hub_ts` and `ts` are those of its original
 
     @classmethod
-    def opened(cls, hdr: PayloadHdr, body: bytes, **place: Any) -> Self:
+    def from_message(cls, hdr: PayloadHdr, body: bytes, **place: Any) -> Self:
         """Return the event of a message with this header and body; of a copy, the event that it carries."""
         hdr, body, origin = open_copy(hdr, body)
         return cls(**place, hdr=hdr, body=body, origin=origin)
 
     @property
     def msg_id(self) -> bytes:
-        """leaf_hash under the name that messages are referred to by (spec §2)."""
+        """The name by which messages are referred to (spec §2): leaf_hash."""
         return self.leaf_hash
 
     @property

@@ -1,4 +1,4 @@
-"""What an evidence file proves: every signature, hash and proof in it, from the pinned key of the hub to each entry.
+"""Verification of an evidence file: every signature, hash and proof, from the pinned key of the hub to each entry.
 
 Pure: no clock, no disk, no network. The order is fixed, so that one fault in a file has one code:
 
@@ -91,13 +91,13 @@ class CheckedLog:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every entry from the first of the log to the first checkpoint is in the file."""
+        """True if every entry from the first of the log to the first checkpoint is in the file."""
         return self.runs == ((1, self.checkpoint.upto_seq),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EvidenceReport:
-    """What an evidence file shows, all of it checked."""
+    """Result of the check of an evidence file. Everything in it was verified."""
 
     identity: HubIdentity
     pinned: bool  # False: the keys are those that the file itself names
@@ -116,12 +116,12 @@ class EvidenceReport:
         return tuple(dict.fromkeys(entry.author for entry in self.entries))
 
     def contents(self) -> dict[str, int]:
-        """How many entries are sealed, opened and stated."""
+        """Count the entries that are sealed, opened and stated."""
         kinds: tuple[Content, ...] = ("sealed", "opened", "stated")
         return {kind: sum(entry.content == kind for entry in self.entries) for kind in kinds}
 
     def proves(self) -> list[str]:
-        """What follows from the checks, in sentences."""
+        """Return what follows from the checks, in sentences."""
         whose = f"the pinned hub {self.identity.hub_id.hex()}" if self.pinned else "whoever has the keys in this file"
         sentences = [
             "Who signed: each message was signed by the key that is shown as its author.",
@@ -143,7 +143,7 @@ class EvidenceReport:
         return sentences
 
     def limits(self) -> list[str]:
-        """What the file cannot show, in sentences."""
+        """Return what the file cannot prove, in sentences."""
         sentences = [] if self.pinned else ["Whose log this is: no key was given to compare the hub's key with."]
         sentences += [
             "Times are stated by the hub. The order of the entries is proven, the clock is not.",
@@ -180,7 +180,7 @@ class EvidenceReport:
 def check_evidence(
     evidence: EvidenceFile, trusted: TrustedKeys | None, policy: WitnessPolicy | None = None
 ) -> EvidenceReport:
-    """All checks. EvidenceFault at the first that fails; without `trusted` the keys in the file are trusted.
+    """Run all checks; raise EvidenceFault at the first that fails. Without `trusted`, trust the keys in the file.
 
     With a `policy` each log of the file must have a CHECKPOINT that is listed in a log of the policy, under a note that
     satisfies it, and receipts of that log must verify.
@@ -233,9 +233,11 @@ def _check_hub(evidence: EvidenceFile, trusted: TrustedKeys | None) -> _Hub:
         record = _read("a rotation", ControlRecord.from_bytes, raw)
         body = record.body
         good = isinstance(body, KeyRotate) and rotations.get((body.hub_pk, body.retired_pk)) == body
-        _require("E.EVIDENCE.KEYS", good, f"control record {record.seq} is no rotation of this identity")
+        _require("E.EVIDENCE.KEYS", good, f"control record {record.seq} is not a rotation of this identity")
         with_key = body.retired_pk if isinstance(body, KeyRotate) else None
-        _require("E.EVIDENCE.KEYS", _is_signed(record, with_key), f"control record {record.seq}: hub_sig is not right")
+        _require(
+            "E.EVIDENCE.KEYS", _is_signed(record, with_key), f"control record {record.seq}: hub_sig does not verify"
+        )
         records.append(record)
     order = [record.seq for record in records]
     _require("E.EVIDENCE.FORM", order == sorted(set(order)), "rotations are not in the order of the control journal")
@@ -243,7 +245,7 @@ def _check_hub(evidence: EvidenceFile, trusted: TrustedKeys | None) -> _Hub:
         raise EvidenceFault("E.EVIDENCE.HUB", f"this is the log of hub {identity.hub_id.hex()}, not of the pinned one")
     signers = identity
     if trusted is not None and root_pk is None:
-        signers = _reached(identity, trusted, records)
+        signers = _follow_rotations(identity, trusted, records)
     try:
         identity.verify(evidence.identity_sig, root_pk)
     except SignatureError as exc:
@@ -251,15 +253,15 @@ def _check_hub(evidence: EvidenceFile, trusted: TrustedKeys | None) -> _Hub:
     return _Hub(identity, signers)
 
 
-def _reached(identity: HubIdentity, trusted: TrustedKeys, records: Sequence[ControlRecord]) -> HubIdentity:
-    """The keys that the pinned one leads to; the newest key of the identity, which signs it, must be one of them."""
+def _follow_rotations(identity: HubIdentity, trusted: TrustedKeys, records: Sequence[ControlRecord]) -> HubIdentity:
+    """Return the keys that rotations reach from the pinned one; the newest key of the identity must be one of them."""
     listed = {key.hub_pk for key in identity.keys}
-    reached = trusted.reached(identity, records)
+    reached = trusted.follow_rotations(identity, records)
     for hub_pk in trusted.hub_pks:
         if hub_pk not in listed:
             raise EvidenceFault(
                 "E.EVIDENCE.HUB",
-                f"the given key {hub_pk.hex()} is none of this hub's, whose present key is "
+                f"the given key {hub_pk.hex()} is not a key of this hub, whose present key is "
                 f"{identity.current.hub_pk.hex()}",
             )
         if hub_pk not in reached:
@@ -286,7 +288,7 @@ def _is_signed(record: ControlRecord, hub_pk: bytes | None) -> bool:
 
 
 def _check_profiles(evidence: EvidenceFile) -> tuple[int, tuple[bytes, ...]]:
-    """epoch_sec, which all profiles share, and their ids."""
+    """Return epoch_sec, which all profiles share, and their ids."""
     profiles = [_read("a profile", Profile.from_bytes, raw) for raw in evidence.profiles]
     ids = tuple(Ht("veen/profile", raw) for raw in evidence.profiles)
     _require("E.EVIDENCE.FORM", list(ids) == sorted(set(ids)), "profiles are not listed by profile_id, each once")
@@ -328,7 +330,7 @@ class _Log:
         return [(source, msg) for run in self._decoded for source, msg, _ in run]
 
     def check_frame(self, stream_id: bytes | None, routing_key: bytes) -> CheckedLog:
-        """Checkpoints, consistency, and how the runs lie."""
+        """Check checkpoints, their consistency proofs and the order of the runs."""
         log = self._log
         checkpoints = [_read("a CHECKPOINT", Checkpoint.from_bytes, raw) for raw in log.checkpoints]
         unknown = sum(self._check_checkpoint(checkpoint, stream_id, routing_key) for checkpoint in checkpoints)
@@ -350,7 +352,7 @@ class _Log:
         )
 
     def _check_checkpoint(self, checkpoint: Checkpoint, stream_id: bytes | None, routing_key: bytes) -> int:
-        """How many witness signatures are by nobody that is known here."""
+        """Check one checkpoint; return the number of witness signatures that no key of the hub made."""
         where = f"CHECKPOINT {checkpoint.upto_seq}"
         good = (checkpoint.label_curr, checkpoint.epoch) == (self._log.label, self._log.epoch)
         _require("E.EVIDENCE.CHECKPOINT", good, f"{where} is about another log")
@@ -359,16 +361,18 @@ class _Log:
                 checkpoint.check_labels(routing_key, stream_id)
             except VerifyError as exc:
                 raise EvidenceFault("E.EVIDENCE.CHECKPOINT", str(exc)) from exc
-        self._signed(
+        self._verify_hub_sig(
             "E.EVIDENCE.CHECKPOINT", where, lambda keys: keys.verify_checkpoint(checkpoint, self._epoch_sec).hub_pk
         )
         keys = [key.hub_pk for key in self._hub.identity.keys]
-        return len(checkpoint.witness_sigs or ()) - len(checkpoint.verified_witnesses(keys))
+        return len(checkpoint.witness_sigs or ()) - len(checkpoint.verify_witnesses(keys))
 
     def _check_growth(self, checkpoints: Sequence[Checkpoint]) -> None:
         log = self._log
         good = len(log.consistency) == len(checkpoints) - 1
-        _require("E.EVIDENCE.FORM", good, "there is not one consistency_proof from each checkpoint to the next")
+        _require(
+            "E.EVIDENCE.FORM", good, "a consistency_proof from one checkpoint to the next is missing or superfluous"
+        )
         for raw, older, newer in zip(log.consistency, checkpoints, checkpoints[1:], strict=False):
             proof = _read("a consistency_proof", ConsistencyProof.from_bytes, raw)
             try:
@@ -401,7 +405,7 @@ class _Log:
             self._check_numbers(faults)
             self.warnings += [f"entry {fault.seq}: {warning_of(fault)}" for fault in faults if fault.rule is Rule.TIME]
             checked += [
-                _checked(msg, receipt, signer or b"")
+                _entry_of(msg, receipt, signer or b"")
                 for (_, msg, receipt), signer in zip(decoded, signers, strict=True)
             ]
             self._decoded.append(decoded)
@@ -410,7 +414,7 @@ class _Log:
     def _check_places(
         self, proof: RangeProof, decoded: Sequence[tuple[EntryEvidence, Msg, Receipt]], faults: Sequence[Fault]
     ) -> None:
-        """Numbers without a gap, each RECEIPT for the MSG beside it, all of this log."""
+        """Check that numbers have no gap, that each RECEIPT is for its MSG, and that all are of this log."""
         misplaced = [
             (seq, 2, "E.EVIDENCE.STREAM", f"entry {seq}: its profile is not listed")
             for seq, (_, msg, _) in enumerate(decoded, start=proof.first_seq)
@@ -437,7 +441,7 @@ class _Log:
         return faults, signers
 
     def _check_authors(self, proof: RangeProof, messages: Sequence[Msg], faults: Sequence[Fault]) -> None:
-        """Each message is what its author signed, and is sealed in the right form."""
+        """Check that each message is what its author signed, and that its ciphertext has the right form."""
         if (fault := _first(faults, Rule.CT_HASH, Rule.AUTHOR_SIG)) is not None:
             msg = messages[fault.seq - proof.first_seq]
             words = "ct_hash is not the hash of the ciphertext (I1)"
@@ -453,7 +457,7 @@ class _Log:
     def _check_roots(
         self, proof: RangeProof, decoded: Sequence[tuple[EntryEvidence, Msg, Receipt]], faults: Sequence[Fault]
     ) -> None:
-        """Each RECEIPT signs the root that its entry leads to, and the run stands under the checkpoint."""
+        """Check that each RECEIPT signs the root after its entry, and that the checkpoint includes the run."""
         first = self._first
         assert first is not None  # noqa: S101 - check_frame ran
         try:
@@ -465,7 +469,7 @@ class _Log:
                 words = f"entry {fault.seq} does not lead to the root of its RECEIPT"
                 raise EvidenceFault("E.EVIDENCE.PROOF", words)
             receipt = decoded[fault.seq - proof.first_seq][2]
-            self._signed("E.EVIDENCE.RECEIPT", f"RECEIPT {fault.seq}", partial(_receipt_signer, receipt))
+            self._verify_hub_sig("E.EVIDENCE.RECEIPT", f"RECEIPT {fault.seq}", partial(_receipt_signer, receipt))
         try:
             proof.verify(
                 leaves=[receipt.leaf_hash for _, _, receipt in decoded],
@@ -477,7 +481,7 @@ class _Log:
             raise EvidenceFault("E.EVIDENCE.PROOF", f"entries {proof.first_seq} to {proof.last_seq}: {exc}") from exc
 
     def _check_numbers(self, faults: Sequence[Fault]) -> None:
-        """The numbers of each author, with room for the entries between the runs (I6, I8, I9, D-189)."""
+        """Check the numbers of each author, with room for the entries between the runs (I6, I8, I9, D-189)."""
         fault = _first(faults, Rule.CLIENT_SEQ, Rule.ACK_BACK, Rule.ACK_AHEAD)
         if fault is None:
             return
@@ -486,8 +490,8 @@ class _Log:
             words = f"the author's number {fault.actual!r} follows {_before(fault)}"
         raise EvidenceFault("E.EVIDENCE.GAP", f"entry {fault.seq}: {words}")
 
-    def _signed(self, code: str, where: str, verify: Callable[[HubIdentity], bytes]) -> bytes:
-        """The key that signed; a key of the hub that the pin does not reach is another fault than a bad signature."""
+    def _verify_hub_sig(self, code: str, where: str, verify: Callable[[HubIdentity], bytes]) -> bytes:
+        """Return the key that signed. A key of the hub that the pin does not reach has a code of its own."""
         try:
             return verify(self._hub.signers)
         except SignatureError as exc:
@@ -507,7 +511,7 @@ def _receipt_signer(receipt: Receipt, keys: HubIdentity) -> bytes:
 
 
 def _tree_of_size(proof: RangeProof) -> Mmr:
-    """The tree before a run. If the proof has no such tree, one of its size: `_check_roots` then refuses the proof."""
+    """Return the tree before a run, or any tree of its size if the proof has none: `_check_roots` then refuses it."""
     size = max(proof.first_seq - 1, 0)
     try:
         return Mmr(size, proof.before)
@@ -516,7 +520,7 @@ def _tree_of_size(proof: RangeProof) -> Mmr:
 
 
 def _first(faults: Sequence[Fault], *rules: Rule) -> Fault | None:
-    """The first fault by entry and then by rule, of those that break one of `rules`."""
+    """Return the first fault, by entry and then by rule, of those that break one of `rules`."""
     broken = [fault for fault in faults if fault.rule in rules]
     return min(broken, key=lambda fault: (fault.seq, rules.index(fault.rule)), default=None)
 
@@ -532,7 +536,7 @@ def _objects(entry: EntryEvidence) -> tuple[Msg, Receipt]:
     )
 
 
-def _checked(msg: Msg, receipt: Receipt, hub_pk: bytes) -> CheckedEntry:
+def _entry_of(msg: Msg, receipt: Receipt, hub_pk: bytes) -> CheckedEntry:
     return CheckedEntry(
         seq=receipt.stream_seq,
         label=receipt.label,
@@ -569,7 +573,7 @@ def _with_content(entry: CheckedEntry, source: EntryEvidence, msg: Msg) -> Check
 
 
 def _check_outside(evidence: EvidenceFile, policy: WitnessPolicy | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Kinds that were not checked, and what the others show."""
+    """Check the proofs by others; return the kinds that were not checked, and sentences about the rest."""
     proofs = evidence.outside or ()
     checkpoints = {H(raw): (log.label, raw) for log in evidence.logs for raw in log.checkpoints}
     for proof in proofs:
@@ -581,7 +585,7 @@ def _check_outside(evidence: EvidenceFile, policy: WitnessPolicy | None) -> tupl
     for proof in proofs:
         if proof.kind == "tlog-proof":
             leaf = _leaf_of(checkpoints[proof.checkpoint_hash][1])
-            cosigned[proof.checkpoint_hash] = _outside(proof, partial(_cosigned, leaf=leaf, policy=policy))
+            cosigned[proof.checkpoint_hash] = _outside(proof, partial(_check_note, leaf=leaf, policy=policy))
     labels = {checkpoints[checkpoint_hash][0] for checkpoint_hash in cosigned}
     missing = [log.label.hex()[:16] for log in evidence.logs if log.label not in labels]
     if missing:
@@ -604,7 +608,7 @@ def _check_outside(evidence: EvidenceFile, policy: WitnessPolicy | None) -> tupl
     return tuple(proof.kind for proof in proofs if proof.kind not in _CHECKED_KINDS), tuple(sentences)
 
 
-def _cosigned(data: bytes, *, leaf: bytes, policy: WitnessPolicy) -> CosignedCheckpoint:
+def _check_note(data: bytes, *, leaf: bytes, policy: WitnessPolicy) -> CosignedCheckpoint:
     proof = TlogProof.from_bytes(data)
     proof.check(leaf)
     return policy.check(proof.note)
@@ -636,7 +640,7 @@ def _require(code: str, good: bool, what: str) -> None:
 
 
 def _read(what: str, read: Callable[[A], T], raw: A) -> T:
-    """What `read` makes of `raw`; bytes that are not the one encoding of an object are a fault of the file's form."""
+    """Call `read` with `raw`; raise EvidenceFault if the bytes are not the canonical encoding of an object."""
     try:
         return read(raw)
     except IdentityError as exc:
@@ -652,7 +656,7 @@ def _sentences(
     logs: Sequence[CheckedLog],
     entries: Sequence[CheckedEntry],
 ) -> tuple[str, ...]:
-    """The checks that were made, in words."""
+    """Return the checks that were made, in words."""
     by = "the root that was given" if trusted is not None and trusted.root_pk is not None else "its present key"
     lines = [f"the identity of hub {hub.identity.hub_id.hex()} is signed by {by}"]
     if trusted is not None and trusted.root_pk is None:

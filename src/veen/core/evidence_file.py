@@ -51,7 +51,7 @@ _MAX_ITEMS: Final = 8 * MAX_ENTRIES  # an entry of its own run is seven items
 
 
 class EvidenceFault(VerifyError, code="E.EVIDENCE"):
-    """A file is no evidence, or does not prove what it claims; `code` says which of the two, and where."""
+    """A file that is not evidence, or that does not prove what it claims; `code` tells the cases apart."""
 
     def __init__(self, code: str, what: str) -> None:
         super().__init__(what)
@@ -60,7 +60,7 @@ class EvidenceFault(VerifyError, code="E.EVIDENCE"):
 
 
 class QuorumUnmet(EvidenceFault, code="E.EVIDENCE.QUORUM"):
-    """Proofs by others that satisfy no witness policy. Nothing in the file is wrong."""
+    """Proofs by others that do not satisfy the witness policy. Nothing in the file is wrong."""
 
     def __init__(self, what: str) -> None:
         super().__init__("E.EVIDENCE.QUORUM", what)
@@ -68,13 +68,13 @@ class QuorumUnmet(EvidenceFault, code="E.EVIDENCE.QUORUM"):
 
 
 def is_evidence(data: bytes) -> bool:
-    """Whether these bytes begin as an evidence file does; at least 15 of them are needed."""
+    """Return True if these bytes begin like an evidence file; at least 15 bytes are needed."""
     return data.startswith(MAGIC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Plaintext(Wire, kind="evidence plaintext"):
-    """What the exporter says that an entry holds. Nothing in the file proves it."""
+    """Content of an entry as stated by the exporter. Nothing in the file proves it."""
 
     FORM: ClassVar[Form] = "array"
 
@@ -121,7 +121,7 @@ class RunEvidence(Wire, kind="evidence run"):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LogEvidence(Wire, kind="evidence log"):
-    """What the file says about one label: the stream in one epoch."""
+    """Evidence about one label: the stream in one epoch."""
 
     FORM: ClassVar[Form] = "map"
 
@@ -138,7 +138,7 @@ class LogEvidence(Wire, kind="evidence log"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideProof(Wire, kind="outside proof"):
-    """A proof by somebody else than the hub, about the checkpoint whose bytes have this SHA-256."""
+    """A proof about the checkpoint with this SHA-256, made by somebody other than the hub."""
 
     FORM: ClassVar[Form] = "array"
 
@@ -149,7 +149,7 @@ class OutsideProof(Wire, kind="outside proof"):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EvidenceFile(Wire, kind="evidence body"):
-    """The body of a file, nothing of it verified yet. `from_bytes` and `to_bytes` are the body without its frame."""
+    """The body of a file, not verified. `from_bytes` and `to_bytes` convert the body without its frame."""
 
     FORM: ClassVar[Form] = "map"
 
@@ -170,8 +170,8 @@ class EvidenceFile(Wire, kind="evidence body"):
 
     @classmethod
     def from_file(cls, data: bytes) -> Self:
-        """The body of a file, which has one encoding; an EvidenceFault names what is wrong with any other."""
-        body = _framed(data)
+        """Return the body of a file; raise EvidenceFault for bytes that are not the canonical form."""
+        body = _check_frame(data)
         try:
             tree = cbor.decode(body, what=cls.KIND, max_bytes=MAX_FILE_BYTES, max_items=_MAX_ITEMS)
             evidence = cls.from_tree(tree)
@@ -183,7 +183,7 @@ class EvidenceFile(Wire, kind="evidence body"):
         return evidence
 
     def to_file(self) -> bytes:
-        """The bytes of the file. EvidenceFault if it would be larger than a file may be."""
+        """Return the bytes of the file; raise EvidenceFault if it exceeds the size limit."""
         self._check_counts()
         body = self.to_bytes()
         data = b"".join((MAGIC, cbor.uint(VERSION), cbor.bstr_head(len(body)), body, HASH_HEAD, Ht(_DIGEST_TAG, body)))
@@ -191,12 +191,12 @@ class EvidenceFile(Wire, kind="evidence body"):
         return data
 
     def _check_counts(self) -> None:
-        """What the shape alone does not bound."""
+        """Check the bounds that the types of the fields do not express."""
         if self.entries > MAX_ENTRIES:
             raise EvidenceFault("E.EVIDENCE.SIZE", f"{self.entries} entries; a file has at most {MAX_ENTRIES}")
         if self.stream_name is not None:
             if self.stream_id is None:
-                raise EvidenceFault("E.EVIDENCE.FORM", "stream_name is there without the stream_id that it explains")
+                raise EvidenceFault("E.EVIDENCE.FORM", "stream_name is given without its stream_id")
             if len(self.stream_name.encode()) > MAX_NAME_BYTES:
                 raise EvidenceFault("E.EVIDENCE.SIZE", f"stream_name has more than {MAX_NAME_BYTES} bytes")
         for outside in self.outside or ():
@@ -209,8 +209,8 @@ def _check_size(size: int) -> None:
         raise EvidenceFault("E.EVIDENCE.SIZE", f"{size} bytes; an evidence file has at most {MAX_FILE_BYTES}")
 
 
-def _framed(data: bytes) -> bytes:
-    """The body of a file, once its frame and digest are right."""
+def _check_frame(data: bytes) -> bytes:
+    """Return the body of a file after checking its frame and digest."""
     _check_size(len(data))
     if not is_evidence(data):
         if data and MAGIC.startswith(data):

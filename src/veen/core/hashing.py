@@ -4,17 +4,17 @@ from hashlib import sha256
 
 
 def H(data: bytes) -> bytes:  # noqa: N802 - the spec's own name
-    """SHA-256."""
+    """Return SHA-256 of `data`."""
     return sha256(data).digest()
 
 
 def Ht(tag: str, data: bytes) -> bytes:  # noqa: N802 - the spec's own name
-    """Domain-separated SHA-256: H(tag || 0x00 || data)."""
+    """Return the domain-separated SHA-256: H(tag || 0x00 || data)."""
     return sha256(tag_prefix(tag) + data).digest()
 
 
 def tag_prefix(tag: str) -> bytes:
-    """The bytes that `Ht` puts before its data; hot paths keep them as constants."""
+    """Return the bytes that `Ht` puts before its data; hot paths keep them as constants."""
     return tag.encode() + b"\x00"
 
 
@@ -27,5 +27,5 @@ def u64be(value: int) -> bytes:
 
 
 def trunc_24(data: bytes) -> bytes:
-    """The first 24 bytes: a nonce for XChaCha20-Poly1305."""
+    """Return the first 24 bytes: a nonce for XChaCha20-Poly1305."""
     return data[:24]

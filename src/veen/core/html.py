@@ -1,7 +1,6 @@
-"""A wire object as a small HTML table, for notebooks: names of the spec, short hashes, everything escaped.
+"""HTML table of a wire object, for notebooks: names of the spec, short hashes, everything escaped.
 
-What `repr` hides is hidden here too: a class or a field with `repr=False` holds a secret, and notebooks are saved and
-shared.
+`repr=False` on a class or a field marks a secret, and it is hidden here too: notebooks are saved and shared.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +20,7 @@ _LATEST: Final = 253_402_300_799  # the last second of the year 9999
 
 
 def table(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Names, which are escaped, and values, which are HTML already."""
+    """Return a table of names, which are escaped, and values, which are HTML already."""
     lines = (
         f'<tr><th style="{_STYLE}">{escape(name)}</th><td style="{_STYLE}">{html}</td></tr>' for name, html in rows
     )
@@ -29,15 +28,17 @@ def table(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def of_wire(obj: Wire) -> str:
-    """The fields of `obj` by name, or its `repr` if that is all it tells of itself."""
+    """Return the fields of `obj` by name, or its `repr` if it hides them."""
     if not _tells(obj):
         return f"<code>{escape(repr(obj))}</code>"
     hidden = {field.name for field in fields(obj) if not field.repr}  # type: ignore[arg-type]  # every one is a dataclass
-    return table(obj.KIND, [(name, field_html(name, value)) for name, value in obj.named() if name not in hidden])
+    return table(
+        obj.KIND, [(name, field_html(name, value)) for name, value in obj.present_fields() if name not in hidden]
+    )
 
 
 def field_html(name: str, value: Any) -> str:
-    """The value of a field: a time as people write it, with the seconds in its title."""
+    """Return the value of a field as HTML; a time as a date, with the seconds in its title."""
     if type(value) is int and name.endswith(_TIMES) and 0 < value <= _LATEST:
         return f'<span title="{value}">{datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")}</span>'
     return shown(value)
@@ -49,7 +50,7 @@ def _tells(obj: Wire) -> bool:
 
 
 def shown(value: Any) -> str:
-    """One value as HTML. Hashes are short; all of them is in the title."""
+    """Return one value as HTML. A hash is shortened; its title has all digits."""
     if isinstance(value, Wire):
         return of_wire(value)
     if isinstance(value, bytes):

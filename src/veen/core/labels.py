@@ -10,19 +10,19 @@ _HEX_ID: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def hub_id_of(first_hub_pk: bytes) -> bytes:
-    """The identity of a hub: fixed by its first key, unchanged by rotation (D-21)."""
+    """Return the identity of a hub: fixed by its first key, unchanged by rotation (D-21)."""
     if len(first_hub_pk) != 32:
         raise InvalidKeyError(f"a hub key has 32 bytes, found {len(first_hub_pk)}")
     return Ht("veen/hub-id", first_hub_pk)
 
 
 def routing_key_of(hub_id: bytes) -> bytes:
-    """The salt of a hub's label space; a new hub_id means a new label space (spec §12)."""
+    """Return the salt of a hub's label space; a new hub_id means a new label space (spec §12)."""
     return Ht("veen/routing_key", hub_id)
 
 
 def stream_id_of(name: str) -> bytes:
-    """64 hex digits are a raw id; any other name is hashed (D-22)."""
+    """Return the id of a stream: 64 hex digits are a raw id, any other name is hashed (D-22)."""
     if not name:
         raise MalformedError("a stream name must not be empty", "stream")
     if _HEX_ID.fullmatch(name):
@@ -34,15 +34,15 @@ def stream_id_of(name: str) -> bytes:
 
 
 def epoch_at(unix_time_sec: int, epoch_sec: int) -> int:
-    """floor(t / epoch_sec), or 0 where labels do not rotate (spec §3.2)."""
+    """Return floor(t / epoch_sec), or 0 where labels do not rotate (spec §3.2)."""
     return unix_time_sec // epoch_sec if epoch_sec else 0
 
 
 def epoch_window(epoch_sec: int, max_epoch_skew_sec: int) -> int:
-    """How many epochs off the current one a hub still accepts (spec §12)."""
+    """Return the number of epochs before and after the current one that a hub accepts (spec §12)."""
     return max_epoch_skew_sec // epoch_sec if epoch_sec else 0
 
 
 def label_of(routing_key: bytes, stream_id: bytes, epoch: int) -> bytes:
-    """What a hub sees of a stream: unlinkable to its name without the routing key (spec §2)."""
+    """Return the label of a stream: unlinkable to its name without the routing key (spec §2)."""
     return Ht("veen/label", routing_key + stream_id + u64be(epoch))

@@ -28,7 +28,7 @@ COMPRESSIONS: Final = ("none", "zlib")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Defaults of D-75; `check` refuses what spec §14 does not allow."""
+    """Limits of a deployment; the defaults are those of D-75. Values that spec §14 does not allow are refused."""
 
     max_msg_bytes: int = 1_048_576
     max_hdr_bytes: int = 16_384
@@ -62,7 +62,7 @@ class Limits:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """From the object in `limits.json`; absent members take their default, unknown ones are refused."""
+        """Read the object in `limits.json`; absent members take their default, unknown ones are refused."""
         if type(value) is not dict:
             raise MalformedError("expected an object", "limits")
         names = {field.name for field in fields(cls)}

@@ -1,4 +1,4 @@
-"""A bounded cache: what was used least recently leaves first."""
+"""A bounded cache that drops the least recently used value first."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -9,10 +9,11 @@ V = TypeVar("V")
 
 
 class Lru(Generic[K, V]):
-    """Values by key; None is not a value. Belongs to one thread, or to whoever holds its owner's lock.
+    """Values by key; None is not a value. Owned by one thread, or protected by the owner's lock.
 
-    `capacity` bounds their number, or the sum of what `weigh` says of each. The value that was put last stays, however
-    heavy. `leave` is called with each value that goes but for those that `pop` returns: to close a file, for instance.
+    `capacity` bounds the number of values, or the sum of their weights by `weigh`. The value that was put last stays,
+    whatever its weight. `leave` is called with each value that is dropped or replaced, for instance to close a file;
+    not with those that `pop` returns.
     """
 
     __slots__ = ("_capacity", "_leave", "_values", "_weigh", "_weight")
@@ -25,18 +26,18 @@ class Lru(Generic[K, V]):
         self._weight = 0  # of all values; their number without `weigh`
 
     def get(self, key: K) -> V | None:
-        """The value, which counts as used now."""
+        """Return the value and mark it as used."""
         value = self._values.get(key)
         if value is not None:
             self._values.move_to_end(key)
         return value
 
     def peek(self, key: K) -> V | None:
-        """The value, without using it."""
+        """Return the value without marking it as used."""
         return self._values.get(key)
 
     def put(self, key: K, value: V) -> None:
-        """Add a value, or put it in the place of another, which leaves."""
+        """Add a value, or replace one."""
         before = self.pop(key)
         if before is not None and before is not value and self._leave is not None:
             self._leave(before)
@@ -46,14 +47,14 @@ class Lru(Generic[K, V]):
             self.shed()
 
     def pop(self, key: K) -> V | None:
-        """Take a value out; it is the caller's now."""
+        """Remove a value and return it; `leave` is not called."""
         value = self._values.pop(key, None)
         if value is not None:
             self._weight -= 1 if self._weigh is None else self._weigh(value)
         return value
 
     def shed(self) -> None:
-        """Let the least recently used value go."""
+        """Drop the least recently used value."""
         value = self.pop(next(iter(self._values)))
         if value is not None and self._leave is not None:
             self._leave(value)

@@ -1,6 +1,6 @@
-"""How a pin is written: `ed25519:HEX` is a key of a hub, `root:ed25519:HEX` a root key that signs identities (D-121).
+"""Text form of a pin: `ed25519:HEX` is a key of a hub, `root:ed25519:HEX` a root key that signs identities (D-121).
 
-HEX are the 64 digits of the public key. `ed25519:` may be left out where a pin is read.
+HEX are the 64 digits of the public key. `ed25519:` may be omitted in input.
 """
 
 import re
@@ -14,14 +14,14 @@ _DIGITS: Final = re.compile(r"[0-9A-Fa-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class PinnedKey:
-    """The key that a pin names, and which kind of key it is."""
+    """The key of a pin, and its kind."""
 
     public: bytes
     is_root: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """ValueError says what was expected."""
+        """Parse a pin; raise ValueError with the expected form."""
         rest = text.strip()
         is_root = rest.startswith(_ROOT)
         digits = rest.removeprefix(_ROOT).removeprefix(_PREFIX)

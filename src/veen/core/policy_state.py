@@ -1,10 +1,10 @@
-"""The policy view at a moment: who is revoked, which hub is primary (001 spec-2 §2.4, §4.3).
+"""The policy view at a moment: revocations, and the primary of each stream (001 spec-2 §2.4, §4.3).
 
-A fold over policy records in the order of the control journal. A record counts from the second after its own on. So
-what a hub decided at a hub_ts is a function of the control journal and that hub_ts alone, and whoever replays the
+A fold over policy records in the order of the control journal. A record takes effect in the second after its own. A
+decision of a hub at a hub_ts is therefore a function of the control journal and that hub_ts alone, and a replay of the
 log need not know which entries of one second came before a record of that second (D-60).
 
-What ended is forgotten, as time only runs forward (D-28): memory follows what is or will be in force.
+Ended items are removed, as time never goes back (D-28): memory is bounded by what is or will be in force.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ _SWEEP_AT_LEAST: Final = 1_024
 
 
 class PolicyView:
-    """A lookup is one dict access and a scan of a target's few spans."""
+    """Revocations, authorities and bounds. A lookup is one dict access and a scan of the few spans of a target."""
 
     __slots__ = ("_authorities", "_bounds", "_revoked", "_size", "_sweep_at")
 
@@ -43,7 +43,7 @@ class PolicyView:
     # --- the fold ----------------------------------------------------------------------------------------
 
     def add(self, body: PolicyBody, hub_ts: int) -> None:
-        """Count a record in that was journaled at `hub_ts`."""
+        """Apply a record that was journaled at `hub_ts`."""
         if isinstance(body, PolicyRevocation):
             for revocation in body.revocations:
                 self._revoke(revocation, hub_ts)
@@ -83,7 +83,7 @@ class PolicyView:
         targets[bound.target] = (*in_force, (hub_ts + 1, bound.max_msg_bytes))
 
     def _sweep(self, hub_ts: int) -> None:
-        """Forget what ended; done each time the view has doubled, so its cost is spread over what was added."""
+        """Remove ended items. This runs each time the view has doubled, so its cost is amortised over the additions."""
         for kind, targets in self._revoked.items():
             spans = {target: tuple(span for span in listed if span[1] > hub_ts) for target, listed in targets.items()}
             self._revoked[kind] = {target: left for target, left in spans.items() if left}
@@ -97,7 +97,7 @@ class PolicyView:
         self._sweep_at = max(_SWEEP_AT_LEAST, 2 * self._size)
 
     def is_news(self, item: Revocation | Authority | SizeBound, hub_ts: int) -> bool:
-        """Whether a record about `item`, journaled at `hub_ts`, would change anything."""
+        """Return True if a record about `item`, journaled at `hub_ts`, would change anything."""
         if isinstance(item, SizeBound):
             return (self._bounds[item.kind].get(item.target) or ((0, 0),))[-1][1] != item.max_msg_bytes
         begins = _begins(item, hub_ts)
@@ -112,28 +112,29 @@ class PolicyView:
 
     @property
     def revokes_tokens(self) -> bool:
-        """Whether any cap-token is listed at all: if none is, nobody needs to hash one."""
+        """True if any cap-token is listed. If none is, callers need not hash one."""
         return bool(self._revoked["cap-token"])
 
-    def revoked(self, kind: str, target: bytes, hub_ts: int) -> int | None:
-        """Until when `target` is revoked at `hub_ts`; None if it is not."""
+    def revocation_end(self, kind: str, target: bytes, hub_ts: int) -> int | None:
+        """Return the end of the revocation of `target` that is in force at `hub_ts`; None if it is not revoked."""
         for start, until in self._revoked[kind].get(target, ()):
             if start <= hub_ts < until:
                 return until
         return None
 
-    def revoked_token(self, token: CapToken, data: bytes, hub_ts: int) -> int | None:
-        """Until when a token is revoked by its bytes or by a link of its chain (D-173); None if it is not.
+    def token_revocation_end(self, token: CapToken, data: bytes, hub_ts: int) -> int | None:
+        """Return the end of a revocation by the bytes of a token or by a link of its chain (D-173); None if there is
+        none.
 
-        No signature is verified for it: whoever forges a link revokes nothing but a forged token.
+        No signature is verified for this: a forged link can revoke only a forged token.
         """
         if not self.revokes_tokens:
             return None
-        ends = (self.revoked("cap-token", target, hub_ts) for target in token.revocable_as(data))
+        ends = (self.revocation_end("cap-token", target, hub_ts) for target in token.revocable_as(data))
         return max((until for until in ends if until is not None), default=None)
 
     def authority(self, realm_id: bytes, stream_id: bytes, hub_ts: int) -> Authority | None:
-        """The active record of a stream; None where its authority is unspecified (§2.4)."""
+        """Return the active record of a stream; None where its authority is unspecified (§2.4)."""
         for begins, record in self._authorities.get((realm_id, stream_id), ()):
             if begins <= hub_ts < record.until:
                 return record
@@ -150,7 +151,7 @@ class PolicyView:
         return largest
 
     def counts(self, hub_ts: int) -> tuple[int, int]:
-        """How many targets are revoked now, and how many streams have several primaries (AUTH1 §3.3)."""
+        """Return the numbers of targets that are revoked now and of streams with several primaries (AUTH1 §3.3)."""
         revoked = sum(
             any(start <= hub_ts < until for start, until in spans)
             for targets in self._revoked.values()
@@ -160,7 +161,7 @@ class PolicyView:
         return revoked, sum(record is not None and record.policy == MULTI_PRIMARY for record in active)
 
     def in_force(self, hub_ts: int) -> Iterator[tuple[object, ...]]:
-        """All that counts after `hub_ts`, in a fixed order: two views that give the same decide the same."""
+        """Yield everything in force after `hub_ts`, in a fixed order. Two views with equal results decide equally."""
         for kind in REVOCATION_KINDS:
             for target in sorted(self._revoked[kind]):
                 spans = ((max(start, hub_ts + 1), until) for start, until in self._revoked[kind][target])
@@ -176,12 +177,12 @@ class PolicyView:
 
 
 def _begins(item: Revocation | Authority, hub_ts: int) -> int:
-    """From when on an item of a record of `hub_ts` counts."""
+    """Return the second from which an item of a record of `hub_ts` is in force."""
     return max(item.ts, hub_ts + 1)
 
 
 def _union(spans: Iterable[_Span], added: _Span) -> tuple[_Span, ...]:
-    """Disjoint spans, in order; those that touch become one."""
+    """Return disjoint spans, in order; adjacent spans become one."""
     start, until = added
     apart: list[_Span] = []
     for span in spans:

@@ -1,7 +1,7 @@
-"""The proof-of-work cookie: a price on each request that a hub can check with one hash (001 SH1+ §5.2, D-59).
+"""The proof-of-work cookie: a cost on each request, which a hub checks with one hash (001 SH1+ §5.2, D-59).
 
-It is no part of a MSG. The challenge is the hash of the request body, so a cookie fits one request only; a hub takes it
-once.
+It is not part of a MSG. The challenge is the hash of the request body, so a cookie fits one request only; a hub accepts
+it once.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _TAG: Final = tag_prefix("veen/pow")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowCookie(Wire, kind="veen.pow.cookie.v1"):
-    """`nonce` makes Ht("veen/pow", challenge ‖ u64be(nonce)) begin with `difficulty` zero bits."""
+    """Proof of work: `nonce` makes Ht("veen/pow", challenge ‖ u64be(nonce)) begin with `difficulty` zero bits."""
 
     FORM: ClassVar[Form] = "body"
     MAX_BYTES: ClassVar[int] = 128
@@ -33,7 +33,7 @@ class PowCookie(Wire, kind="veen.pow.cookie.v1"):
             raise MalformedError(f"expected at most {MAX_DIFFICULTY}", f"{self.KIND}.difficulty")
 
     def verify(self, request: bytes, difficulty: int) -> None:
-        """Raise VerifyError unless this pays `difficulty` for exactly this request."""
+        """Raise VerifyError unless the cookie has `difficulty` for exactly this request."""
         if self.challenge != H(request):
             raise VerifyError("proof of work: the challenge is not the hash of the request")
         if self.difficulty < difficulty:
@@ -48,9 +48,9 @@ def _holds(prefix: bytes, nonce: int, difficulty: int) -> bool:
 
 
 def solve(request: bytes, difficulty: int, start: int = 0) -> PowCookie:
-    """The cookie with the smallest nonce from `start` on; about 2^difficulty hashes.
+    """Return the cookie with the smallest nonce from `start` on; this takes about 2^difficulty hashes.
 
-    A hub takes each cookie once, so a request that is sent again needs another one: begin elsewhere.
+    A hub accepts each cookie once, so a repeated request needs another one: pass another `start`.
     """
     challenge = H(request)
     prefix = _TAG + challenge

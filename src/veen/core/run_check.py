@@ -43,10 +43,10 @@ MAX_WARNINGS: Final = 16  # that a report of a run lists; one hub can cause any 
 
 
 class Fault(NamedTuple):
-    """A broken rule: at which entry, what was expected, what it is.
+    """A broken rule: the entry, the expected value, the actual value.
 
-    Of `HUB_SIG`, `actual` is the key of the hub that signed outside of its time, if one did; of `UNREAD` it is the
-    unreadable entry, and `seq` the one at which the roots stop to be compared.
+    Of `HUB_SIG`, `actual` is the key of the hub that signed outside of its validity, if one did. Of `UNREAD`, `actual`
+    is the unreadable entry, and `seq` the entry from which roots are not compared.
     """
 
     rule: Rule
@@ -125,16 +125,16 @@ class Authors:
     def merge(self, other: "Authors") -> list[Fault]:
         """Append a run that begins where this one ends; return the faults at the border."""
         faults = []
-        for author, span in self._following(other):
+        for author, span in self._shift_spans(other):
             faults += self._join(author, span)
         self.unseen += other.unseen
         return faults
 
     def is_followed_by(self, other: "Authors") -> bool:
         """Return True if `merge` would find no fault. The cost is that of the authors of `other`."""
-        return not any(self._border(self._spans.get(author), author, span) for author, span in self._following(other))
+        return not any(self._border(self._spans.get(author), author, span) for author, span in self._shift_spans(other))
 
-    def _following(self, other: "Authors") -> Iterator[tuple[bytes, AuthorSpan]]:
+    def _shift_spans(self, other: "Authors") -> Iterator[tuple[bytes, AuthorSpan]]:
         """Yield the authors of a run that follows, counted from the beginning of this one."""
         if other.is_anchored:
             raise ValueError("only a run that leaves unknown authors open can follow another one")

@@ -1,7 +1,7 @@
-"""The ids under which payload headers name schemas (spec §4.5, §4.7, D-83).
+"""The ids by which payload headers name schemas (spec §4.5, §4.7, D-83).
 
-Most documents take the hash of the name; the operation profiles of spec-3 put a prefix before it. Names tell which is
-which, so that everyone who hears a name comes to the same id.
+Most documents hash the name; the operation profiles of spec-3 put a prefix before it. The name decides which rule
+applies, so everyone derives the same id.
 """
 
 import re
@@ -31,7 +31,9 @@ _HEX_ID: Final = re.compile("[0-9a-fA-F]{64}")
 
 
 def schema_id(schema: str | bytes) -> bytes:
-    """An id as bytes or 64 hex digits, or that of a name: H(name), for operations H("veen/schema:" || name)."""
+    """Return the id of a schema, given as bytes, 64 hex digits or name: H(name), or H("veen/schema:" || name) for
+    operations.
+    """
     if isinstance(schema, bytes):
         return schema
     if _HEX_ID.fullmatch(schema):

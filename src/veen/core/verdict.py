@@ -54,7 +54,7 @@ class StatedBy(StrEnum):
 
 
 class Signatures(StrEnum):
-    """How many signatures of a log were verified, from the least."""
+    """Number of signatures of a log that were verified, from the least."""
 
     NONE = "not checked"
     SAMPLED = "sampled"
@@ -106,7 +106,7 @@ class Coverage:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read a row; one of an earlier release says nothing of signatures, and its caller knows the level."""
+        """Read a row. A row of an earlier release has no `signatures`; its caller knows the level."""
         return cls(
             log=data["log"],
             read=data["read"],

@@ -1,4 +1,4 @@
-"""What all wire objects share: each declares its fields once, and all of its forms follow from that.
+"""Wire objects: each class declares its fields once, and all of its forms follow from the declaration.
 
 The dataclass fields of an object are its wire fields, in the order of the spec; their annotations say what each may
 hold. CBOR, JSON, the OpenAPI document and the pages of docs/ that list fields are derived from them:
@@ -121,13 +121,13 @@ class Fields:
     # --- one field each, in the order of the spec -------------------------------------------------------
 
     def version(self, name: str = "ver") -> None:
-        """`ver`, which must be 1: read first, judged last."""
+        """Read `ver`, which must be 1. Another version is reported by `done`, after all other faults."""
         value = self.uint(name)
         if value != VERSION and self._faults.version is None:
             self._faults.version = VersionError(self._what, value)
 
     def uint(self, name: str) -> int:
-        value = self._typed(name, int)
+        value = self._next_of(name, int)
         if not 0 <= value <= cbor.U64_MAX:
             raise MalformedError("expected an unsigned 64-bit integer", self._at(name))
         return value
@@ -141,19 +141,19 @@ class Fields:
         return value
 
     def blob(self, name: str) -> bytes:
-        """A byte string of any length."""
+        """Read a byte string of any length."""
         return self._bytes(self._next(name), name)
 
     def text(self, name: str) -> str:
-        value = self._typed(name, str)
+        value = self._next_of(name, str)
         cbor.check(value, self._at(name))
         return value
 
     def flag(self, name: str) -> bool:
-        return self._typed(name, bool)
+        return self._next_of(name, bool)
 
     def bstrs(self, name: str, size: int, at_most: int, at_least: int = 0) -> tuple[bytes, ...]:
-        """A list of byte strings of one size."""
+        """Read a list of byte strings of one size."""
         values = tuple(self._bytes(value, name) for value in self._list(name, at_least, at_most))
         for value in values:
             if len(value) != size:
@@ -161,7 +161,7 @@ class Fields:
         return values
 
     def blobs(self, name: str, at_most: int, at_least: int = 0) -> tuple[bytes, ...]:
-        """A list of byte strings of any length."""
+        """Read a list of byte strings of any length."""
         return tuple(self._bytes(value, name) for value in self._list(name, at_least, at_most))
 
     def object(self, name: str, cls: type[W]) -> W:
@@ -172,11 +172,11 @@ class Fields:
         return tuple(self._object(value, where, cls) for value in self._list(name, at_least, at_most))
 
     def free(self, name: str) -> dict[str, Any]:
-        """A free-form map with text keys, sorted by encoded key (D-03, D-57).
+        """Read a free-form map with text keys, sorted by encoded key (D-03, D-57).
 
-        Byte strings are refused inside: in JSON they could not be told from text.
+        Byte strings are refused inside: in JSON they could not be distinguished from text.
         """
-        value = self._typed(name, dict)
+        value = self._next_of(name, dict)
         cbor.check(value, self._at(name), self._depth)  # CBOR was checked as a whole; JSON was not
         if not _is_plain(value):
             raise MalformedError("expected text keys and no byte strings", self._at(name))
@@ -185,20 +185,20 @@ class Fields:
         return value
 
     def integer(self, name: str) -> int:
-        """A field that may be negative (D-05)."""
-        value = self._typed(name, int)
+        """Read an integer that may be negative (D-05)."""
+        value = self._next_of(name, int)
         cbor.check(value, self._at(name))
         return value
 
     def choice(self, name: str, options: Collection[str]) -> str:
-        """A text that must be one of a few words."""
-        value = self._typed(name, str)
+        """Read a text that must be one of a few words."""
+        value = self._next_of(name, str)
         if value not in options:
             raise MalformedError(f"expected one of {', '.join(sorted(options))}", self._at(name))
         return value
 
     def texts(self, name: str, at_most: int, at_least: int = 0) -> tuple[str, ...]:
-        """A list of texts."""
+        """Read a list of texts."""
         where = self._at(name)
         values = tuple(self._list(name, at_least, at_most))
         for value in values:
@@ -208,31 +208,31 @@ class Fields:
         return values
 
     def anything(self, name: str) -> Any:
-        """A free-form value (D-03): keys in any order when read, null is a value. In JSON, bytes come back as text."""
+        """Read a free-form value (D-03): keys in any order, null is a value. In JSON, bytes come back as text."""
         value = self._next(name)
         cbor.check(value, self._at(name), self._depth)  # CBOR was checked as a whole; JSON was not
         return value
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """A free-form map with text keys (D-03)."""
+        """Read a free-form map with text keys (D-03)."""
         value = self.anything(name)
         if type(value) is not dict or not all(type(key) is str for key in value):
             raise MalformedError("expected a map with text keys", self._at(name))
         return value
 
     def has(self, name: str) -> bool:
-        """Whether the field is there, be it null: for bodies in which null is a value (D-04)."""
+        """Return True if the field is present, even as null: for bodies in which null is a value (D-04)."""
         return self._key(name) in self._left
 
     def optional(self, read: Callable[..., T], name: str, *args: Any, **kwargs: Any) -> T | None:
-        """An optional field: null in an array, omitted from a map (spec §3.1, D-04).
+        """Read an optional field: null in an array, omitted from a map (spec §3.1, D-04).
 
         Bodies are written by omission too, but null is understood when read.
         """
-        return None if self.absent(name) else read(name, *args, **kwargs)
+        return None if self.skip_absent(name) else read(name, *args, **kwargs)
 
-    def absent(self, name: str) -> bool:
-        """Whether an optional field has no value; the cursor is then behind it."""
+    def skip_absent(self, name: str) -> bool:
+        """Return True if an optional field has no value, and move the cursor past it."""
         value = self._left.get(self._key(name), _ABSENT)
         if value is None and self._form != "map":
             self._next(name)
@@ -242,20 +242,20 @@ class Fields:
             return True
         return False
 
-    def trimmed(self, name: str) -> bool:
-        """Whether the last field of an array is left out, which is not null (spec §4.4)."""
+    def is_trimmed(self, name: str) -> bool:
+        """Return True if the last field of an array is omitted, which is not null (spec §4.4)."""
         return not self._left
 
     def peek(self, name: str) -> Any:
-        """The next field, left in place: for a field that may hold one of several objects."""
+        """Return the next field without moving the cursor: for a field that may hold one of several objects."""
         return self._left.get(self._key(name))
 
     def more(self) -> bool:
-        """Whether fields are left: a trailing optional field of an array is trimmed, not null (spec §4.4)."""
+        """Return True if fields are left: a trailing optional field of an array is trimmed, not null (spec §4.4)."""
         return bool(self._left)
 
     def done(self) -> None:
-        """Nothing may be left over; then report the faults that waited."""
+        """Raise a FormatError if fields are left over; then raise the faults that waited."""
         if self._left:
             raise MalformedError(f"unknown, repeated or misplaced field {next(iter(self._left))!r}", self._what)
         self._faults.raise_first()
@@ -273,7 +273,7 @@ class Fields:
             raise MalformedError("missing or misplaced", self._at(name))
         return self._left.pop(key)
 
-    def _typed(self, name: str, kind: type[T]) -> T:
+    def _next_of(self, name: str, kind: type[T]) -> T:
         value = self._next(name)
         if type(value) is not kind:  # exact: a bool is an int to Python, but not to the spec
             raise MalformedError(f"expected {_kind_name(kind)}, found {_kind(value)}", self._at(name))
@@ -287,7 +287,7 @@ class Fields:
         return value
 
     def _list(self, name: str, at_least: int, at_most: int) -> list[Any]:
-        values = self._typed(name, list)
+        values = self._next_of(name, list)
         if not at_least <= len(values) <= at_most:
             self._size_fault(name, f"{at_least} to {at_most} elements", len(values))
         return values
@@ -324,7 +324,7 @@ class WireType:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How many elements a list has."""
+    """Bounds of the number of elements of a list."""
 
     at_least: int
     at_most: int
@@ -332,7 +332,7 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """The name on the wire, where it is no name in Python."""
+    """The name on the wire, where it is not a valid name in Python."""
 
     name: str
 
@@ -347,12 +347,12 @@ def _hex(size: int | None) -> Schema:
 
 
 def Size(size: int) -> WireType:  # noqa: N802 - written where types are
-    """A byte string of `size` bytes."""
+    """Return the type of a byte string of `size` bytes."""
     return WireType(Fields.bstr, (size,), f"{size} bytes", _hex(size))
 
 
 def Choice(*options: str) -> WireType:  # noqa: N802 - written where types are
-    """A text that is one of a few words."""
+    """Return the type of a text that is one of a few words."""
     words = sorted(options)
     return WireType(Fields.choice, (frozenset(options),), "one of " + ", ".join(words), {"enum": words})
 
@@ -407,7 +407,7 @@ class _Functions(NamedTuple):
     write: Callable[[Any], dict[str, Any]]
 
 
-def _declared(cls: "type[Wire]") -> tuple[WireField, ...]:
+def _collect_fields(cls: "type[Wire]") -> tuple[WireField, ...]:
     hints = get_type_hints(cls, include_extras=True)
     fields = (_field(cls, attribute, hint) for attribute, hint in hints.items())
     return tuple(field for field in fields if field is not None)
@@ -481,7 +481,7 @@ _GENERATED: Final[dict[type[Any], _Functions]] = {}
 
 
 def _generate(cls: "type[Wire]") -> _Functions:
-    """Straight-line code, as dataclasses make it: a loop over the fields takes a third longer (decision 108)."""
+    """Generate straight-line code, as dataclasses does: a loop over the fields takes a third longer (decision 108)."""
     fields = cls.wire_fields()
     last = fields[-1] if fields and cls.FORM == "array" and fields[-1].optional else None
     names: dict[str, Any] = {}
@@ -491,7 +491,9 @@ def _generate(cls: "type[Wire]") -> _Functions:
         args = "".join(f", args{number}[{at}]" for at in range(len(field.type.args)))
         value = f"read{number}(f, {field.name!r}{args})"
         if field.optional:
-            value = f"{field.absent} if f.{'trimmed' if field is last else 'absent'}({field.name!r}) else {value}"
+            value = (
+                f"{field.absent} if f.{'is_trimmed' if field is last else 'skip_absent'}({field.name!r}) else {value}"
+            )
         read.append(value if field.constant else f"value{number} = {value}")
         if not field.constant:
             arguments.append(f"{field.attribute}=value{number}")
@@ -538,8 +540,8 @@ class Wire:
 
     @classmethod
     def wire_fields(cls) -> tuple[WireField, ...]:
-        """The fields on the wire, in order."""
-        return _declared(cls)
+        """Return the fields on the wire, in order."""
+        return _collect_fields(cls)
 
     @classmethod
     def _read(cls, f: Fields) -> Self:
@@ -549,42 +551,44 @@ class Wire:
         return obj
 
     def _check(self) -> None:
-        """Rules that types cannot express: MalformedError, or InvalidBody in a body. All fields have been read."""
+        """Check rules that types cannot express, after all fields were read; raise MalformedError, or InvalidBody in a
+        body.
+        """
 
     def _write(self) -> dict[str, Any]:
-        """Every field by name, in order; None is null in an array and omitted from a map."""
+        """Return every field by name, in order; None is null in an array and omitted from a map."""
         functions = _GENERATED.get(type(self)) or _generate(type(self))
         return functions.write(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Accept the one canonical encoding; anything else is a FormatError (I10)."""
+        """Accept the one canonical encoding; raise FormatError for anything else (I10)."""
         return cls.from_tree(cbor.decode(data, what=cls.KIND, max_bytes=cls.MAX_BYTES, max_items=cls.MAX_ITEMS))
 
     @classmethod
     def from_bytes_unchecked(cls, data: bytes) -> Self:
-        """The same object, of bytes that `from_bytes` has read before: that they are canonical is not checked again."""
+        """Read bytes that `from_bytes` has accepted before: that they are canonical is not checked again."""
         return cls.from_tree(cbor.decode_unchecked(data))
 
     def to_bytes(self) -> bytes:
-        """The one canonical encoding; a FormatError if the values are not legal on the wire."""
+        """Return the one canonical encoding; raise FormatError if the values are not legal on the wire."""
         tree = self.to_tree()
         data = cbor.encode(tree)
         self.from_tree(tree)
         return data
 
     def to_bytes_unchecked(self) -> bytes:
-        """The same bytes, of an object that was read from the wire: nothing of it is checked again."""
+        """Return the encoding of an object that was read from the wire, without checking it again."""
         return cbor.encode_unchecked(self.to_tree())
 
     @classmethod
     def from_tree(cls, tree: cbor.Item) -> Self:
-        """From an item that `cbor.decode` returned."""
+        """Read an item that `cbor.decode` returned."""
         return cls._from(Fields(cls.KIND, tree, cls.FORM))
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
-        """From the JSON form (D-62): the same rules, names for keys, hex for bytes."""
+        """Read the JSON form (D-62): the same rules, names for keys, hex for bytes."""
         return cls._from(Fields(cls.KIND, value, cls.FORM, json=True))
 
     @classmethod
@@ -596,15 +600,15 @@ class Wire:
     def to_tree(self) -> cbor.Item:
         return _tree(self)
 
-    def named(self) -> list[tuple[str, Any]]:
-        """Every field that is present, by the name the spec gives it."""
+    def present_fields(self) -> list[tuple[str, Any]]:
+        """Return every field that is present, by the name that the spec gives it."""
         return [(name, value) for name, value in self._write().items() if value is not None or self.FORM == "array"]
 
     def to_json(self) -> Json:
         return _json(self)
 
     def _repr_html_(self) -> str:
-        """For notebooks. What `repr` hides stays hidden."""
+        """Return a table for notebooks. Fields that `repr` hides stay hidden."""
         from veen.core.html import of_wire
 
         return of_wire(self)

@@ -1,7 +1,8 @@
-"""The server: uvicorn with bounds, with the hub's TLS, and with the client certificate in the scope of each request.
+"""An ASGI server: uvicorn with limits, with the hub's TLS, and with the client certificate in the scope of each
+request.
 
-uvicorn verifies client certificates but tells the application nothing of them, so a protocol of ours reads the names
-when a connection is made. Nothing that a client sends, a header of a proxy say, is taken for a certificate.
+uvicorn verifies client certificates but does not pass them to the application, so our protocol class reads the names
+when a connection is made. No header, not even one of a proxy, is accepted in place of a certificate.
 """
 
 import asyncio
@@ -24,14 +25,14 @@ _GRACE_SECONDS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCertificate:
-    """What a verified certificate says: common name, DNS names and URIs, and when it ends in seconds."""
+    """Contents of a verified certificate: common name, DNS names and URIs, and its end in seconds."""
 
     names: tuple[str, ...]
     expires_at: float
 
 
 def certificate_of(scope: Any) -> ClientCertificate | None:
-    """The certificate of the connection that a request came by; None if it has none."""
+    """Return the client certificate of the connection of a request; None if it has none."""
     certificate = (scope.get("extensions") or {}).get(_KEY)
     return certificate if isinstance(certificate, ClientCertificate) else None
 
@@ -56,7 +57,7 @@ class CertificateProtocol(H11Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenAddress:
-    """Where and how a service listens. With `client_ca`, clients may show a certificate that it signed."""
+    """Address and TLS files of a service. With `client_ca`, clients may present a certificate that it signed."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -65,14 +66,14 @@ class ListenAddress:
     client_ca: Path | None = None
 
     def tls(self) -> Tls | None:
-        """TlsError if the files cannot be used."""
+        """Return the TLS context; raise TlsError if the files cannot be used."""
         if self.tls_cert is None or self.tls_key is None:
             return None
         return Tls(self.tls_cert, self.tls_key, self.client_ca, demand_client=False)
 
 
 def make_server(app: Any, at: ListenAddress) -> uvicorn.Server:
-    """A server that is not started yet."""
+    """Return a server that is not started yet."""
     tls = at.tls()
     config = uvicorn.Config(
         app,
@@ -93,9 +94,9 @@ def make_server(app: Any, at: ListenAddress) -> uvicorn.Server:
 
 
 def renew_certificate(server: uvicorn.Server, at: ListenAddress) -> None:
-    """New connections see the certificate that the files hold now; TlsError, and no change, if they cannot be used.
+    """Load the certificate files again for new connections; raise TlsError, and change nothing, if they are invalid.
 
-    The authority of clients stays: a context that trusts it cannot be made to trust it no longer.
+    The client CA does not change: a context that trusts an authority cannot be made to distrust it.
     """
     if at.tls() is not None and server.config.ssl is not None:  # read whole by a context of its own first
         server.config.ssl.load_cert_chain(str(at.tls_cert), str(at.tls_key))
@@ -103,7 +104,7 @@ def renew_certificate(server: uvicorn.Server, at: ListenAddress) -> None:
 
 @contextlib.asynccontextmanager
 async def listening(server: uvicorn.Server, at: ListenAddress) -> AsyncIterator[tuple[str, asyncio.Task[None]]]:
-    """Serve while inside; gives the URL once it listens, and the task that serves. At the end it has stopped."""
+    """Serve while the context lasts; yield the URL and the serving task. On exit the server has stopped."""
     serving = asyncio.create_task(server.serve())
     try:
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn sets a flag and tells nobody

@@ -1,4 +1,4 @@
-"""Core files: the memory of a program that crashed, with the private keys that it had loaded."""
+"""Core files: memory dumps of a crashed program, with the private keys that it had loaded."""
 
 import contextlib
 import ctypes
@@ -12,7 +12,7 @@ _PR_SET_DUMPABLE: Final = 4
 
 
 def forbid_core_files() -> None:
-    """Have the kernel write no core file of this process, and let no other process of the user read its memory.
+    """Disable core files of this process, and reading of its memory by other processes of the user.
 
     For programs only, not for a library: the limit holds for the rest of the process and for its children.
     """

@@ -1,8 +1,8 @@
-"""File descriptors of the process: how many there may be, and a few spare ones for the storage engine.
+"""File descriptors of the process: their limit, and spare ones for the storage engine.
 
-A hub that cannot open a file cannot write its log, and connections come from strangers. So the number of connections
-follows from the limit of the process, with a reserve for files; and when descriptors are short all the same (another
-part of the program, or the whole system), storage takes spare ones, which the hub then gets back from idle clients.
+A hub that cannot open a file cannot write its log, and connections come from strangers. The number of connections
+therefore follows from the limit of the process, with a reserve for files. If descriptors still run out (through another
+part of the program, or the whole system), storage takes spare ones, and the hub closes idle clients to refill them.
 """
 
 import errno
@@ -26,13 +26,13 @@ _PATIENCE_SEC: Final = 60.0
 
 
 def limit() -> int:
-    """How many descriptors this process may have."""
+    """Return the number of descriptors that this process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST if soft == resource.RLIM_INFINITY else min(soft, _MOST)
 
 
 def raise_limit() -> int:
-    """Raise the soft limit to the hard one, which needs no privilege; returns what is in force."""
+    """Raise the soft limit to the hard one, which needs no privilege; return the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -41,22 +41,22 @@ def raise_limit() -> int:
 
 
 def max_connections(descriptors: int, workers: int) -> int:
-    """How many connections a limit of `descriptors` leaves room for, besides files and verifier processes."""
+    """Return the number of connections for a limit of `descriptors`, after files and verifier processes."""
     return max(1, descriptors - min(_RESERVED + workers, descriptors // 2))
 
 
 def max_open_files() -> int:
-    """How many files the store may keep open: fewer where the limit is low."""
+    """Return the number of files that the store may keep open: fewer if the limit is low."""
     return max(1, min(_OPEN_FILES, limit() // 4))
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether the process, or the system, has no descriptor left."""
+    """Return True if the process, or the system, has no descriptor left."""
     return isinstance(error, OSError) and error.errno in _SHORTAGE
 
 
 def is_short(count: int = 4) -> bool:
-    """Whether the process could not open `count` files now."""
+    """Return True if the process cannot open `count` files now."""
     opened: list[int] = []
     try:
         opened += [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(count)]
@@ -69,7 +69,7 @@ def is_short(count: int = 4) -> bool:
 
 
 class Spares:
-    """Descriptors that are open for nothing, to be closed when storage needs one. Any thread may call."""
+    """Reserved descriptors, closed when storage needs one. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,12 +77,12 @@ class Spares:
         self._open: list[int] = []
 
     def fill(self, count: int = _SPARES) -> None:
-        """Hold `count` from now on; a process that never calls this has none."""
+        """Keep `count` spares from now on. A process that never calls this has none."""
         self._wanted = count
         self.refill()
 
     def lend(self) -> bool:
-        """Close one, so that the caller can open something; False if there is none left."""
+        """Close one, so that the caller can open something; return False if there is none left."""
         with self._lock:
             if not self._open:
                 return False
@@ -90,7 +90,7 @@ class Spares:
             return True
 
     def refill(self) -> bool:
-        """Whether all of them are there again."""
+        """Open missing spares; return True if all of them are open."""
         with self._lock:
             try:
                 while len(self._open) < self._wanted:
@@ -104,7 +104,7 @@ SPARES: Final = Spares()  # of this process
 
 
 def with_spares(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `call` returns. If it fails for want of a descriptor, spare ones are given up for it."""
+    """Call `call` and return its result. If it fails for lack of a descriptor, close a spare one and try again."""
     while True:
         try:
             return call(*args, **kwargs)
@@ -114,7 +114,10 @@ def with_spares(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def patiently(step: Callable[[], T]) -> T:
-    """What `step` returns; while descriptors are short it is tried again, for a minute. Not on an event loop."""
+    """Call `step` and return its result; while descriptors are short, retry for a minute.
+
+    Blocks: not for an event loop.
+    """
     until = time.monotonic() + _PATIENCE_SEC
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What can go wrong with a data directory."""
+"""Errors of data directories."""
 
 import errno
 import sqlite3
@@ -11,7 +11,7 @@ _SQLITE_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
 class StorageError(StatedError, code="E.STORAGE"):
-    """The disk does not do what it must; nothing was acknowledged that is not durable."""
+    """A failure of the disk or of a data directory; nothing was acknowledged that is not durable."""
 
 
 class LockedError(StorageError, code="E.LOCKED"):
@@ -26,7 +26,7 @@ class LockedError(StorageError, code="E.LOCKED"):
 
 
 class LinkError(StorageError, code="E.STORAGE.LINK"):
-    """A symbolic link lies where a data directory has a file or a directory; nothing was done through it."""
+    """A symbolic link in the place of a file or directory of a data directory; it was not followed."""
 
     def __init__(self, path: str) -> None:
         super(StatedError, self).__init__(path)
@@ -47,14 +47,14 @@ class UnsyncedError(NoSpaceError):
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether there was no room: nothing is wrong with the disk, and the same may succeed later."""
+    """Return True if space ran out: the disk has no fault, and the same operation may succeed later."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", None) in _SQLITE_FULL
     return isinstance(error, NoSpaceError) or (isinstance(error, OSError) and error.errno in _FULL)
 
 
 class CorruptError(VerifyError):
-    """A file of the data directory is not what it was when it was written: where, and what was found."""
+    """A file of the data directory that differs from what was written: position and details."""
 
     hint = "Keep the directory as evidence and restore from a replica; `veen hub verify-data DIR` checks all of it."
 
@@ -67,17 +67,19 @@ class CorruptError(VerifyError):
 
 
 class PlaceMissing(StatedError):
-    """There is no directory or bucket of this name, or it may not be read."""
+    """A directory or bucket that does not exist or may not be read."""
 
     hint = "Check the URL, its bucket and the credentials in the environment; docs/spark-cluster.md names them."
 
 
 class NoConditionalPut(StorageError):
-    """A place where two writers at once cannot be told apart: tables are not written there."""
+    """A place that cannot serialise two writers: tables are not written there."""
 
     hint = "Write tables to a directory, or to s3:// or gs:// with veen[lake] or veen[spark], which bring obstore."
 
     def __init__(self, uri: str) -> None:
         super(StatedError, self).__init__(uri)
         self.uri = uri
-        self.what = f"{uri}: this place cannot create a file only if there is none, so two writers would damage tables"
+        self.what = (
+            f"{uri}: this place cannot create a file only if it does not exist, so two writers would damage tables"
+        )

@@ -1,12 +1,12 @@
-"""The small door between the storage engine and a disk.
+"""The interface between the storage engine and a disk.
 
-Everything the engine does to files goes through `Fs` and `File`, so that tests can put a disk behind it that
-fails, tears, reorders and loses writes (`veen.testing.memfs`). Paths are relative to the data directory and
-use "/". A write is durable after `File.sync`; a name (created, renamed, removed) after `Fs.sync_dir`.
+Everything the engine does to files goes through `Fs` and `File`, so that tests can put a disk behind it that fails,
+tears, reorders and loses writes (`veen.testing.memfs`). Paths are relative to the data directory and use "/". A write
+is durable after `File.sync`; a name (created, renamed, removed) after `Fs.sync_dir`.
 
 A data directory may come from a stranger. `OsFs` therefore follows no symbolic link below the root, neither in the last
-part of a path nor before it, opens regular files only, and takes no path that leaves the root. The root itself may be a
-link: whoever named it chose it.
+part of a path nor before it, opens regular files only, and accepts no path that leaves the root. The root itself may be
+a link: the caller named it.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class File(Protocol):
 
 
 class WholeDisk(Protocol):
-    """All files of a data directory at once, for those who wrote to thousands of them."""
+    """All files of a data directory at once, for writers of thousands of files."""
 
     def sync(self) -> None: ...
     def close(self) -> None: ...
@@ -53,7 +53,7 @@ class Fs(Protocol):
 
     def open(self, path: str, *, create: bool = False) -> File: ...
     def exists(self, path: str) -> bool: ...
-    def exposed_mode(self, path: str) -> int | None: ...
+    def read_exposed_mode(self, path: str) -> int | None: ...
     def list(self, directory: str) -> list[str]: ...
     def make_dir(self, directory: str) -> None: ...
     def replace(self, path: str, data: bytes, *, private: bool = False) -> None: ...
@@ -63,7 +63,7 @@ class Fs(Protocol):
     def whole(self, directories: Sequence[str]) -> WholeDisk | None: ...
     def free_bytes(self) -> int: ...
     def database(self, path: str) -> sqlite3.Connection: ...
-    def saved(self, path: str, connection: sqlite3.Connection) -> None: ...
+    def on_commit(self, path: str, connection: sqlite3.Connection) -> None: ...
     def peek(self, path: str) -> sqlite3.Connection: ...
     def remove_database(self, path: str) -> None: ...
     def lock(self) -> contextlib.AbstractContextManager[None]: ...
@@ -105,9 +105,9 @@ class _OsFile:
 
 
 class _FileSystems:
-    """The file systems that hold some directories, synced by syncfs(2).
+    """The file systems of some directories, synced by syncfs(2).
 
-    A failed write is told to each descriptor that was open when it failed, hence they stay open.
+    The kernel reports a failed write to each descriptor that was open when it failed, hence they stay open.
     """
 
     __slots__ = ("_fds",)
@@ -133,7 +133,7 @@ def _libc() -> ctypes.CDLL:
 
 @cache
 def _has_syncfs() -> bool:
-    """Whether there is a syncfs(2) that tells of failed writes: that of Linux, from 5.8 on."""
+    """Return True if syncfs(2) exists and reports failed writes: on Linux from 5.8 on."""
     version = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if sys.platform != "linux" or version is None or (int(version[1]), int(version[2])) < (5, 8):
         return False
@@ -141,12 +141,12 @@ def _has_syncfs() -> bool:
 
 
 def _open_fd(path: str | Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-    """`os.open`; where descriptors are short, one of the spare ones is given up for it."""
+    """Call `os.open`; if descriptors are short, close a spare one for it."""
     return with_spares(os.open, path, flags, mode, dir_fd=dir_fd)
 
 
 def open_mounted(path: Path) -> File:
-    """A file to be read where the operator mounted it: links are followed, as a Kubernetes Secret consists of them."""
+    """Open a file that the operator mounted; links are followed, because a Kubernetes Secret consists of them."""
     return _OsFile(_open_fd(path, os.O_RDONLY | os.O_CLOEXEC))
 
 
@@ -161,7 +161,7 @@ _DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 
 
 def target_of(name: str) -> str:
-    """Return the name of the file that a temporary file was to become; any other name as it is."""
+    """Return the name of the file that a temporary file was to become; any other name unchanged."""
     return _TEMPORARY_NAME.sub("", name)
 
 
@@ -183,14 +183,14 @@ class OsFs:
         return parts
 
     def _walk(self, parts: list[str]) -> int:
-        """An open directory; LinkError if one on the way is a link."""
+        """Return an open directory; raise LinkError for a link on the way."""
         fd = _open_fd(self.root, _WALK)
         for number, part in enumerate(parts):
             try:
                 inner = _open_fd(part, _WALK | os.O_NOFOLLOW, dir_fd=fd)
             except OSError as exc:
                 self._refuse_link(fd, part, "/".join(parts[: number + 1]))
-                raise self._named(exc, "/".join(parts[: number + 1])) from None
+                raise self._with_path(exc, "/".join(parts[: number + 1])) from None
             finally:
                 os.close(fd)
             fd = inner
@@ -198,7 +198,7 @@ class OsFs:
 
     @contextlib.contextmanager
     def _inside(self, path: str) -> Iterator[tuple[int, str]]:
-        """The open directory that holds a file, and the name of the file in it."""
+        """Yield the open directory of a file, and the name of the file in it."""
         parts = self._parts(path)
         if not parts:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self.root))
@@ -216,18 +216,18 @@ class OsFs:
         if stat.S_ISLNK(status.st_mode):
             raise LinkError(str(self.root / path))
 
-    def _named(self, exc: OSError, path: str) -> OSError:
+    def _with_path(self, exc: OSError, path: str) -> OSError:
         exc.filename = str(self.root / path)
         return exc
 
     def _open(self, path: str, flags: int) -> int:
-        """A regular file, not through a link."""
+        """Open a regular file, not through a link."""
         with self._inside(path) as (directory, name):
             try:
                 fd = _open_fd(name, flags | _FILE, self.file_mode, dir_fd=directory)
             except OSError as exc:
                 self._refuse_link(directory, name, path)
-                raise self._named(exc, path) from None
+                raise self._with_path(exc, path) from None
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise StorageError(f"{self.root / path}: not a regular file")
@@ -244,7 +244,7 @@ class OsFs:
             raise
 
     def exists(self, path: str) -> bool:
-        """Whether the name is there; a link is there, whatever it leads to, and opening it is refused."""
+        """Return True if the name exists, even as a link, which cannot be opened."""
         if not self._parts(path):
             return self.root.exists()
         try:
@@ -254,8 +254,8 @@ class OsFs:
             return False
         return True
 
-    def exposed_mode(self, path: str) -> int | None:
-        """The mode of a file of ours that other users may use as well; None if it is private."""
+    def read_exposed_mode(self, path: str) -> int | None:
+        """Return the mode of a file of ours that other users can access; None if it is private."""
         return mode_of(self.root / path)
 
     def list(self, directory: str) -> list[str]:
@@ -273,7 +273,7 @@ class OsFs:
             os.close(listed)
 
     def sizes(self, directory: str) -> dict[str, int]:
-        """The sizes of its regular files by name, for about the price of a listing."""
+        """Return the sizes of the regular files of a directory by name, at about the cost of a listing."""
         try:
             fd = self._walk(self._parts(directory))
         except FileNotFoundError:
@@ -295,7 +295,7 @@ class OsFs:
         return sizes
 
     def make_dir(self, directory: str) -> None:
-        """Make a directory and those above it; durable when it returns."""
+        """Create a directory and its parents; durable on return."""
         self.root.mkdir(mode=self.directory_mode, parents=True, exist_ok=True)
         parts = self._parts(directory)
         for number, part in enumerate(parts):
@@ -310,7 +310,7 @@ class OsFs:
         os.close(self._walk(parts))  # a file or a link of this name is no directory
 
     def replace(self, path: str, data: bytes, *, private: bool = False) -> None:
-        """All of `data` or what was there before, also after a crash; durable when it returns."""
+        """Write `data` atomically: after a crash the file has all of it or its previous content. Durable on return."""
         with self._inside(path) as (directory, name):
             fd, temporary = self._create_new(directory, name, path, 0o600 if private else self.file_mode)
             try:
@@ -327,10 +327,10 @@ class OsFs:
         self.sync_dir(os.path.dirname(path))  # noqa: PTH120 - a relative path as text
 
     def _create_new(self, directory: int, name: str, path: str, mode: int) -> tuple[int, str]:
-        """Create a file for the next content of `name`, under a name of its own; return descriptor and name.
+        """Create a temporary file for the next content of `name`; return its descriptor and name.
 
-        Another thread may replace the same file at the same time. With one temporary name for both, a file that is
-        still being written could take the place of the other one.
+        Another thread may replace the same file at the same time. If both used one temporary name, a file that is still
+        being written could replace the other one.
         """
         while True:
             temporary = f"{name}.{secrets.token_hex(_RANDOM_BYTES)}{TEMPORARY}"
@@ -339,7 +339,7 @@ class OsFs:
             except FileExistsError:
                 continue
             except OSError as exc:
-                raise self._named(exc, path) from None
+                raise self._with_path(exc, path) from None
             return fd, temporary
 
     def rename(self, old: str, new: str) -> None:
@@ -347,7 +347,7 @@ class OsFs:
             try:
                 os.rename(before, after, src_dir_fd=source, dst_dir_fd=target)
             except OSError as exc:
-                raise self._named(exc, old) from None
+                raise self._with_path(exc, old) from None
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError), self._inside(path) as (directory, name):
@@ -365,7 +365,7 @@ class OsFs:
             os.close(fd)
 
     def whole(self, directories: Sequence[str]) -> WholeDisk | None:
-        """The file systems of these directories; None if this machine can sync files one by one only."""
+        """Return the file systems of these directories; None if this machine can only sync file by file."""
         if not _has_syncfs():
             return None
         disks: dict[int, int] = {}
@@ -383,18 +383,18 @@ class OsFs:
         disk = os.statvfs(self.root)
         return disk.f_bavail * disk.f_frsize
 
-    def used_bytes(self) -> int:
+    def bytes_in_use(self) -> int:
         disk = os.statvfs(self.root)
         return (disk.f_blocks - disk.f_bfree) * disk.f_frsize
 
     def section(self, directory: str) -> "OsFs":
-        """A directory inside this one, as a data directory of its own; LinkError if it is a link."""
+        """Return a subdirectory as a data directory of its own; raise LinkError if it is a link."""
         with contextlib.suppress(FileNotFoundError):
             os.close(self._walk(self._parts(directory)))
         return OsFs(self.root / directory)
 
     def _check_database(self, path: str) -> None:
-        """SQLite opens by name and follows links, so the names are looked at before."""
+        """Refuse links: SQLite opens by name and follows them, so the names are checked first."""
         with self._inside(path) as (directory, name):
             for suffix in _DATABASE_SUFFIXES:
                 self._refuse_link(directory, name + suffix, path + suffix)
@@ -421,11 +421,11 @@ class OsFs:
             raise
         return connection
 
-    def saved(self, path: str, connection: sqlite3.Connection) -> None:
-        """SQLite has made the commit durable by itself."""
+    def on_commit(self, path: str, connection: sqlite3.Connection) -> None:
+        """Do nothing: SQLite has made the commit durable."""
 
     def peek(self, path: str) -> sqlite3.Connection:
-        """The database as last committed, for reading; neither it nor anything beside it changes."""
+        """Open the database as last committed, for reading; neither it nor the files beside it change."""
         self._check_database(path)
         database, log = self.root / path, f"{path}-wal"
         if not self.exists(path):
@@ -451,7 +451,7 @@ class OsFs:
         return connection
 
     def _version(self, path: str) -> tuple[int, int]:
-        """When a file changed last and its size; zeros if there is none."""
+        """Return modification time and size of a file; zeros if it does not exist."""
         try:
             fd = self._open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -463,7 +463,7 @@ class OsFs:
             os.close(fd)
 
     def _copy_out(self, path: str, target: Path) -> None:
-        """Copy one of our files to a place outside; a file that is gone leaves none."""
+        """Copy a file to a path outside of the directory; a missing file leaves none."""
         target.unlink(missing_ok=True)
         try:
             fd = self._open(path, os.O_RDONLY)
@@ -484,7 +484,7 @@ class OsFs:
         try:
             fd = self._open("lock", os.O_RDWR | os.O_CREAT)
         except OSError as exc:
-            raise StorageError(f"{self.root}: cannot be written: {exc.strerror}") from exc
+            raise StorageError(f"{self.root}: the directory is not writable: {exc.strerror}") from exc
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Counters and histograms with fixed buckets, and their text for Prometheus.
+"""Counters and histograms with fixed buckets, and their text format for Prometheus.
 
-Kept small because they stand on the path of every message: an observation is one bisection and two additions, without
-a lock. There are no labels with unbounded values here, so memory is fixed.
+Small because they are on the path of every message: an observation is one bisection and two additions, without a lock.
+No label has unbounded values, so memory is fixed.
 """
 
 from bisect import bisect_left
@@ -15,7 +15,7 @@ Value = int | float
 
 
 class Histogram:
-    """How often values fell between fixed bounds. One thread observes, any thread reads."""
+    """Counts of values between fixed bounds. One thread observes, any thread reads."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -29,7 +29,7 @@ class Histogram:
         self.sum += value
 
     def samples(self, name: str, scale: int = 1) -> Iterator[tuple[str, Value]]:
-        """The lines of one histogram; `scale` 1000 tells seconds as milliseconds."""
+        """Yield the lines of one histogram; `scale` 1000 converts seconds to milliseconds."""
         total = 0
         for bound, count in zip((*self.bounds, None), list(self.counts), strict=True):
             total += count
@@ -56,21 +56,21 @@ class Family:
     def by(
         cls, name: str, kind: Literal["counter", "gauge"], about: str, label: str, values: Mapping[str, Value]
     ) -> "Family":
-        """One sample for each value of one label, in a stable order."""
-        return cls(name, kind, about, [(f'{name}{{{label}="{_escaped(key)}"}}', values[key]) for key in sorted(values)])
+        """Return one sample for each value of one label, in a stable order."""
+        return cls(name, kind, about, [(f'{name}{{{label}="{_escape(key)}"}}', values[key]) for key in sorted(values)])
 
     @classmethod
     def of(cls, name: str, about: str, histogram: Histogram, scale: int = 1) -> "Family":
         return cls(name, "histogram", about, list(histogram.samples(name, scale)))
 
 
-def _escaped(value: str) -> str:
-    """The value of a label, as the text form wants it."""
+def _escape(value: str) -> str:
+    """Escape the value of a label for the text format."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def exposition(families: Iterable[Family], *, openmetrics: bool = False) -> bytes:
-    """The text form; OpenMetrics names a counter without `_total` and ends with a mark."""
+    """Return the text format; OpenMetrics names a counter without `_total` and ends with a mark."""
     lines: list[str] = []
     for family in families:
         name = family.name.removesuffix("_total") if openmetrics and family.kind == "counter" else family.name

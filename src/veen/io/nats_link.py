@@ -41,7 +41,7 @@ _MAX_WORD: Final = 64
 
 
 class BrokerFault(VeenError):
-    """The NATS server cannot be used: not reached, or it refuses. `is_final`: a further try would end like this one."""
+    """A NATS server that is unreachable or refuses. `is_final`: a retry would fail in the same way."""
 
     def __init__(self, what: str, *, is_final: bool = False, is_certificate: bool = False) -> None:
         super().__init__(what)
@@ -52,7 +52,7 @@ class BrokerFault(VeenError):
 
 
 class CredentialsFault(VeenError):
-    """The file with credentials for a NATS server cannot be used."""
+    """A file of NATS credentials that cannot be used."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(path, what)
@@ -63,7 +63,7 @@ class CredentialsFault(VeenError):
 
 
 class PartsFault(VeenError):
-    """Parts that are not those of one frame."""
+    """Parts that do not form one frame."""
 
 
 def hub_id16(hub_id: bytes) -> str:
@@ -71,7 +71,7 @@ def hub_id16(hub_id: bytes) -> str:
 
 
 def subject_of(hub: str, operation: str) -> str:
-    """The subject of an operation: its name with dots. What follows an attachment or a tile is left out."""
+    """Return the subject of an operation: its name with dots. The path behind an attachment or a tile is left out."""
     words = [word for word in re.split(r"[/.]", operation.partition("?")[0]) if word]
     for name, count in _ALONE.items():
         if operation.startswith(f"{name}/"):
@@ -82,7 +82,7 @@ def subject_of(hub: str, operation: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NatsAddress:
-    """Where a NATS server is, and whether it must speak TLS."""
+    """Address of a NATS server; `demands_tls` if it must use TLS."""
 
     host: str
     port: int
@@ -90,7 +90,7 @@ class NatsAddress:
 
     @classmethod
     def of(cls, url: str, *, ca_file: Path | None = None) -> "NatsAddress":
-        """From `nats://HOST:PORT` or `nats+tls://…`; ValueError for anything else. Who names an authority wants TLS."""
+        """Parse `nats://HOST:PORT` or `nats+tls://…`, else raise ValueError. A `ca_file` implies TLS."""
         parts = urlsplit(url)
         if parts.scheme not in ("nats", "nats+tls") or not parts.hostname or parts.username or parts.password:
             raise ValueError(f"expected nats://HOST:PORT or nats+tls://HOST:PORT without credentials, found {url!r}")
@@ -103,7 +103,7 @@ class NatsAddress:
 
 
 def split(data: bytes, max_payload: int) -> list[tuple[bytes, dict[str, str] | None]]:
-    """The messages that carry `data`: one, or several with their numbers."""
+    """Return the messages that carry `data`: one, or several with part numbers."""
     room = max_payload - MARGIN_BYTES
     if len(data) <= room:
         return [(data, None)]
@@ -113,7 +113,7 @@ def split(data: bytes, max_payload: int) -> list[tuple[bytes, dict[str, str] | N
 
 @dataclass(slots=True)
 class FrameParts:
-    """One frame as its parts arrive. PartsFault for what is out of order or too much; nothing is kept of it."""
+    """One frame as its parts arrive. A part out of order or beyond the limit raises PartsFault and is dropped."""
 
     max_bytes: int
     size: int = 0
@@ -121,11 +121,11 @@ class FrameParts:
     _count: int = 0  # of the parts that there will be; 0: none has come
 
     def add(self, piece: bytes, headers: Mapping[str, str] | None) -> bytes | None:
-        """The whole frame, or None if more parts are to come."""
+        """Add a part; return the whole frame, or None if more parts are to come."""
         mark = (headers or {}).get(PART_HEADER, "1/1")
         match = _PART.fullmatch(mark)
         if match is None:
-            raise PartsFault("the number of a part is not understood")
+            raise PartsFault("the number of a part is not valid")
         number, count = int(match[1]), int(match[2])
         if count > _MAX_PARTS or number != len(self.pieces) + 1 or (self._count and count != self._count):
             raise PartsFault("a part is missing, or does not belong to the others")
@@ -146,15 +146,15 @@ async def open_link(
     tls: ssl.SSLContext | None = None,
     credentials_file: Path | None = None,
 ) -> "NatsClient":
-    """A connection that was let in; BrokerFault if there is none to be had. ImportError without the extra `nats`."""
+    """Open a connection; raise BrokerFault if it fails, ImportError without the extra `nats`."""
     import nats.errors
     from nats.aio.client import Client
 
     class Link(Client):  # type: ignore[misc]  # its types come with an extra
         async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-            """A server, or someone in its place, may not talk us out of TLS before credentials are sent."""
+            """Insist on TLS before credentials are sent, whatever the server offers."""
             if initial_connection and address.demands_tls and not info.get("tls_required"):
-                raise nats.errors.Error("nats: the server does not offer TLS, which is demanded")
+                raise nats.errors.Error("nats: the server does not offer TLS, which is required")
             await super()._process_info(info, initial_connection)
 
     options: dict[str, Any] = {}
@@ -164,7 +164,7 @@ async def open_link(
         options |= _credentials(credentials_file)
     link, last = Link(), list[Exception]()  # the library says why in a callback, and then that no server is left
 
-    async def noted(error: Exception) -> None:
+    async def on_error(error: Exception) -> None:
         last[:] = [error]
         await faulted(error)
 
@@ -178,7 +178,7 @@ async def open_link(
                 reconnect_time_wait=0,
                 connect_timeout=_CONNECT_SEC,
                 closed_cb=closed,
-                error_cb=noted,
+                error_cb=on_error,
                 pending_size=_PENDING_BYTES,
                 **options,
             ),
@@ -203,7 +203,7 @@ async def open_link(
 
 
 async def close_link(link: "NatsClient") -> None:
-    """Close a connection, also one that failed half-way; the library may wait for a socket without end."""
+    """Close a connection, also a half-open one; the library may wait for a socket forever."""
     closing = asyncio.ensure_future(link.close())
     await asyncio.wait((closing,), timeout=_CLOSE_SEC)
     closing.cancel()
@@ -214,9 +214,9 @@ async def close_link(link: "NatsClient") -> None:
 
 
 def _credentials(path: Path) -> dict[str, Any]:
-    """`user:password` in one line, or a file that `nsc` wrote."""
+    """Read `user:password` in one line, or a file that `nsc` wrote."""
     if (mode := mode_of(path)) is not None:
-        raise CredentialsFault(path, f"other users may access these credentials (mode {mode:04o}): chmod 600")
+        raise CredentialsFault(path, f"other users can access these credentials (mode {mode:04o}): run chmod 600")
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_CREDENTIALS + 1)

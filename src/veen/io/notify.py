@@ -1,4 +1,4 @@
-"""Telling systemd how the hub is doing: one datagram to the socket it names (`Type=notify`, sd_notify(3))."""
+"""Status messages to systemd: one datagram to the socket that it names (`Type=notify`, sd_notify(3))."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class Notifier:
-    """Says nothing where no service manager listens."""
+    """Sender of status messages. Sends nothing if no service manager listens."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._address = environ.get("NOTIFY_SOCKET", "")
@@ -17,16 +17,16 @@ class Notifier:
         # Twice in the time that systemd allows, as it recommends.
         self.watchdog_seconds = int(usec) / 2_000_000 if watched and usec.isdecimal() else 0.0
 
-    def ready(self, status: str) -> None:
+    def send_ready(self, status: str) -> None:
         self._send("READY=1", f"STATUS={status}")
 
-    def reloading(self) -> None:
+    def send_reloading(self) -> None:
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
-    def stopping(self, status: str) -> None:
+    def send_stopping(self, status: str) -> None:
         self._send("STOPPING=1", f"STATUS={status}")
 
-    def alive(self) -> None:
+    def send_alive(self) -> None:
         self._send("WATCHDOG=1")
 
     def _send(self, *lines: str) -> None:

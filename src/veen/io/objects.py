@@ -1,9 +1,9 @@
-"""Objects behind an object store (s3://, gs://), with the one operation that writers need: create only if absent.
+"""Objects of an object store (s3://, gs://), with the one operation that writers need: create if absent.
 
-`put_new` is a conditional put (`If-None-Match: *`), which the store decides: of two writers of one name exactly one is
-told that it was first, before either goes on. `put_over` replaces an object only if it still is the one
-that was read (`If-Match`). Credentials and endpoint come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …),
-or from the query of the URL as Arrow has it (endpoint_override, scheme, region); they are no part of what is pickled.
+`put_new` is a conditional put (`If-None-Match: *`), decided by the store: of two writers of one name exactly one learns
+that it was first, before either continues. `put_over` replaces an object only if it is still the one that was read
+(`If-Match`). Credentials and endpoint come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …), or from the
+query of the URL as Arrow has it (endpoint_override, scheme, region); they are never pickled.
 """
 
 import os
@@ -25,14 +25,14 @@ class Stored(NamedTuple):
 
 
 class ObjectPlace:
-    """One prefix of a bucket. `store` is one of obstore, for tests; by default that of the URL."""
+    """One prefix of a bucket. `store` is an obstore store for tests. Default: the store of the URL."""
 
     def __init__(self, uri: str, store: Any = None) -> None:
         self.uri = uri
-        self._store = _connected(uri) if store is None else store
+        self._store = _connect(uri) if store is None else store
 
     def get(self, path: str, at_most: int) -> bytes:
-        """Return an object; FileNotFoundError if there is none, FileRefused if it has more than `at_most` bytes."""
+        """Return an object; raise FileNotFoundError if it is missing, FileRefused above `at_most` bytes."""
         return self._get(path, at_most)[0]
 
     def _get(self, path: str, at_most: int) -> tuple[bytes, dict[str, Any]]:
@@ -45,7 +45,7 @@ class ObjectPlace:
             marks = {name: answer.meta.get(name) for name in ("e_tag", "version")}
             return bytes(answer.bytes()), {name: mark for name, mark in marks.items() if mark is not None}
         except BaseError as exc:
-            raise _failed(self.uri, path, exc) from exc
+            raise _error_of(self.uri, path, exc) from exc
 
     def has(self, path: str) -> bool:
         import obstore
@@ -56,19 +56,19 @@ class ObjectPlace:
         except FileNotFoundError:
             return False
         except BaseError as exc:
-            raise _failed(self.uri, path, exc) from exc
+            raise _error_of(self.uri, path, exc) from exc
         return True
 
     def put(self, path: str, data: bytes) -> None:
-        """Store an object; durable when this returns. What is there is replaced."""
+        """Store an object, replacing an existing one; durable on return."""
         self._put(path, data, "overwrite")
 
     def put_new(self, path: str, data: bytes) -> bool:
-        """Store an object unless there is one: then return False, and nothing has changed."""
+        """Store an object unless it exists; return False, and change nothing, if it does."""
         return self._put(path, data, "create")
 
     def put_over(self, path: str, before: bytes, data: bytes) -> bool:
-        """Replace an object whose bytes are `before`; return False if it is another one by now."""
+        """Replace an object whose bytes are `before`; return False if it has changed."""
         try:
             content, mark = self._get(path, len(before))
         except (FileNotFoundError, FileRefused):  # gone, or larger
@@ -85,7 +85,7 @@ class ObjectPlace:
         except (AlreadyExistsError, PreconditionError):
             return False
         except BaseError as exc:
-            raise _failed(self.uri, path, exc) from exc
+            raise _error_of(self.uri, path, exc) from exc
         return True
 
     def remove(self, path: str) -> None:
@@ -97,10 +97,10 @@ class ObjectPlace:
         except FileNotFoundError:
             return
         except BaseError as exc:
-            raise _failed(self.uri, path, exc) from exc
+            raise _error_of(self.uri, path, exc) from exc
 
     def walk(self, directory: str) -> Iterator[Stored]:
-        """Give all objects below a directory."""
+        """Yield all objects below a directory."""
         import obstore
 
         now = datetime.now(UTC)
@@ -109,12 +109,12 @@ class ObjectPlace:
                 yield Stored(meta["path"], (now - meta["last_modified"]).total_seconds())
 
 
-def _failed(uri: str, path: str, exc: Exception) -> OSError:
-    """Return the error of a store as one of the system. Its first line is enough: the rest may quote requests."""
+def _error_of(uri: str, path: str, exc: Exception) -> OSError:
+    """Convert an error of a store to OSError, with its first line only: the rest may quote requests."""
     return OSError(f"{uri}: {path}: {(str(exc) or type(exc).__name__).splitlines()[0]}")
 
 
-def _connected(uri: str) -> Any:
+def _connect(uri: str) -> Any:
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 

@@ -1,7 +1,7 @@
-"""Reading a data directory where it lies: on this machine, or wherever Arrow can reach (s3://, gs://, hdfs://).
+"""Read access to data directories, on this machine or wherever Arrow can reach (s3://, gs://, hdfs://).
 
 Read-only on purpose: the pipeline never writes into a hub's directory. Credentials come from the environment of the
-process that reads, so a URL that travels to executors holds none.
+reading process, so a URL that is sent to executors holds none.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from veen.io.local import File, Fs, OsFs
 
 
 def open_fs(uri: str) -> Fs:
-    """The directory at `uri`, a path or a URL."""
+    """Return the directory at `uri`, a path or a URL."""
     scheme = urlsplit(uri).scheme
     if len(scheme) <= 1:  # none, or the letter of a drive
         return OsFs(Path(uri))
@@ -27,24 +27,24 @@ def open_fs(uri: str) -> Fs:
 
 
 def absolute(uri: str) -> str:
-    """The same place for a task, which runs in another directory."""
+    """Return an absolute path for a task that runs in another directory; a URL unchanged."""
     return str(Path(uri).absolute()) if len(urlsplit(uri).scheme) <= 1 else uri
 
 
 def open_place(uri: str) -> Fs:
-    """The same, and it is really there: a bucket that nobody has must not look like an empty log."""
+    """Open `uri`; raise PlaceMissing if it does not exist, because a wrong bucket must not look like an empty log."""
     fs = open_fs(uri)
     try:
         there = fs.exists("")
     except OSError as exc:
         raise PlaceMissing(f"{uri}: {_words(exc)}") from exc
     if not there:
-        raise PlaceMissing(f"{uri}: there is no such directory or bucket")
+        raise PlaceMissing(f"{uri}: the directory or bucket does not exist")
     return fs
 
 
 class _ArrowFile:
-    """A file to read. What a listing said about its size is not asked again."""
+    """A file for reading. A size that a listing returned is not requested again."""
 
     def __init__(self, opened: Callable[[], Any], size: int | None) -> None:
         self._opened, self._size = opened, size
@@ -80,7 +80,7 @@ class ArrowFs:
         # Sizes that a listing told. To ask for each would be a request per chunk before the first byte is read.
         self._sizes: dict[str, int] = {}
         if arrow is None:
-            self._fs, self._root = connected(uri)
+            self._fs, self._root = open_arrow_fs(uri)
         else:
             self._fs, self._root = arrow, urlsplit(uri).path
 
@@ -93,7 +93,7 @@ class ArrowFs:
         where = self._path(path)
         return _ArrowFile(lambda: self._fs.open_input_file(where), self._sizes.get(where))
 
-    def exposed_mode(self, path: str) -> int | None:
+    def read_exposed_mode(self, path: str) -> int | None:
         return None  # it is only read, and private keys are no part of what is read
 
     def exists(self, path: str) -> bool:
@@ -132,7 +132,7 @@ class ArrowFs:
     def database(self, path: str) -> sqlite3.Connection:
         raise _read_only()
 
-    def saved(self, path: str, connection: sqlite3.Connection) -> NoReturn:
+    def on_commit(self, path: str, connection: sqlite3.Connection) -> NoReturn:
         raise _read_only()
 
     def peek(self, path: str) -> sqlite3.Connection:
@@ -145,8 +145,8 @@ class ArrowFs:
         raise _read_only()
 
 
-def connected(uri: str) -> tuple[Any, str]:
-    """The file system of a URL and the path in it; credentials are those of this process."""
+def open_arrow_fs(uri: str) -> tuple[Any, str]:
+    """Return the file system of a URL and the path in it; credentials are those of this process."""
     from pyarrow import fs
 
     try:
@@ -157,7 +157,7 @@ def connected(uri: str) -> tuple[Any, str]:
 
 
 def _words(exc: Exception) -> str:
-    """The first line: a library that was not found is looked for in a hundred places, each with a line of its own."""
+    """Return the first line: a missing library is searched for in a hundred places, each with its own line."""
     return (str(exc) or type(exc).__name__).splitlines()[0]
 
 

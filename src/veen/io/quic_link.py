@@ -19,7 +19,10 @@ _WINDOW_BYTES: Final = 1 << 20  # of one stream, and four times as much of a con
 
 
 def server_configuration(cert: Path, key: Path) -> "QuicConfiguration":
-    """OSError or ValueError if the files are not a certificate and its key. ImportError without the extra `quic`."""
+    """Return a server's configuration; raise OSError or ValueError for unusable files.
+
+    ImportError without the extra `quic`.
+    """
     from aioquic.quic.configuration import QuicConfiguration
 
     configuration = QuicConfiguration(
@@ -36,7 +39,7 @@ def server_configuration(cert: Path, key: Path) -> "QuicConfiguration":
 def client_configuration(
     host: str, ca_file: Path | None, client_cert: Path | None, client_key: Path | None
 ) -> "QuicConfiguration":
-    """As above. Without `ca_file` the authorities of this machine are trusted."""
+    """Return the configuration of a client. Without `ca_file` the authorities of this machine are trusted."""
     from aioquic.quic.configuration import QuicConfiguration
 
     configuration = QuicConfiguration(

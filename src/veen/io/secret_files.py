@@ -1,4 +1,4 @@
-"""Files that hold secrets: who else may use them (keys, tokens, passphrases)."""
+"""Access rights of files with secrets: keys, tokens, passphrases."""
 
 import os
 import stat
@@ -8,11 +8,11 @@ from typing import Final
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
-def exposed_mode(status: os.stat_result) -> int | None:
-    """The mode of a file of ours that others may use as well; None if it is private.
+def read_exposed_mode(status: os.stat_result) -> int | None:
+    """Return the mode of a file of ours that other users can access; None if it is private.
 
-    As ssh judges private keys. A file of another owner, such as a mounted Secret that belongs to root and is shared
-    with us by its group, is that owner's to judge; a pipe has no readers but us.
+    The rule is that of ssh for private keys. A file of another owner, such as a mounted Secret that belongs to root and
+    is shared with us by its group, is the responsibility of that owner; a pipe has no other readers.
     """
     mode = stat.S_IMODE(status.st_mode)
     is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
@@ -20,8 +20,8 @@ def exposed_mode(status: os.stat_result) -> int | None:
 
 
 def mode_of(path: Path) -> int | None:
-    """As `exposed_mode`, by path; None also where there is no such file."""
+    """Return `read_exposed_mode` of a path; None if there is no such file."""
     try:
-        return exposed_mode(path.stat())
+        return read_exposed_mode(path.stat())
     except FileNotFoundError:
         return None

@@ -1,7 +1,7 @@
-"""What clients may hold of a hub: an amount for all of them together, and a share of it for each address.
+"""Shares of a hub's resources: a total for all clients, and a share of it for each address.
 
 Without the share one address could take every connection, or all the memory for answers, and nobody else would be
-served. Addresses are those of `access.network_of`: an IPv4 address, or the /64 network of an IPv6 address.
+served. Addresses are those of `network_of`: an IPv4 address, or the /64 network of an IPv6 address.
 """
 
 from typing import Final
@@ -11,27 +11,33 @@ _MAX_TURNED_AWAY: Final = 64  # connections that wait for their client to read w
 
 
 class Shares:
-    """Owned by the event loop's thread. Memory follows the addresses that hold something now."""
+    """Amounts in use, by address.
+
+    Owned by the event loop's thread. Memory is bounded by the addresses that use something.
+    """
 
     def __init__(self, total: int, percent: int = 100, *, least: int = 1) -> None:
-        """One address may hold `percent` of `total`, but always `least`, which is what a single request may need."""
+        """Give each address `percent` of `total`, but at least `least`, which a single request may need."""
         self._least = least
         self.resize(total, percent)
         self.in_use = 0
         self._by_address: dict[str, int] = {}
 
     def resize(self, total: int, percent: int) -> None:
-        """Other bounds from now on; what is held beyond them stays until it is given back."""
+        """Set new bounds; amounts in use beyond them stay until they are given back."""
         self.total = total
         self.share = min(total, max(total * percent // 100, self._least))
 
     def has_room(self, address: str, amount: int) -> bool:
-        """Whether `amount` can be taken; whatever it is, if nothing is in use."""
+        """Return True if `amount` can be taken. Any amount can if nothing is in use."""
         used = self._by_address.get(address, 0) if address else 0
         return (self.in_use + amount <= self.total or not self.in_use) and (used + amount <= self.share or not used)
 
     def take(self, address: str, amount: int, *, always: bool = False) -> bool:
-        """Whether there was room. A caller without an address is bounded by the total alone."""
+        """Take an amount; return False if there is no room.
+
+        A caller without an address is limited by the total alone.
+        """
         used = self._by_address.get(address, 0) + amount
         if not always and (self.in_use + amount > self.total or (address and used > self.share)):
             return False
@@ -51,10 +57,10 @@ class Shares:
 
 
 class ConnectionMemory:
-    """What one connection holds of the server's shares of bytes. Owned by the event loop's thread.
+    """Memory of one connection, counted against the server's shares. Owned by the event loop's thread.
 
-    Each field is what was taken from a share and not given back; `release_all` makes all of them 0, and none is taken
-    after that. Amounts up to `LARGE` are not counted, so that small requests cost nothing.
+    Each field is an amount that was taken from a share and not given back; `release_all` sets all of them to 0, and
+    none is taken after that. Amounts up to `LARGE` are not counted, so that small requests cost nothing.
     """
 
     __slots__ = ("_address", "_answers", "_bodies", "body_bytes", "unparsed_bytes", "unread_bytes")
@@ -66,7 +72,7 @@ class ConnectionMemory:
         self.unread_bytes = 0  # of `answers`: answers that the client has not read
 
     def reserve_body(self, size: int) -> bool:
-        """Whether there is room for a body of `size`. One of unknown length grows in steps."""
+        """Reserve room for a body of `size`; return False if there is none. A body of unknown length grows in steps."""
         if size > self.body_bytes:
             size = max(size, 2 * self.body_bytes)
             if not self._bodies.take(self._address, size - self.body_bytes):
@@ -80,7 +86,7 @@ class ConnectionMemory:
             self.body_bytes = 0
 
     def take_unparsed(self, size: int) -> bool:
-        """Whether there is room for `size` bytes of input that waits; what waited before was released."""
+        """Reserve room for `size` bytes of waiting input; return False if there is none. Earlier input was released."""
         if size > LARGE:
             if not self._bodies.take(self._address, size):
                 return False
@@ -96,7 +102,7 @@ class ConnectionMemory:
         return self._answers.has_room(self._address, size)
 
     def take_answer(self, size: int, *, always: bool = False) -> bool:
-        """Whether there is room for an answer; it counts until `release_answers`."""
+        """Reserve room for an answer until `release_answers`; return False if there is none."""
         if size > LARGE:
             if not self._answers.take(self._address, size, always=always):
                 return False
@@ -117,7 +123,7 @@ class ConnectionMemory:
 class ConnectionSlot:
     """One of the connections that a server may have, from accept until it is lost. Owned by the event loop's thread.
 
-    `refusal` says why the client is turned away.
+    `refusal` is the reason if the client is turned away.
     """
 
     __slots__ = ("_address", "_all", "refusal")
@@ -127,14 +133,14 @@ class ConnectionSlot:
         self._address, self.refusal = address, refusal
 
     def release(self) -> None:
-        """Give it back; a second call changes nothing."""
+        """Give the slot back; a second call changes nothing."""
         slots, self._all = self._all, None
         if slots is not None:
             slots.leave(self._address, granted=self.refusal is None)
 
 
 class ConnectionSlots:
-    """All connections of a server. Each holds a file descriptor, so those that are turned away are bounded, too.
+    """All connections of a server. Each holds a file descriptor, so refused connections are limited, too.
 
     Owned by the event loop's thread.
     """
@@ -145,7 +151,7 @@ class ConnectionSlots:
         self._turned_away = 0
 
     def enter(self, address: str) -> ConnectionSlot | None:
-        """A slot, with or without a refusal; None if the connection must be closed without an answer."""
+        """Return a slot, with or without a refusal; None if the connection must be closed without an answer."""
         if self.shares.take(address, 1):
             return ConnectionSlot(self, address, None)
         if self._turned_away >= self._max_turned_away:

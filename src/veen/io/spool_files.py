@@ -1,7 +1,7 @@
-"""Files of a spool that two parties share: put whole or not at all, read without trust in what is there.
+"""Files of a spool that two parties share: written atomically, read without trust in the directory.
 
-Whoever may write to the directory may put anything in it: links, pipes, directories, files of any size. A file is
-opened without following links and without waiting, and must be a regular one within its bound.
+Any party may put anything into the directory: links, pipes, directories, files of any size. A file is opened without
+following links and without blocking, and must be a regular one within its limit.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ class NotPlainFile(OSError):
 
 
 class TooLargeFile(OSError):
-    """A file above its bound; `size` says how large."""
+    """A file above its size limit."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -25,12 +25,12 @@ class TooLargeFile(OSError):
 
 
 def file_mode(directory: Path) -> int:
-    """The mode of new files: private, or for the group as well if the directory is the group's."""
+    """Return the mode of new files: private, or also for the group if the group can write to the directory."""
     return _GROUP if directory.stat().st_mode & stat.S_IWGRP else _PRIVATE
 
 
 def read_plain(path: Path, max_bytes: int) -> bytes:
-    """The bytes of a regular file; OSError if there is none, NotPlainFile, or TooLargeFile."""
+    """Return the bytes of a regular file; raise OSError if it is missing, NotPlainFile, or TooLargeFile."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def read_plain(path: Path, max_bytes: int) -> bytes:
 
 
 def put_file(path: Path, data: bytes, mode: int) -> None:
-    """Write beside `path`, sync, then rename: nobody reads half a file. A file of that name is replaced."""
+    """Write beside `path`, sync, then rename: nobody reads half a file. An existing file is replaced."""
     part = path.with_name(f".{path.name}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

@@ -1,11 +1,11 @@
-"""Places of tables: a directory, or an object store (s3://, gs://). Other places of Arrow (hdfs://) are only read.
+"""Places of tables: a directory, or an object store (s3://, gs://). Other places of Arrow (hdfs://) are read-only.
 
-Nothing here relies on rename. Files are written once, under names that nobody else uses, and mean nothing until a
-manifest names them; a manifest says by its own last line whether it is whole. So a place that shows half a file, or
-that copies where it should rename, can hold tables as well as a directory can.
+Nothing here relies on rename. Files are written once, under unique names, and have no meaning until a manifest names
+them; the last line of a manifest shows that it is complete. A place that exposes half-written files, or that copies
+instead of renaming, is therefore as good as a directory.
 
-A manifest is made by `put_new`, and the place decides who of two writers was first: a directory by link(2), an object
-store by a conditional put. A place that cannot decide it refuses to be written to.
+A manifest is created by `put_new`, and the place decides which of two writers was first: a directory by link(2), an
+object store by a conditional put. A place that cannot decide it refuses to be written to.
 """
 
 import contextlib
@@ -22,42 +22,45 @@ from veen.io.errors import NoConditionalPut
 from veen.io.inside import FileRefused, check_inside, check_name, check_size, read_inside
 from veen.io.local import OsFs
 from veen.io.objects import SCHEMES, ObjectPlace, Stored
-from veen.io.places import connected
+from veen.io.places import open_arrow_fs
 
 MAX_STORED_BYTES: Final = 4 << 30
 _LOCK: Final = ".lock"  # of a directory, while what is left of a write that was cut off is replaced
 
 
 class TableStore(Protocol):
-    """What tables need of a place."""
+    """Operations that tables need of a place."""
 
     @property
     def uri(self) -> str: ...
 
     def get(self, path: str, at_most: int) -> bytes:
-        """FileNotFoundError if there is nothing, FileRefused if it is larger than `at_most` bytes."""
+        """Return a file; raise FileNotFoundError if it is missing, FileRefused above `at_most` bytes."""
 
     def has(self, path: str) -> bool:
-        """Whether there is a file."""
+        """Return True if the file exists."""
 
     def put(self, path: str, data: bytes) -> None:
-        """Durable when it returns; what is there is replaced."""
+        """Write a file, replacing an existing one; durable on return."""
 
     def put_new(self, path: str, data: bytes) -> bool:
-        """The same, unless there is something: then False. Of several writers at once exactly one gets True."""
+        """Write a file unless it exists; return False if it does.
+
+        Of several concurrent writers exactly one gets True.
+        """
 
     def put_over(self, path: str, before: bytes, data: bytes) -> bool:
-        """Replace a file whose bytes are `before`; False if it is another one by now. Exactly one writer gets True."""
+        """Replace a file whose bytes are `before`; return False if it has changed. Exactly one writer gets True."""
 
     def remove(self, path: str) -> None:
-        """Also if there is nothing."""
+        """Remove a file, if it exists."""
 
     def walk(self, directory: str) -> Iterator[Stored]:
-        """All files below; only to find what no manifest names."""
+        """Yield all files below a directory; used only to find files that no manifest names."""
 
 
 def open_store(place: str | TableStore) -> TableStore:
-    """The place of tables: a path, a URL, or one that is open."""
+    """Return the store at a path or URL; a store is returned unchanged."""
     if not isinstance(place, str):
         return place
     uri = place
@@ -91,13 +94,13 @@ class LocalStore:
         return check_inside(self._root, path).is_file()
 
     def put(self, path: str, data: bytes) -> None:
-        """Tables hold what was sealed in the log: files and directories are their owner's alone."""
+        """Write a file that only its owner can read: tables hold the decrypted contents of the log."""
         check_inside(self._root, path)
         self._make_parent(path)
         self._fs.replace(path, data, private=True)
 
     def put_new(self, path: str, data: bytes) -> bool:
-        """A link appears whole or not at all, and never over another file."""
+        """Create a file by link(2): it appears complete or not at all, and never replaces another file."""
         draft = f"{path}.{os.getpid()}-{time.monotonic_ns()}"
         self.put(draft, data)
         try:
@@ -110,7 +113,7 @@ class LocalStore:
         return True
 
     def put_over(self, path: str, before: bytes, data: bytes) -> bool:
-        """A lock keeps two writers from removing what the other one has just made."""
+        """Replace a file under a lock, which keeps two writers from removing each other's new file."""
         parent = check_inside(self._root, path).parent
         with (parent / _LOCK).open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -123,7 +126,7 @@ class LocalStore:
             return self.put_new(path, data)
 
     def _make_parent(self, path: str) -> None:
-        """New directories are made durable from the top down: a file in a lost directory is lost."""
+        """Create missing directories and sync them from the top down: a file in a lost directory is lost."""
         parent = Path(path).parent
         missing = []
         while not (self._root / parent).is_dir() and str(parent) != ".":
@@ -151,19 +154,19 @@ class ObjectStore(ObjectPlace):
     """A prefix of a bucket."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By its address alone: a task finds credentials where it runs, and carries none."""
+        """Pickle the address alone: a task finds credentials where it runs, and carries none."""
         return open_store, (self.uri,)
 
 
 class ArrowStore:
-    """A place behind pyarrow's file systems. Arrow knows no "only if absent", so it holds no tables that change."""
+    """A place behind pyarrow's file systems. Arrow has no "create if absent", so tables are only read here."""
 
     def __init__(self, uri: str, arrow: Any = None, root: str = "") -> None:
         self._uri = uri
-        self._fs, self._root = connected(uri) if arrow is None else (arrow, root)
+        self._fs, self._root = open_arrow_fs(uri) if arrow is None else (arrow, root)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By its address alone: a task finds credentials where it runs, and carries none."""
+        """Pickle the address alone: a task finds credentials where it runs, and carries none."""
         return open_store, (self._uri,)
 
     @property

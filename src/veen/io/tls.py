@@ -15,7 +15,7 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-
 
 
 class TlsError(VeenError):
-    """Certificate, key or client CA cannot be used."""
+    """A certificate, key or client CA that cannot be used."""
 
     hint = "Check that certificate and key are PEM files that belong together, and that the hub may read them."
 
@@ -28,19 +28,19 @@ class TlsError(VeenError):
 
 
 class ExposedKeyError(TlsError):
-    """Other users may access the private key."""
+    """A private key that other users can access."""
 
     hint = "Run `chmod 600` on the file; replace key and certificate if it was exposed."
 
     def __init__(self, path: Path, mode: int) -> None:
-        super().__init__(f"key {path}: other users may access this private key (mode {mode:04o}), so it is not used")
+        super().__init__(f"key {path}: other users can access this private key (mode {mode:04o})")
         self.args = (path, mode)  # args mirror __init__, so that the error survives pickling
 
 
 class PlainHttpError(VeenError):
-    """Plain HTTP beyond loopback was not asked for explicitly."""
+    """Plain HTTP beyond loopback that was not requested explicitly."""
 
-    hint = "Give a certificate and a key, or force plain HTTP where something else encrypts (D-67)."
+    hint = "Configure a certificate and a key, or allow plain HTTP if another layer encrypts (D-67)."
 
     def __init__(self, host: str) -> None:
         super().__init__(host)
@@ -57,10 +57,10 @@ def check_plain(host: str) -> None:
 
 
 class Tls:
-    """What the files of a configuration say, as they were when it was made.
+    """TLS context made from files, with their contents at that time.
 
-    A context can be given more trust but never less, and its session tickets vouch for clients that it verified, so a
-    reload makes a new `Tls` instead of changing one: no ticket of the old context opens in the new one.
+    A context can be given more trust but never less, and its session tickets vouch for clients that it verified. A
+    reload therefore makes a new `Tls` instead of changing one: no ticket of the old context opens in the new one.
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None = None, *, demand_client: bool = True) -> None:
@@ -69,7 +69,7 @@ class Tls:
         self.context = self._build()
 
     def trusts_all_of(self, other: "Tls") -> bool:
-        """Whether every client that `other` let in would be let in here."""
+        """Return True if this context accepts every client that `other` accepted."""
         if self._trusted is None or other._trusted is None:
             return self._trusted == other._trusted
         return self._trusted >= other._trusted
@@ -95,19 +95,19 @@ class Tls:
 
 
 def _certificates(path: Path) -> frozenset[bytes]:
-    """The PEM blocks of a file."""
+    """Return the PEM certificates of a file."""
     try:
         data = path.read_bytes()
     except OSError as exc:
         raise TlsError(f"client CA {path}: {exc.strerror}") from exc
     blocks = frozenset(b"".join(match[0].split(b"\r")) for match in _CERTIFICATE.finditer(data))
     if not blocks:
-        raise TlsError(f"client CA {path}: the file holds no certificate in PEM")
+        raise TlsError(f"client CA {path}: the file contains no certificate in PEM")
     return blocks
 
 
 def names_of(certificate: dict[str, Any] | None) -> tuple[str, ...]:
-    """The names in a client certificate that was verified: common name, then alternative names."""
+    """Return the names in a verified client certificate: common name, then alternative names."""
     if not certificate:
         return ()
     common = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
@@ -115,5 +115,5 @@ def names_of(certificate: dict[str, Any] | None) -> tuple[str, ...]:
 
 
 def expiry_of(certificate: dict[str, Any] | None) -> float:
-    """When a client certificate ends, in seconds of the wall clock; never if there is none."""
+    """Return the end of a client certificate, in seconds of the wall clock; infinity without a certificate."""
     return ssl.cert_time_to_seconds(certificate["notAfter"]) if certificate else float("inf")

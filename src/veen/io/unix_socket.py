@@ -1,4 +1,4 @@
-"""Unix sockets in directories whose path is longer than a socket address may be."""
+"""Unix sockets in directories whose path exceeds the length of a socket address."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ _MAX_ADDRESS_BYTES: Final = 100  # 108 on Linux, 104 elsewhere
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """A name of `path` that fits into a socket address, valid inside the block; on Linux any path has one."""
+    """Yield a name of `path` that fits into a socket address, valid inside the block; on Linux any path has one."""
     if len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES or sys.platform != "linux":
         yield str(path)
         return

@@ -54,12 +54,12 @@ Tokens = str | Sequence[str] | None
 
 
 def is_authorized(request: WebRequest, tokens: Tokens) -> bool:
-    """Return True if the request has one of the bearer tokens, or none is demanded."""
+    """Return True if the request has one of the bearer tokens, or none is required."""
     return tokens is None or token_of(request, tokens) is not None
 
 
 def token_of(request: WebRequest, tokens: Tokens) -> str | None:
-    """Return the bearer token that the request has, if it is one of these."""
+    """Return the bearer token of the request, if it is one of these."""
     token_text = request.headers.get("authorization", "").removeprefix("Bearer ")
     options = () if tokens is None else (tokens,) if isinstance(tokens, str) else tokens
     matches = [token for token in options if compare_digest(token_text.encode(), token.encode())]
@@ -73,7 +73,7 @@ class _Refused(Exception):
 
 
 class WebListener:
-    """Serves one handler at one address until it is cancelled.
+    """Server of one handler at one address, until it is cancelled.
 
     An error of the types `unavailable` is answered with 503, so that the sender keeps its request and tries again.
     """
@@ -170,16 +170,16 @@ class WebListener:
                 headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
                 encoding = headers.get("content-encoding", "identity").lower()
                 path = head.target.decode("latin-1").partition("?")[0]
-                return WebRequest(head.method.decode("latin-1"), path, headers, _unpacked(bytes(body), encoding))
+                return WebRequest(head.method.decode("latin-1"), path, headers, _unpack(bytes(body), encoding))
             else:
                 return None  # the other side has closed
 
 
-def _unpacked(body: bytes, encoding: str) -> bytes:
+def _unpack(body: bytes, encoding: str) -> bytes:
     if encoding in ("", "identity"):
         return body
     if encoding not in ("gzip", "deflate"):
-        raise _Refused(415, f"content-encoding {encoding!r} is not known: send gzip or none")
+        raise _Refused(415, f"content-encoding {encoding!r} is not supported: send gzip or none")
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
         data = unpacker.decompress(body, _MAX_BODY + 1)
@@ -188,5 +188,5 @@ def _unpacked(body: bytes, encoding: str) -> bytes:
     if len(data) > _MAX_BODY:
         raise _Refused(413, f"a body has at most {_MAX_BODY} bytes, also unpacked")
     if not unpacker.eof:
-        raise _Refused(400, "the gzip body is cut off")
+        raise _Refused(400, "the gzip body is truncated")
     return data

@@ -1,4 +1,4 @@
-"""The default place to anchor checkpoints: a hash-chained file beside the log (D-104, 001 spec-1 ANCHOR0).
+"""The default anchor backend: a hash-chained file beside the log (D-104, 001 spec-1 ANCHOR0).
 
 Copied elsewhere now and then, on paper or on a disk that cannot be rewritten, its last hash vouches for every root
 before it. All entries have one length, so a reference is found without a search and a torn end is seen at once:
@@ -25,23 +25,23 @@ _GENESIS: Final = bytes(32)
 
 
 class AnchorError(StatedError):
-    """A backend did not take an anchor. The log goes on without it."""
+    """A backend did not accept an anchor. The log continues without it."""
 
     hint = "Look at the backend, then anchor again; nothing in the log depends on it."
 
 
 class AnchorBackend(Protocol):
-    """Somewhere outside the log that remembers a root (ANCHOR0.1). Methods may block and are called in a thread."""
+    """A place outside of the log that records a root (ANCHOR0.1). Methods may block and are called in a thread."""
 
     @property
     def name(self) -> str:
-        """As it stands in anchor.publish records."""
+        """Name of the backend in anchor.publish records."""
 
     def publish(self, root: bytes, epoch: int, ts: int, nonce: bytes) -> bytes:
-        """The anchor_ref; AnchorError or OSError if the root was not taken."""
+        """Return the anchor_ref; raise AnchorError or OSError if the root was not accepted."""
 
     def verify(self, root: bytes, anchor_ref: bytes) -> bool:
-        """Whether the backend remembers this root under this reference."""
+        """Return True if the backend has this root under this reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _Entry:
 
     @classmethod
     def read(cls, file: File, seq: int) -> Self:
-        """Entry number `seq`; CorruptError if there is no such entry, or it is not what it was."""
+        """Read entry number `seq`; raise CorruptError if it is missing or was changed."""
         offset = (seq - 1) * _ENTRY_BYTES
         data = file.read_at(offset, _ENTRY_BYTES)
         if len(data) < _ENTRY_BYTES:
@@ -74,7 +74,7 @@ class _Entry:
 
 
 class AnchorFile:
-    """One chain. May be used from any thread."""
+    """One chain. Thread-safe."""
 
     name: ClassVar[str] = "file"
 
@@ -82,7 +82,7 @@ class AnchorFile:
         self._fs, self._lock = fs, threading.Lock()
 
     def publish(self, root: bytes, epoch: int, ts: int, nonce: bytes) -> bytes:
-        """Append an entry; durable when it returns."""
+        """Append an entry; durable on return."""
         if len(root) != 32 or len(nonce) != NONCE_BYTES:
             raise AnchorError(f"a root has 32 bytes and a nonce {NONCE_BYTES}")
         with self._lock:
@@ -124,7 +124,7 @@ class AnchorFile:
 
 
 def check_anchors(fs: Fs) -> Iterator[CorruptError]:
-    """What is wrong with the chain: at most the first thing, as nothing can be said of what follows it."""
+    """Yield the first fault of the chain, if there is one: nothing is known of what follows it."""
     if not fs.exists(layout.ANCHORS):
         return
     file = fs.open(layout.ANCHORS)

@@ -1,8 +1,8 @@
 """Files that only grow, with their newest bytes still in memory.
 
-Chunks, MMR nodes and locations are all filled from the journal (DESIGN §4): their tails need not reach the
-disk before a receipt leaves, only before the journal lets go of the entries. Until then they wait here, and
-readers see file and tail as one. Used from one thread only.
+Chunks, MMR nodes and locations are all filled from the journal (DESIGN §4): their tails need not reach the disk before
+a receipt leaves, only before the journal segment with their entries is removed. Until then they wait here, and readers
+see file and tail as one. Used from one thread only.
 """
 
 from typing import Final
@@ -18,7 +18,10 @@ MOST_HELD: Final = 64  # descriptors of dirty files that nothing else needs; for
 
 
 class OpenFile:
-    """One descriptor of a file. `users` counts who needs it open: the set of open files, and what will sync it."""
+    """One descriptor of a file.
+
+    `users` counts its owners: the set of open files, and the retirement that will sync it.
+    """
 
     __slots__ = ("file", "is_dirty", "path", "users")
 
@@ -28,7 +31,7 @@ class OpenFile:
         self.users = 1
 
     def release(self) -> None:
-        """Close it when nobody needs it any more."""
+        """Drop one owner; close the file after the last one."""
         self.users -= 1
         if not self.users:
             self.file.close()
@@ -37,16 +40,16 @@ class OpenFile:
 class FileCache:
     """A bounded set of open files; the least recently used is closed first.
 
-    An error of background writeback is reported to the descriptors that were open then, and to nobody if there were
-    none and the inode has left memory. So a file that was written to keeps its descriptor until it is synced through
-    that one. Where those would be too many, the retirement syncs the whole disk, whose descriptor is open all the time;
-    without that, a file is synced before it is closed.
+    Linux reports an error of background writeback to the descriptors that were open at that time, and to nobody if
+    there were none and the inode has left memory. A file that was written to therefore keeps its descriptor until it is
+    synced through that one. If there are too many, the retirement syncs the whole disk, whose descriptor is always
+    open; without syncfs, a file is synced before it is closed.
     """
 
     def __init__(
         self, fs: Fs, capacity: int | None = None, *, most_held: int | None = None, has_whole_disk: bool = False
     ) -> None:
-        """Without a `capacity` and `most_held`, as many as the process can afford."""
+        """Open as many files as the process can afford, unless `capacity` and `most_held` are given."""
         self._fs = fs
         if most_held is None:  # as many again may be on their way to the disk
             most_held = min(MOST_HELD, max(max_open_files() // 4, 12))
@@ -60,7 +63,7 @@ class FileCache:
     def get(self, path: str, *, create: bool = False) -> File:
         entry = self._open.get(path)
         if entry is None:
-            entry = OpenFile(path, self._opened(path, create))
+            entry = OpenFile(path, self._open_file(path, create))
             self._open.put(path, entry)
         return entry.file
 
@@ -72,13 +75,13 @@ class FileCache:
         file.write_at(offset, data)
 
     def hold(self, path: str, file: File) -> None:
-        """Keep a descriptor that was written to until it is synced; it is the set's from now on."""
+        """Take over a descriptor that was written to, and keep it until it is synced."""
         entry = OpenFile(path, file)
         entry.is_dirty = True
         self._leave(entry)
 
-    def _opened(self, path: str, create: bool) -> File:
-        """The file; if the process has no descriptor left, others of the set are closed for it."""
+    def _open_file(self, path: str, create: bool) -> File:
+        """Open a file; if the process has no descriptor left, close others of the set for it."""
         while True:
             try:
                 return self._fs.open(path, create=create)
@@ -99,7 +102,7 @@ class FileCache:
             self._give_up(entry)
 
     def _give_up(self, entry: OpenFile) -> None:
-        """Close a dirty file."""
+        """Close a dirty file; sync it first unless the whole disk will be synced."""
         try:
             if self._has_whole_disk:
                 self._is_whole = True
@@ -126,7 +129,7 @@ class FileCache:
         return entries, whole
 
     def forget(self, path: str) -> None:
-        """Let go of a file whose name is about to change or to go."""
+        """Drop a file before its name changes or is removed."""
         if entry := self._open.pop(path):
             self._leave(entry)
 
@@ -140,7 +143,7 @@ class FileCache:
 
 
 class PieceCache:
-    """A cache of small pieces of files that never change. One bound holds for all files; a full cache starts over."""
+    """A cache of small pieces of immutable files. One bound covers all files; a full cache is cleared."""
 
     def __init__(self, capacity: int = _KEPT) -> None:
         self._capacity = capacity
@@ -159,7 +162,7 @@ class AppendFile:
     __slots__ = ("_cache", "_flushed", "_tail", "path", "size")
 
     def __init__(self, cache: FileCache, path: str, size: int) -> None:
-        """`size` is how much of the file counts; what lies behind it is overwritten."""
+        """Open at `size`, the valid length of the file; bytes after it are overwritten."""
         self.path = path
         self._cache = cache
         self.size = self._flushed = size
@@ -173,7 +176,7 @@ class AppendFile:
             self.flush()
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset`, across file and tail."""
+        """Return up to `size` bytes from `offset`, across file and tail."""
         if offset >= self._flushed:
             start = offset - self._flushed
             return bytes(self._tail[start : start + size])
@@ -182,7 +185,7 @@ class AppendFile:
         return data + bytes(self._tail[:missing]) if missing > 0 else data
 
     def flush(self) -> None:
-        """Give the tail to the operating system; `Fs` decides when it is durable."""
+        """Write the tail to the operating system; the retirement makes it durable."""
         if self._tail:
             self._file()
             self._cache.write(self.path, self._flushed, bytes(self._tail), create=self._flushed == 0)
@@ -190,7 +193,7 @@ class AppendFile:
             self._tail.clear()
 
     def _file(self) -> File:
-        """The file; a new one only for the first byte, or a lost one would come back as a hole."""
+        """Return the file. It is created only for the first byte, because a lost file would come back as a hole."""
         try:
             return self._cache.get(self.path, create=self._flushed == 0)
         except FileNotFoundError as exc:

@@ -1,14 +1,15 @@
 """Ciphertexts of attachments, by the hash of their bytes (spec §4.6, D-15).
 
-They are no part of the log: a hub that loses one loses nothing it signed, and whoever has the bytes can bring them
-back, as their name says what they must be. A file is written whole or not at all.
+They are not part of the log: a hub that loses one loses nothing it signed, and anybody who has the bytes can upload
+them again, because their name is their hash. A file is written atomically.
 
-Beside the files, `attachments.db` notes for each its size, who pays for it, and which entries it belongs to: what quota
-and retention need. A file comes before its row and goes before its row, so a crash leaves a file without a row, which
-is kept and counted for nobody until it is put again, or a row without a file, which the next sweep removes.
+`attachments.db` records for each file its size, its owner for the quota, and the entries it belongs to, as quota and
+retention need it. A file is written before its row and removed before its row. A crash therefore leaves a file without
+a row, which is kept and counts for no quota until it is put again, or a row without a file, which the next sweep
+removes.
 
-Each change of a row gets the next number, so that a replica asks only for what changed behind one. The number up to
-which it has copied lies in its own records.
+Each change of a row gets the next number, so that a replica requests only later changes. The number up to which it has
+copied is in its own records.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ _NO_INSTANCE: Final = bytes(32)  # of a directory without records
 
 
 class EntryRef(NamedTuple):
-    """The entry that an attachment belongs to, by the names that its writer knows before it has a stream_seq."""
+    """Reference to the entry of an attachment, by names that its writer knows before it has a stream_seq."""
 
     label: bytes
     client_id: bytes
@@ -57,7 +58,7 @@ class EntryRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AttachmentRecord:
-    """What is noted of one attachment."""
+    """Metadata of one attachment."""
 
     coid: bytes
     size: int
@@ -76,7 +77,7 @@ class ChangedAttachments:
 
 
 class QuotaError(StorageError):
-    """The attachment would take its owner beyond what the hub keeps for it."""
+    """An attachment that would exceed the quota of its owner."""
 
     hint = "Let retention erase old entries, or ask the operator for more (attachments.client_bytes)."
 
@@ -87,10 +88,10 @@ class QuotaError(StorageError):
 
 
 class AttachmentFiles:
-    """A content-addressed set of files. May be used from any thread: each call opens its own file."""
+    """A content-addressed set of files. Thread-safe: each call opens its own file."""
 
     def __init__(self, fs: Fs, min_free_bytes: int = _MIN_FREE_BYTES) -> None:
-        """The log needs the disk more than attachments do: below `min_free_bytes` none is taken."""
+        """Refuse attachments below `min_free_bytes`: the log needs the disk more."""
         self._fs = fs
         self.min_free_bytes = min_free_bytes  # a reload of the hub may replace it
         self._lock = threading.Lock()  # guards everything below
@@ -106,7 +107,7 @@ class AttachmentFiles:
     # --- bytes -----------------------------------------------------------------------------------------
 
     def get(self, coid: bytes) -> bytes | None:
-        """The bytes, checked against their name; None if they are not here."""
+        """Return the bytes, checked against their name; None if they are missing."""
         path = layout.attachment(coid)
         if not self._fs.exists(path):
             return None
@@ -118,16 +119,17 @@ class AttachmentFiles:
     def put(
         self, coid: bytes, data: bytes, *, owner: bytes = b"", max_bytes: int = 0, entry: EntryRef | None = None
     ) -> bool:
-        """Keep the bytes; durable when it returns. False if they were here already, whole.
+        """Store the bytes, durable on return; return False if they were already stored and intact.
 
-        A damaged copy is replaced. `owner` pays, if nobody does yet, and QuotaError says that this would be more than
-        `max_bytes` (0: no bound). Without an `entry` the attachment is never erased, as nobody knows when it may be.
+        A damaged copy is replaced. The bytes count for `owner` unless they already count for another; above `max_bytes`
+        (0: no limit) QuotaError is raised. Without an `entry` the attachment is never erased, as nobody knows when it
+        may be.
         """
         if H(data) != coid:
             raise VerifyError("the hash of the attachment is not its coid")
         with self._lock:
             is_stored = self._row("SELECT 1 FROM stored WHERE coid = ?", coid) is not None
-            used = self._used(owner) + self._arriving[owner]
+            used = self._bytes_of(owner) + self._arriving[owner]
             if not is_stored:
                 if max_bytes and used + len(data) > max_bytes:
                     raise QuotaError(used, len(data), max_bytes)
@@ -160,7 +162,7 @@ class AttachmentFiles:
         return True
 
     def _is_whole(self, path: str, coid: bytes, size: int) -> bool:
-        """Whether the stored copy is good; no more of it is read than it may have."""
+        """Return True if the stored copy is intact; read no more than `size` bytes of it."""
         try:
             file = self._fs.open(path)
         except FileNotFoundError:  # erased a moment ago
@@ -174,12 +176,12 @@ class AttachmentFiles:
 
     # --- who pays, and for which entry -----------------------------------------------------------------
 
-    def used(self, owner: bytes) -> int:
-        """How many bytes are kept for an owner."""
+    def bytes_of(self, owner: bytes) -> int:
+        """Return the number of bytes stored for an owner."""
         with self._lock:
-            return self._used(owner)
+            return self._bytes_of(owner)
 
-    def _used(self, owner: bytes) -> int:
+    def _bytes_of(self, owner: bytes) -> int:
         row = self._row("SELECT bytes FROM used WHERE owner = ?", owner)
         return int(row[0]) if row else 0
 
@@ -205,8 +207,8 @@ class AttachmentFiles:
 
     # --- copies -----------------------------------------------------------------------------------------
 
-    def changed(self, instance: bytes | None, after: int, limit: int) -> ChangedAttachments:
-        """What changed behind a number of this instance, oldest first; from the beginning for another instance."""
+    def changes_after(self, instance: bytes | None, after: int, limit: int) -> ChangedAttachments:
+        """Return the changes after a number of this instance, oldest first; all changes for another instance."""
         with self._lock:
             if not self._has_records():
                 return ChangedAttachments(_NO_INSTANCE, (), 0)
@@ -227,14 +229,14 @@ class AttachmentFiles:
     def has(self, coid: bytes) -> bool:
         return self._fs.exists(layout.attachment(coid))
 
-    def copied_upto(self) -> tuple[bytes | None, int]:
-        """Of which records, and up to which change, this directory is a copy; None and 0 if it is none."""
+    def copy_position(self) -> tuple[bytes | None, int]:
+        """Return the instance and the change up to which this directory is a copy; None and 0 if it is not a copy."""
         with self._lock:
             row = self._row("SELECT value FROM about WHERE name = 'copied'") if self._has_records() else None
         return (bytes(row[0][:32]), int.from_bytes(row[0][32:], "big")) if row else (None, 0)
 
     def keep_copy(self, record: AttachmentRecord, data: bytes | None) -> None:
-        """Keep what another directory has of an attachment; durable when it returns. No data: the bytes are here."""
+        """Store the attachment and metadata of another directory; durable on return. Without data, the bytes exist."""
         if data is not None:
             if len(data) != record.size or H(data) != record.coid:
                 raise VerifyError("the attachment is not what its name says")
@@ -250,19 +252,19 @@ class AttachmentFiles:
                 db.execute("INSERT OR REPLACE INTO changes (coid) VALUES (?)", (record.coid,))
 
     def note_copied(self, instance: bytes, upto: int) -> None:
-        """Everything up to this change of that instance is here."""
+        """Record that everything up to this change of that instance was copied."""
         with self._lock, self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO about VALUES ('copied', ?)", (instance + upto.to_bytes(8, "big"),))
 
     def sweep(self, is_erased: Callable[[EntryRef], bool]) -> int:
-        """Erase the attachments that belong to erased entries and to no other; how many.
+        """Erase the attachments that belong to erased entries only; return their number.
 
-        The entries of a client in a label are erased in their order, so the first one that is not ends its turn.
+        The entries of a client in a label are erased in their order, so the first one that is not erased ends its turn.
         """
         count, after = 0, (b"", b"")
         while (writer := self._writer_after(*after)) is not None:
             after = writer
-            while erased := self._erased_refs(writer, is_erased):
+            while erased := self._find_erased(writer, is_erased):
                 count += self._forget(erased)
         return count
 
@@ -272,7 +274,7 @@ class AttachmentFiles:
             row = self._row(query, label, client_id) if self._has_records() else None
         return (bytes(row[0]), bytes(row[1])) if row else None
 
-    def _erased_refs(self, writer: tuple[bytes, bytes], is_erased: Callable[[EntryRef], bool]) -> list[EntryRef]:
+    def _find_erased(self, writer: tuple[bytes, bytes], is_erased: Callable[[EntryRef], bool]) -> list[EntryRef]:
         query = "SELECT DISTINCT client_seq FROM refs WHERE label = ? AND client_id = ? ORDER BY client_seq LIMIT ?"
         with self._lock:
             oldest = [EntryRef(*writer, int(row[0])) for row in self._rows(query, *writer, _BATCH)]
@@ -313,9 +315,9 @@ class AttachmentFiles:
         return self._db is not None or self._fs.exists(layout.ATTACHMENT_RECORDS)
 
     def _records(self) -> sqlite3.Connection:
-        """The open database; called with the lock held."""
+        """Return the open database; the caller holds the lock."""
         if self._db is None:
-            with _named():
+            with _translate_errors():
                 db = self._fs.database(layout.ATTACHMENT_RECORDS)
                 try:
                     if (version := db.execute("PRAGMA user_version").fetchone()[0]) not in (0, _VERSION):
@@ -328,7 +330,7 @@ class AttachmentFiles:
         return self._db
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
-        with _named():
+        with _translate_errors():
             return self._records().execute(query, values).fetchall()
 
     def _row(self, query: str, *values: Any) -> Any:
@@ -338,7 +340,7 @@ class AttachmentFiles:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         db = self._records()
-        with _named():
+        with _translate_errors():
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
@@ -346,12 +348,12 @@ class AttachmentFiles:
             except BaseException:
                 db.execute("ROLLBACK")
                 raise
-        self._fs.saved(layout.ATTACHMENT_RECORDS, db)
+        self._fs.on_commit(layout.ATTACHMENT_RECORDS, db)
 
 
 @contextlib.contextmanager
-def _named() -> Iterator[None]:
-    """SQLite's errors in our words. The log does not depend on this file."""
+def _translate_errors() -> Iterator[None]:
+    """Convert errors of SQLite to CorruptError. The log does not depend on this file."""
     try:
         yield
     except sqlite3.DatabaseError as exc:
@@ -359,8 +361,8 @@ def _named() -> Iterator[None]:
         raise CorruptError(layout.ATTACHMENT_RECORDS, 0, what) from exc
 
 
-def erased_in(index: Index) -> Callable[[EntryRef], bool]:
-    """Whether the payload of an entry was erased, says the index; one that is not in the log yet was not."""
+def make_is_erased(index: Index) -> Callable[[EntryRef], bool]:
+    """Return a predicate: True for an entry whose payload was erased, by the index. Unknown entries were not."""
 
     def is_erased(ref: EntryRef) -> bool:
         label_row = index.label_row(ref.label)
@@ -375,17 +377,17 @@ def erased_in(index: Index) -> Callable[[EntryRef], bool]:
 
 
 def erase_attachments(fs: Fs) -> int:
-    """`AttachmentFiles.sweep` for a directory that no hub uses."""
+    """Run `AttachmentFiles.sweep` on a directory that no hub uses."""
     files, index = AttachmentFiles(fs), Index(fs)
     try:
-        return files.sweep(erased_in(index))
+        return files.sweep(make_is_erased(index))
     finally:
         index.close()
         files.close()
 
 
 def copy_records(source: Fs, target: Fs) -> None:
-    """The records as of one commit."""
+    """Copy the records as of one commit."""
     if source.exists(layout.ATTACHMENT_RECORDS):
         with (
             contextlib.closing(source.peek(layout.ATTACHMENT_RECORDS)) as records,

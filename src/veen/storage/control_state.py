@@ -1,7 +1,7 @@
-"""What the control journal adds up to: opened labels, tokens, limits, rotations, drops, policies, anchors (D-46).
+"""State of the control journal: opened labels, tokens, limits, rotations, drops, policies, anchors (D-46).
 
-With the label logs it is the whole state of a hub (STOR-22); `Spending` replays from both what is left in each
-token's bucket.
+Together with the label logs it is the whole state of a hub (STOR-22); `Spending` computes from both the tokens left in
+each capability's bucket.
 """
 
 import sqlite3
@@ -40,7 +40,7 @@ _FLUSH: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class OpenedLabel:
-    """A label, as its label.open record says; `row` is its number in the index."""
+    """A label by its label.open record; `row` is its number in the index."""
 
     seq: int  # of the record
     row: int
@@ -60,7 +60,7 @@ class Authorised:
 
     @property
     def ends_at(self) -> int:
-        """The last second in which the token counts (D-48); a derived one ends with its parent."""
+        """The last second in which the token is valid (D-48); a derived one ends with its parent."""
         own = self.issued_at + self.token.allow.ttl
         return own if self.parent is None else min(own, self.parent.ends_at)
 
@@ -101,12 +101,12 @@ class ControlFold:
         return self.last.seq if self.last else 0
 
     def add(self, record: ControlRecord) -> None:
-        """The next record; VerifyError or FormatError if it does not follow or makes no sense."""
+        """Apply the next record; raise VerifyError or FormatError if it does not follow or is invalid."""
         record.check_follows(self.last)
         self.apply(record)
 
     def apply(self, record: ControlRecord) -> None:
-        """A record on its own word, for an audit that goes on behind a break of the chain and has reported it."""
+        """Apply a record without checking the chain, for an audit that continues after a reported break."""
         body = record.body
         if self.last is not None and isinstance(self.last.body, HubFence) and not isinstance(body, HubPromote):
             raise VerifyError(
@@ -153,7 +153,7 @@ class ControlFold:
             self.derived.setdefault(body.parent_ref, []).append(body.auth_ref)
 
     def limits_at(self, hub_ts: int) -> Limits | None:
-        """The limits for an entry of this second: a change counts from its own second on."""
+        """Return the limits for an entry of this second: a change takes effect in its own second."""
         in_force = self.base_limits
         for _, changed, limits in self.limits_log:
             if changed > hub_ts:
@@ -162,26 +162,26 @@ class ControlFold:
         return in_force
 
     def limits_between(self, first_ts: int, last_ts: int) -> list[Limits | None]:
-        """All limits that were in force at some moment of these seconds, both included."""
+        """Return all limits that were in force at some moment of these seconds, both included."""
         in_force: list[Limits | None] = [self.limits_at(first_ts - 1)]
         in_force += [limits for _, changed, limits in self.limits_log if first_ts <= changed <= last_ts]
         return in_force
 
     def drop_ends(self) -> dict[tuple[bytes, int], int]:
-        """The last entry of each erased chunk, by label and first entry."""
+        """Return the last entry of each erased chunk, by label and first entry."""
         return {place: drops[0].end_seq for place, drops in self.drops.items()}
 
-    def dropped(self, label: bytes, start_seq: int, upto_record: int | None = None) -> int:
-        """How much of a chunk was erased: 0 nothing, 1 its payloads, 2 its receipts too; optionally as of a record."""
+    def drop_level(self, label: bytes, start_seq: int, upto_record: int | None = None) -> int:
+        """Return the erased part of a chunk: 0 nothing, 1 payloads, 2 also receipts; optionally as of a record."""
         drops = self.drops.get((label, start_seq), ())
         return sum(upto_record is None or drop.seq <= upto_record for drop in drops)
 
 
 def fence_fault(last: ControlRecord | None, heads: Iterable[tuple[bytes, int, bytes | None]]) -> str | None:
-    """What is wrong with a log whose last control record is a hub.fence: entries behind it, or others than it counts.
+    """Return what contradicts a final hub.fence record: later entries, or others than it counts; None if nothing does.
 
-    `heads` are label, size and root of all labels; a root of None could not be followed. A log that has less than the
-    record counts is not judged here: a copy may be on its way.
+    `heads` are label, size and root of all labels; a root of None could not be computed. Fewer entries than the record
+    counts are no fault here: a copy may be in progress.
     """
     if last is None or not isinstance(last.body, HubFence):
         return None
@@ -198,9 +198,9 @@ def fence_fault(last: ControlRecord | None, heads: Iterable[tuple[bytes, int, by
 def control_records(
     fs: Fs, upto_bytes: int | None = None, before_seq: int | None = None
 ) -> Iterator[tuple[int, ControlRecord]]:
-    """The records in the control journal with their offsets; CorruptError at the first byte that does not fit.
+    """Yield the records of the control journal with their offsets; raise CorruptError at the first invalid byte.
 
-    What lies behind `upto_bytes`, or behind the record before `before_seq`, was perhaps never synced: it is not read.
+    Bytes behind `upto_bytes`, or behind the record before `before_seq`, may never have been synced and are not read.
     """
     if upto_bytes == 0 or before_seq == 1 or not fs.exists(layout.CONTROL):
         return
@@ -230,9 +230,9 @@ def control_records(
 
 
 class Spending:
-    """How often each token was used in each second, whatever the label: all that its bucket depends on.
+    """Number of uses of each token in each second, over all labels: all that its bucket depends on.
 
-    Labels are read one after the other, time runs through all of them, so the counts wait in a temporary table.
+    Labels are read one after the other, but time runs through all of them, so the counts wait in a temporary table.
     """
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ class Spending:
         self._fresh.clear()
 
     def cap_row(self, auth_ref: bytes, grant: Authorised, control: ControlFold, default: Limits) -> CapRow:
-        """The bucket after all uses, by the same steps as at admission (`State.admit`)."""
+        """Return the bucket after all uses, by the same steps as at admission (`State.admit`)."""
         self._flush()
         parent_ref = grant.parent.token.auth_ref() if grant.parent is not None else None
         cap = Cap.begin(grant.token, grant.limits or default, grant.issued_at, parent_ref)

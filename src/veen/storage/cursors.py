@@ -1,11 +1,11 @@
-"""Cursors on demand: what a hub keeps in memory of labels, clients and capabilities (RES-01, D-56).
+"""Cursors on demand: labels, clients and capabilities that a hub holds in memory (RES-01, D-56).
 
-A cursor that changed since the last retirement is nowhere else in this form, so it stays until it is saved. A cursor
-that equals its row of the index may go at any time: the least recently used goes first, and the index gives it back.
-So memory follows what is in use, and a decision does not depend on what happens to be in memory.
+A cursor that changed since the last retirement exists nowhere else in this form, so it stays until it is saved. A
+cursor that equals its row of the index may be dropped at any time: the least recently used goes first, and the index
+returns it. Memory therefore follows what is in use, and no decision depends on what happens to be in memory.
 
 `Presence` answers, without a look-up, that a key cannot be in the index: a new label or client is the common case in
-which the index would be asked for nothing.
+which the index has no row.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -25,7 +25,7 @@ _MOST_BITS: Final = 1 << 27  # 16 MiB; beyond 13 million keys the filter answers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """How many saved cursors stay in memory; those that are not saved yet come on top."""
+    """Number of saved cursors that stay in memory; unsaved ones are added to it."""
 
     labels: int = 10_000
     clients: int = 100_000
@@ -33,19 +33,22 @@ class Capacity:
 
 
 class CursorCache(Generic[K, V]):
-    """Cursors by key. Belongs to the sequencer's thread."""
+    """Cursors by key. Owned by the sequencer's thread."""
 
     __slots__ = ("_alive", "_load", "_saved", "unsaved")
 
     def __init__(self, load: Callable[[K], V | None], capacity: int, *, shared: bool = False) -> None:
-        """`load` reads the saved form. `shared`: others hold cursors across turns, so there is never a second one."""
+        """Read saved cursors with `load`.
+
+        `shared`: others hold cursors across turns, so there is never a second one.
+        """
         self._load = load
         self.unsaved: dict[K, V] = {}  # changed since they were saved, or never saved
         self._saved: Lru[K, V] = Lru(capacity)  # equal to their rows
         self._alive: WeakValueDictionary[K, V] | None = WeakValueDictionary() if shared else None
 
     def get(self, key: K) -> V | None:
-        """The cursor, from memory or from the index; None if there is none."""
+        """Return the cursor, from memory or from the index; None if there is none."""
         value = self.unsaved.get(key)
         if value is None:
             value = self._saved.get(key)
@@ -57,7 +60,7 @@ class CursorCache(Generic[K, V]):
         return value
 
     def peek(self, key: K) -> V | None:
-        """The cursor if it is in memory."""
+        """Return the cursor if it is in memory."""
         value = self.unsaved.get(key) or self._saved.peek(key)
         return value if value is not None or self._alive is None else self._alive.get(key)
 
@@ -71,17 +74,17 @@ class CursorCache(Generic[K, V]):
         return self.get(key) is not None
 
     def __setitem__(self, key: K, value: V) -> None:
-        """A cursor that is about to differ from its row, or has none: it stays until `saved`."""
+        """Mark a cursor as unsaved, before it changes: it stays in memory until `mark_saved`."""
         if key not in self.unsaved:
             self._saved.pop(key)
             self.unsaved[key] = value
 
     def hold(self, key: K, value: V) -> None:
-        """A cursor that was read by other means; it equals its row."""
+        """Add a cursor that was read by other means; it equals its row."""
         self._keep(key, value)
 
-    def saved(self, key: K) -> None:
-        """The cursor equals its row now."""
+    def mark_saved(self, key: K) -> None:
+        """Mark the cursor as equal to its row."""
         value = self.unsaved.pop(key, None)
         if value is not None:
             self._keep(key, value)
@@ -92,27 +95,27 @@ class CursorCache(Generic[K, V]):
             self._alive[key] = value
 
     def clear(self) -> None:
-        """Forget all of it, saved or not: for tests."""
+        """Drop all cursors, saved or not: for tests."""
         self.unsaved.clear()
         self._saved.clear()
 
     def __len__(self) -> int:
-        """How many are in memory."""
+        """Return the number of cursors in memory."""
         return len(self.unsaved) + len(self._saved)
 
     def values(self) -> Iterator[V]:
-        """Those in memory."""
+        """Yield the cursors in memory."""
         yield from self.unsaved.values()
         yield from self._saved.values()
 
 
 class KeyFilter:
-    """A set of keys that may contain too many and never too few (Bloom)."""
+    """A set of keys with false positives and no false negatives (Bloom filter)."""
 
     __slots__ = ("_bits", "_mask", "_shift", "capacity", "room")
 
     def __init__(self, keys: int) -> None:
-        """For about so many keys."""
+        """Reserve room for about `keys` keys."""
         bits = _LEAST_BITS
         while bits < min(keys * _BITS_PER_KEY, _MOST_BITS):
             bits *= 2
@@ -140,10 +143,10 @@ class KeyFilter:
 
 
 class Presence:
-    """Which keys cannot be in the index.
+    """A filter of the keys that cannot be in the index.
 
-    Two parts, as two threads fill it: the keys that were there at the start are read by a helper, and until it has read
-    all of them nothing is excluded; those that came since are added by the sequencer's thread.
+    It has two parts, because two threads fill it: a helper reads the keys that existed at the start, and until it has
+    read all of them nothing is excluded; the sequencer's thread adds the keys that came since.
     """
 
     __slots__ = ("_before", "_since")
@@ -153,7 +156,7 @@ class Presence:
         self._since = [KeyFilter(0)]  # each one larger than the one before it, which is full
 
     def add(self, key: Hashable) -> None:
-        """A key that is new, whether the index has its row already or not."""
+        """Add a new key, whether the index has its row already or not."""
         newest = self._since[-1]
         if newest.room <= 0:
             newest = KeyFilter(2 * newest.capacity)
@@ -161,7 +164,7 @@ class Presence:
         newest.add(key)
 
     def complete(self, before: KeyFilter) -> None:
-        """All keys that were there at the start: from now on answers are good."""
+        """Set the filter of all keys that existed at the start: from now on answers are valid."""
         self._before = before
 
     @property

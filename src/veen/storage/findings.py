@@ -51,7 +51,7 @@ CONTROL_RULES: Final = frozenset(("capability", "limits", "retention"))
 
 @dataclass(frozen=True, slots=True)
 class LogFinding:
-    """One thing that is wrong: where, and what it means. `label` and `stream_seq` where an audit says them."""
+    """One fault: its place and meaning; `label` and `stream_seq` where an audit knows them."""
 
     path: str
     offset: int
@@ -78,7 +78,7 @@ class LogFinding:
 
 @dataclass(frozen=True, slots=True)
 class LabelSummary:
-    """How far a label could be followed, how far that was without a hole, and how far it went by its own files."""
+    """Extent of a label: how far it was read, up to which position without a hole, and its head by its own files."""
 
     size: int
     root: bytes | None  # None for an empty label
@@ -89,7 +89,7 @@ class LabelSummary:
 
 @dataclass(slots=True)
 class Findings:
-    """Collects findings; only the first error of a file is kept, since the others mostly follow from it."""
+    """Collector of findings. It keeps only the first error of a file, since the others mostly follow from it."""
 
     all: list[LogFinding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -109,11 +109,11 @@ class Findings:
         self._add(LogFinding(path, offset, code, message, "warning"))
 
     def late_error(self, path: str, offset: int, code: Code, message: str) -> None:
-        """An error, unless a running hub wrote on since the journal was read: then it is simply newer."""
+        """Add an error, unless a running hub wrote since the journal was read: then it is only newer."""
         self._late.append(LogFinding(path, offset, code, message, "error"))
 
     def unknown(self, path: str) -> None:
-        """A file whose name the layout does not know."""
+        """Add a warning about a file whose name the layout does not know."""
         if path.endswith(TEMPORARY):
             self.warning(path, 0, "leftover", "a replacement that was cut off; may be removed")
         else:
@@ -131,7 +131,7 @@ class Findings:
             self.all.append(finding)
 
     def has(self, path: str) -> bool:
-        """Whether an error was found in a file."""
+        """Return True if an error was found in a file."""
         self.settle_before()
         return (path, "error") in self._seen
 
@@ -140,6 +140,6 @@ class Findings:
 
     @property
     def truth_is_whole(self) -> bool:
-        """Whether nothing but rebuildable files is wrong, so that those can be judged."""
+        """True if only rebuildable files have errors, so that those can be checked."""
         self.settle_before()
         return not any(finding.severity == "error" and finding.code != "rebuildable" for finding in self.all)

@@ -8,11 +8,11 @@ from veen.core.entry import FRAME_BYTES as HEADER_BYTES
 from veen.core.limits import DEFAULT_LIMITS
 from veen.io.errors import CorruptError
 
-__all__ = ["HEADER_BYTES", "Frame", "encode", "entry_hash_of", "frames", "pack", "read", "wanted"]
+__all__ = ["HEADER_BYTES", "Frame", "bytes_needed", "encode", "entry_hash_of", "frames", "pack", "read"]
 
 
 class Frame(NamedTuple):
-    """One entry as it lies in a chunk or in the journal."""
+    """One entry as stored in a chunk or in the journal."""
 
     label: bytes
     stream_seq: int
@@ -32,19 +32,19 @@ class Frame(NamedTuple):
 
 
 def pack(label: bytes, stream_seq: int, msg: bytes, receipt: bytes) -> tuple[bytes, bytes]:
-    """`encode(…).to_bytes()` and the entry_hash, for a hub that frames thousands a second."""
+    """Return `encode(…).to_bytes()` and the entry_hash, for a hub that frames thousands a second."""
     entry_hash = entry_hash_of(msg, receipt)
     header = FRAME.pack(FRAME_VERSION, 0, label, stream_seq, len(msg), len(receipt), entry_hash)
     return b"".join((header, msg, receipt)), entry_hash
 
 
 def encode(label: bytes, stream_seq: int, msg: bytes, receipt: bytes) -> Frame:
-    """Frame a pair; what is hashed here is what is written (DESIGN §3)."""
+    """Frame a pair; the hashed bytes are the written bytes (DESIGN §3)."""
     return Frame(label, stream_seq, msg, receipt, entry_hash_of(msg, receipt))
 
 
 def read(data: bytes, offset: int, *, path: str = "", base: int = 0) -> tuple[Frame, int]:
-    """The frame at `offset` and where it ends, fully checked; CorruptError names `path` and `base + offset`."""
+    """Return the frame at `offset`, fully checked, and its end; CorruptError names `path` and `base + offset`."""
     where = base + offset
     if len(data) < offset + HEADER_BYTES:
         raise CorruptError(path, where, "the file ends inside a frame header")
@@ -63,8 +63,8 @@ def read(data: bytes, offset: int, *, path: str = "", base: int = 0) -> tuple[Fr
     return Frame(label, stream_seq, msg, receipt, entry_hash), end
 
 
-def wanted(data: bytes | bytearray, offset: int) -> int:
-    """How many bytes from `offset` on `read` must see; those of a header while there is no good one."""
+def bytes_needed(data: bytes | bytearray, offset: int) -> int:
+    """Return the number of bytes from `offset` that `read` needs; that of a header while there is no valid one."""
     if len(data) < offset + HEADER_BYTES:
         return HEADER_BYTES
     _, _, _, _, msg_len, receipt_len, _ = FRAME.unpack_from(data, offset)
@@ -74,7 +74,7 @@ def wanted(data: bytes | bytearray, offset: int) -> int:
 
 
 def frames(data: bytes, *, path: str = "", base: int = 0) -> Iterator[tuple[int, Frame]]:
-    """Every frame in `data` with its offset; CorruptError at the first byte that does not fit."""
+    """Yield every frame in `data` with its offset; raise CorruptError at the first invalid byte."""
     offset = 0
     while offset < len(data):
         frame, end = read(data, offset, path=path, base=base)

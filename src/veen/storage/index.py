@@ -1,8 +1,8 @@
-"""The index: everything that is looked up by key and not by position, in SQLite (spec §3.4.1).
+"""The index: everything that is looked up by key instead of position, in SQLite (spec §3.4.1).
 
-It is rebuildable: each row follows from log and control journal. It is also the snapshot from which a restart
-begins, so one transaction brings all cursors to one point, the beginning of a journal segment. Rows that decide
-admission carry a check value, as SQLite itself would not notice a flipped bit.
+It is rebuildable: each row follows from log and control journal. It is also the snapshot from which a restart begins,
+so one transaction brings all cursors to one point, the beginning of a journal segment. Rows that decide admission have
+a check value, as SQLite itself would not notice a flipped bit.
 """
 
 import sqlite3
@@ -142,7 +142,7 @@ class CapRow:
 
 @dataclass(frozen=True, slots=True)
 class WriterRow:
-    """When a client was first accepted, on whatever label (D-102)."""
+    """The time when a client was first accepted, on any label (D-102)."""
 
     client_id: bytes
     first_ts: int
@@ -165,7 +165,7 @@ def policy_row(record: ControlRecord, body: PolicyBody) -> PolicyRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """Where a record of the control journal lies that the API answers with."""
+    """Position of a record of the control journal that the API returns."""
 
     seq: int
     kind: str
@@ -176,7 +176,7 @@ class RecordRow:
 
 
 def record_row(record: ControlRecord, offset: int, length: int) -> RecordRow | None:
-    """The row of a record, or None if nobody looks up records of its kind."""
+    """Return the row of a record, or None if records of its kind are never looked up."""
     body = record.body
     if isinstance(body, CapAuthorize):
         return RecordRow(record.seq, body.KIND, body.auth_ref, 0, offset, length)
@@ -193,7 +193,7 @@ def record_row(record: ControlRecord, offset: int, length: int) -> RecordRow | N
 
 @dataclass(frozen=True, slots=True)
 class IndexSnapshot:
-    """All that changed up to the beginning of journal segment `segment`."""
+    """All changes up to the beginning of journal segment `segment`."""
 
     segment: int
     hub_ts: int
@@ -224,10 +224,10 @@ def _check_value(values: tuple[Any, ...]) -> int:
 
 
 class Index:
-    """One connection. A second thread opens its own."""
+    """One connection. Each thread opens its own."""
 
     def __init__(self, fs: Fs, *, read_only: bool = False) -> None:
-        """With `read_only`, as it was last saved; FileNotFoundError if there is none."""
+        """Open the index; with `read_only`, as last saved, or raise FileNotFoundError if there is none."""
         self._fs = fs
         self._db = fs.peek(layout.INDEX) if read_only else fs.database(layout.INDEX)
         if read_only:
@@ -252,11 +252,11 @@ class Index:
     # --- the snapshot ----------------------------------------------------------------------------------
 
     def save(self, *snapshots: IndexSnapshot) -> None:
-        """All rows in one transaction; durable when it returns."""
+        """Save all rows in one transaction; durable on return."""
         self.save_all(snapshots)
 
     def save_all(self, snapshots: Iterable[IndexSnapshot]) -> None:
-        """A snapshot in any number of parts, for those that do not fit into memory; the last one has the cursors."""
+        """Save a snapshot in any number of parts, if it does not fit into memory; the last one has the cursors."""
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -277,13 +277,13 @@ class Index:
             if db.in_transaction:  # on a full disk SQLite has rolled back by itself
                 db.execute("ROLLBACK")
             raise
-        self._fs.saved(layout.INDEX, db)
+        self._fs.on_commit(layout.INDEX, db)
 
     def _put_meta(self, key: str, value: int | str | bytes) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def _put(self, table: str, rows: Iterable[Any], *, checked: bool, keep: bool = False) -> None:
-        """Rows in the place of those with the same key, or, with `keep`, only where there is none."""
+        """Insert rows, replacing those with the same key; with `keep`, leave existing ones."""
         values = [_astuple(row) for row in rows]
         if checked:
             values = [(*row, _check_value(row)) for row in values]
@@ -293,7 +293,7 @@ class Index:
             self._db.executemany(f"INSERT OR {otherwise} INTO {table} VALUES ({marks})", values)  # noqa: S608 - our own names
 
     def _put_entries(self, rows: Iterable[tuple[int, int, int]]) -> None:
-        """Many rows a statement: between two statements the interpreter lock changes hands, and a hub needs it more."""
+        """Insert many rows per statement: the interpreter lock changes hands between statements, and a hub needs it."""
         every = iter(rows)
         while part := list(chain.from_iterable(islice(every, _ROWS))):
             marks = ", ".join(["(?, ?, ?)"] * (len(part) // 3))
@@ -306,41 +306,41 @@ class Index:
         return None if row is None else row[0]
 
     def check_meta(self) -> None:
-        """CorruptError unless the cursors are as they were saved: a wrong segment would lose entries unseen."""
+        """Raise CorruptError unless the cursors are as saved: a wrong segment would lose entries undetected."""
         if self.meta("check") != _check_value(tuple(self.meta(key) for key in META)):
             raise CorruptError(layout.INDEX, 0, "the cursors do not match their check value")
 
     def label(self, label: bytes) -> LabelRow | None:
         row = self._one("SELECT * FROM labels WHERE label = ?", (label,))
-        return None if row is None else self._checked(LabelRow, row)
+        return None if row is None else self._check_row(LabelRow, row)
 
     def labels(self) -> Iterator[LabelRow]:
-        """All labels, in the order in which they were opened."""
+        """Yield all labels in the order in which they were opened."""
         for row in self._run("SELECT * FROM labels ORDER BY row", ()):
-            yield self._checked(LabelRow, row)
+            yield self._check_row(LabelRow, row)
 
     def labels_from(self, epoch: int, after: bytes | None, limit: int) -> list[LabelRow]:
-        """Labels by (epoch, label), from `epoch` on, or behind label `after` of it; at most `limit`."""
+        """Return labels by (epoch, label), from `epoch` on, or behind label `after` of it; at most `limit`."""
         place, sign = (b"", ">=") if after is None else (after, ">")
         query = f"SELECT * FROM labels WHERE (epoch, label) {sign} (?, ?) ORDER BY epoch, label LIMIT ?"  # noqa: S608 - ours
-        return [self._checked(LabelRow, row) for row in self._all(query, (min(epoch, _MAX_INTEGER), place, limit))]
+        return [self._check_row(LabelRow, row) for row in self._all(query, (min(epoch, _MAX_INTEGER), place, limit))]
 
     def label_keys(self, first_row: int, count: int) -> list[bytes]:
-        """The labels with `count` row numbers from one on."""
+        """Return the labels with `count` row numbers from one on."""
         query = "SELECT label FROM labels WHERE row >= ? AND row < ?"
         return [bytes(label) for (label,) in self._all(query, (first_row, first_row + count))]
 
     def client_keys(self, first_row: int, count: int) -> list[tuple[int, bytes]]:
-        """(label_row, client_id) of the clients with `count` row numbers from one on."""
+        """Return (label_row, client_id) of the clients with `count` row numbers from one on."""
         query = "SELECT label_row, client_id FROM clients WHERE row >= ? AND row < ?"
         return [(int(row), bytes(key)) for row, key in self._all(query, (first_row, first_row + count))]
 
     def records(
         self, kind: str, key: bytes | None, *, number: int = 0, after_seq: int = 0, limit: int = -1, last: bool = False
     ) -> list[RecordRow]:
-        """The records of a kind by key, number and seq, at most `limit`; with `last` from the end.
+        """Return the records of a kind by key, number and seq, at most `limit`; with `last` from the end.
 
-        If a key is given, only of that key, from a number on and behind a seq.
+        If a key is given, return only records of that key, from a number on and behind a seq.
         """
         values: tuple[Any, ...] = (kind,)
         where, order = "kind = ?", "key, number, seq"
@@ -354,17 +354,17 @@ class Index:
 
     def client(self, label_row: int, client_id: bytes) -> ClientRow | None:
         row = self._one("SELECT * FROM clients WHERE label_row = ? AND client_id = ?", (label_row, client_id))
-        return None if row is None else self._checked(ClientRow, row)
+        return None if row is None else self._check_row(ClientRow, row)
 
     def stream_seq(self, client_row: int, client_seq: int) -> int | None:
-        """Where the message with this client_seq stands (D-56)."""
+        """Return the position of the message with this client_seq (D-56)."""
         row = self._one(
             "SELECT stream_seq FROM entries WHERE client_row = ? AND client_seq = ?", (client_row, client_seq)
         )
         return None if row is None else int(row[0])
 
     def stream_seqs(self, client_row: int, first_seq: int, last_seq: int) -> list[Any]:
-        """Where the messages of a client stand whose client_seq is first_seq … last_seq."""
+        """Return the positions of a client's messages with client_seq first_seq … last_seq."""
         rows = self._all(
             "SELECT stream_seq FROM entries WHERE client_row = ? AND client_seq BETWEEN ? AND ? ORDER BY client_seq",
             (client_row, first_seq, last_seq),
@@ -373,23 +373,23 @@ class Index:
 
     def cap(self, auth_ref: bytes) -> CapRow | None:
         row = self._one("SELECT * FROM caps WHERE auth_ref = ?", (auth_ref,))
-        return None if row is None else self._checked(CapRow, row)
+        return None if row is None else self._check_row(CapRow, row)
 
     def caps(self) -> list[CapRow]:
-        return [self._checked(CapRow, row) for row in self._all("SELECT * FROM caps ORDER BY auth_ref")]
+        return [self._check_row(CapRow, row) for row in self._all("SELECT * FROM caps ORDER BY auth_ref")]
 
     def first_ts(self, client_id: bytes) -> int | None:
-        """When a client was first accepted, on whatever label."""
+        """Return the time when a client was first accepted, on any label."""
         row = self._one("SELECT * FROM writers WHERE client_id = ?", (client_id,))
-        return None if row is None else int(self._checked(WriterRow, row).first_ts)
+        return None if row is None else int(self._check_row(WriterRow, row).first_ts)
 
     def policies(self, hub_ts: int = -1) -> list[PolicyRow]:
-        """The policy records in their order, but for those that have nothing to say after `hub_ts`."""
+        """Return the policy records in order, without those that ended at `hub_ts` or earlier."""
         query = "SELECT * FROM policies WHERE until > ? ORDER BY seq"
-        return [self._checked(PolicyRow, row) for row in self._all(query, (hub_ts,))]
+        return [self._check_row(PolicyRow, row) for row in self._all(query, (hub_ts,))]
 
     def chunk_at(self, label_row: int, stream_seq: int) -> ChunkRow | None:
-        """The sealed chunk that holds an entry."""
+        """Return the sealed chunk of an entry."""
         row = self._one(
             "SELECT * FROM chunks WHERE label_row = ? AND start_seq <= ? ORDER BY start_seq DESC LIMIT 1",
             (label_row, stream_seq),
@@ -397,7 +397,7 @@ class Index:
         return ChunkRow(*row) if row and row[2] >= stream_seq else None
 
     def chunk_by_time(self, label_row: int, hub_ts: int) -> ChunkRow | None:
-        """The first sealed chunk that ends at or after a time."""
+        """Return the first sealed chunk that ends at or after a time."""
         row = self._one(
             "SELECT * FROM chunks WHERE label_row = ? AND last_ts >= ? ORDER BY last_ts, start_seq LIMIT 1",
             (label_row, hub_ts),
@@ -410,10 +410,10 @@ class Index:
             for row in self._all("SELECT * FROM chunks WHERE label_row = ? ORDER BY start_seq", (label_row,))
         ]
 
-    def sealed(self, *, until: int = _MAX_INTEGER, dropped: int = 2) -> Iterator[tuple[bytes, ChunkRow]]:
-        """The sealed chunks of all labels that end at or before a time and of which at most `dropped` was erased.
+    def list_sealed(self, *, until: int = _MAX_INTEGER, dropped: int = 2) -> Iterator[tuple[bytes, ChunkRow]]:
+        """Yield the sealed chunks of all labels that end at or before a time, erased up to level `dropped`.
 
-        By label and range. Labels without such a chunk cost nothing.
+        They come by label and range. Labels without such a chunk cost nothing.
         """
         query = (
             "SELECT l.label, c.* FROM chunks c JOIN labels l ON l.row = c.label_row"
@@ -423,24 +423,25 @@ class Index:
             yield bytes(label), ChunkRow(*chunk)
 
     def last_sealed(self) -> Iterator[tuple[LabelRow, ChunkRow]]:
-        """Each label that has sealed chunks, with the last of them."""
+        """Yield each label that has sealed chunks, with the last of them."""
         query = "SELECT label_row, max(start_seq) FROM chunks GROUP BY label_row ORDER BY label_row"
         for label_row, start_seq in self._run(query, ()):
             row = self._one("SELECT * FROM labels WHERE row = ?", (label_row,))
             chunk = self.chunk_at(label_row, start_seq)
             if row is not None and chunk is not None:
-                yield self._checked(LabelRow, row), chunk
+                yield self._check_row(LabelRow, row), chunk
 
     def chunk_after(self, label_row: int, start_seq: int) -> ChunkRow | None:
-        """The sealed chunk that follows another in the order of labels and entries."""
+        """Return the sealed chunk that follows another in the order of labels and entries."""
         query = "SELECT * FROM chunks WHERE (label_row, start_seq) > (?, ?) ORDER BY label_row, start_seq LIMIT 1"
         row = self._one(query, (label_row, start_seq))
         return ChunkRow(*row) if row else None
 
     def manifest(self) -> Iterator[tuple[bytes, int, int | None, int | None]]:
-        """(label, where its active chunk begins, start_seq, end_seq) of every sealed chunk, by epoch, label and range.
+        """Yield (label, start of its active chunk, start_seq, end_seq) of every sealed chunk, by epoch, label and
+        range.
 
-        One statement sees one moment, and the key of `chunks_by_epoch` holds all that is asked.
+        One statement sees one moment, and the key of `chunks_by_epoch` holds all that is needed.
         """
         query = (
             "SELECT l.label, l.active_start, c.start_seq, c.end_seq FROM labels l"
@@ -462,7 +463,7 @@ class Index:
 
     def clients(self, label_row: int) -> Iterator[ClientRow]:
         for row in self._run("SELECT * FROM clients WHERE label_row = ?", (label_row,)):
-            yield self._checked(ClientRow, row)
+            yield self._check_row(ClientRow, row)
 
     def all_records(self) -> Iterator[RecordRow]:
         for row in self._run("SELECT * FROM records ORDER BY seq", ()):
@@ -470,13 +471,13 @@ class Index:
 
     def writers(self) -> Iterator[WriterRow]:
         for row in self._run("SELECT * FROM writers", ()):
-            yield self._checked(WriterRow, row)
+            yield self._check_row(WriterRow, row)
 
     def counts(self) -> dict[str, int]:
         return {table: int(self._one(f"SELECT count(*) FROM {table}", ())[0]) for table in TABLES}  # noqa: S608 - ours
 
     def fault(self) -> str | None:
-        """What is wrong with the database as such: its structure, or its schema."""
+        """Return the fault of the database itself, its structure or schema; None if there is none."""
         if self._version() != _VERSION:
             return "not the version of an index"
         with sqlite3.connect(":memory:") as model:
@@ -488,7 +489,7 @@ class Index:
         problem = self._one("PRAGMA integrity_check(1)", ())
         return None if problem == ("ok",) else f"integrity_check: {problem[0]}"
 
-    def _checked(self, kind: type[Any], row: Sequence[Any]) -> Any:
+    def _check_row(self, kind: type[Any], row: Sequence[Any]) -> Any:
         *values, check = row
         if _check_value(tuple(values)) != check:
             raise CorruptError(layout.INDEX, 0, f"a {kind.__name__} does not match its check value")

@@ -53,7 +53,7 @@ def _segment_header(number: int, chain: bytes) -> bytes:
 
 
 class GroupError(CorruptError):
-    """A group whose head or bytes do not match their check: damage, or a write that the power failure tore."""
+    """A group whose head or bytes do not match their check: damage, or a write torn by a power failure."""
 
     hint = (
         "If the machine lost power, `veen hub cut-tail DIR` shows which receipts may exist, and cuts the group if"
@@ -68,7 +68,7 @@ class GroupError(CorruptError):
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Where the good part of the newest segment ends, and what continues the chain."""
+    """End of the valid part of the newest segment, and the hash that continues the chain."""
 
     segment: int
     offset: int
@@ -76,7 +76,7 @@ class _End:
 
 
 class Journal:
-    """The end of the journal, where groups are written."""
+    """The end of the journal, to which groups are appended."""
 
     def __init__(self, fs: Fs, end: _End, file: File) -> None:
         self._fs, self._file = fs, file
@@ -85,17 +85,17 @@ class Journal:
 
     @classmethod
     def create(cls, fs: Fs) -> "Journal":
-        """The journal of a new data directory."""
+        """Create the journal of a new data directory."""
         return cls._begin(fs, _End(segment=0, offset=0, chain=_GENESIS))
 
     @classmethod
     def resume(cls, fs: Fs, end: _End) -> "Journal":
-        """Continue after `replay`: drop a torn tail, keep what counts.
+        """Continue after `replay`: drop a torn tail, keep acknowledged groups.
 
-        What counts is written again before anything is chained onto it. If the last sync of the process before failed,
-        the groups are still read from memory, but may not be on the disk, and no later sync would bring them there. The
-        bytes are the same, so a crash in the middle changes nothing. The name of the segment may not be durable either,
-        if that process ended while the segment began.
+        The kept groups are written again before anything is chained onto them. If the last sync of the previous process
+        failed, the groups can still be read from memory but may not be on the disk, and no later sync would write them.
+        The bytes are the same, so a crash in the middle changes nothing. The name of the segment may not be durable
+        either, if that process ended while the segment began.
         """
         if fs.exists(unbegun := layout.journal_segment(end.segment + 1)):
             fs.remove(unbegun)  # the crash came while it began; nothing was written to it
@@ -130,10 +130,10 @@ class Journal:
         return cls(fs, _End(number, len(header), end.chain), file)
 
     def write(self, payload: bytes) -> None:
-        """Make one group durable. Returns only after the sync.
+        """Make one group durable; return only after the sync.
 
-        NoSpaceError: nothing counts as written; recovery may go on from here. Any other failure is final: after a
-        failed sync nobody knows what reached the disk, and the page cache may lie about it.
+        NoSpaceError means that nothing counts as written, and recovery may continue from here. Any other failure is
+        final: after a failed sync nobody knows what reached the disk, and the page cache may show data that did not.
         """
         chain = _group_hash(self._chain, payload)
         head = _GROUP.pack(len(payload), chain, _head_check(len(payload), chain))
@@ -148,7 +148,8 @@ class Journal:
         self._chain = chain
 
     def roll(self) -> int:
-        """Begin a new segment; returns its number. Older ones may go once what they hold is durable elsewhere.
+        """Begin a new segment and return its number. Older ones may be removed once their contents are durable
+        elsewhere.
 
         If it fails nothing has changed, and it may be tried again as long as no group was written meanwhile.
         """
@@ -162,7 +163,7 @@ class Journal:
 
 
 def remove_before(fs: Fs, segment: int) -> None:
-    """Let go of the segments before `segment`, oldest first, so that no gap can appear."""
+    """Remove the segments before `segment`, oldest first, so that no gap can appear."""
     old = [number for number in segments(fs) if number < segment]
     for number in old:
         fs.remove(layout.journal_segment(number))
@@ -171,12 +172,12 @@ def remove_before(fs: Fs, segment: int) -> None:
 
 
 def segments(fs: Fs) -> list[int]:
-    """The numbers of all segments, oldest first."""
+    """Return the numbers of all segments, oldest first."""
     return sorted(number for name in fs.list(layout.JOURNAL) if (number := layout.segment_number(name)) is not None)
 
 
 def is_empty(fs: Fs) -> bool:
-    """Whether nothing was ever written: no segment, or a first one that a crash cut off while it began."""
+    """Return True if nothing was ever written: no segment, or a first one that a crash interrupted at its start."""
     numbers = segments(fs)
     if numbers not in ([], [1]):
         return False
@@ -195,7 +196,7 @@ def _is_unbegun(header: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment as it was when it was opened: neither growth nor removal disturbs who reads it."""
+    """A segment as of its opening: neither growth nor removal disturbs its reader."""
 
     number: int
     path: str
@@ -205,7 +206,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A record and where it lies."""
+    """A record and its position."""
 
     segment: int
     path: str
@@ -242,7 +243,7 @@ def close_segments(opened: Iterable[Segment]) -> None:
 
 
 def replay(fs: Fs, from_segment: int) -> Iterator[Record | _End]:
-    """Every record from `from_segment` on, in order, and at last where the journal ends."""
+    """Yield every record from `from_segment` on, in order, and finally the end of the journal."""
     numbers = [number for number in segments(fs) if number >= from_segment]
     if not numbers or numbers[0] != from_segment or numbers != list(range(numbers[0], numbers[-1] + 1)):
         raise StorageError(f"journal: segment {from_segment} or one after it is missing; found {numbers}")
@@ -255,9 +256,9 @@ def replay(fs: Fs, from_segment: int) -> Iterator[Record | _End]:
 
 
 def walk(opened: Sequence[Segment]) -> Iterator[Placed | _End]:
-    """What consecutive segments hold, oldest first, and at last where they end; changes nothing.
+    """Yield the records of consecutive segments, oldest first, and finally their end. Change nothing.
 
-    Nothing is yielded from a group that is not whole.
+    Nothing is yielded from an incomplete group.
     """
     end: _End | None = None
     for segment in opened:
@@ -293,10 +294,10 @@ def walk(opened: Sequence[Segment]) -> Iterator[Placed | _End]:
 
 
 def _is_torn(head: bytes, available: int, path: str, offset: int) -> bool:
-    """Whether an interrupted append is what lies here: cut short, or never filled.
+    """Return True for an interrupted append: cut short, or never filled.
 
-    A whole head that contradicts itself is damage. Without that check, a flipped bit in the length of the last
-    group would pass for a torn write and take acknowledged entries with it.
+    A complete head that contradicts itself is damage. Without that check, a flipped bit in the length of the last group
+    would look like a torn write and remove acknowledged entries with it.
     """
     if len(head) < _GROUP.size or head.count(0) == len(head):
         return True
@@ -307,7 +308,7 @@ def _is_torn(head: bytes, available: int, path: str, offset: int) -> bool:
 
 
 def _records(payload: bytes, path: str, base: int) -> Iterator[tuple[int, Record]]:
-    """A frame begins with its version 1, a control record with the head of a CBOR array."""
+    """Yield frames, which begin with their version 1, and control records, which begin with a CBOR array."""
     offset = 0
     record: Record
     while offset < len(payload):
@@ -324,9 +325,9 @@ def _records(payload: bytes, path: str, base: int) -> Iterator[tuple[int, Record
 
 
 def holds_group_head(data: bytes) -> bool:
-    """Return True if a group begins anywhere in these bytes, going by the check of its head.
+    """Return True if a group begins anywhere in these bytes, by the check of its head.
 
-    A head of zeros is none, so zeros are passed by at once: a file system may leave very many of them.
+    Zeros are not a head and are skipped quickly: a file system may leave very many of them.
     """
     start, last = 0, len(data) - _GROUP.size
     while start <= last:
@@ -344,9 +345,9 @@ def holds_group_head(data: bytes) -> bool:
 
 
 def readable_records(group: bytes) -> tuple[list[Record], int, int]:
-    """The records of a damaged group up to the first that is not whole, and from where to where that one lies.
+    """Return the records of a damaged group up to the first incomplete one, and the bounds of that one.
 
-    The head counts as the first record. Where it cannot be told where the damaged one ends, it is the end of the group.
+    The head counts as the first record. If the end of the damaged one is unknown, it is the end of the group.
     """
     records: list[Record] = []
     length, claimed, check = _GROUP.unpack(group[: _GROUP.size].ljust(_GROUP.size, b"\0"))
@@ -358,11 +359,11 @@ def readable_records(group: bytes) -> tuple[list[Record], int, int]:
             records.append(record)
             start = offset + len(record.to_bytes())
     except CorruptError:
-        end = start + frame.wanted(payload, start) if payload[start] == 1 else len(payload)
+        end = start + frame.bytes_needed(payload, start) if payload[start] == 1 else len(payload)
         return records, _GROUP.size + start, _GROUP.size + min(end, len(payload))
     return records, len(group), len(group)  # each record is whole: what was changed is the head or their order
 
 
 def payload_of(records: Iterable[Record]) -> bytes:
-    """What `Journal.write` takes."""
+    """Encode records for `Journal.write`."""
     return b"".join(record.to_bytes() for record in records)

@@ -29,7 +29,7 @@ Sealer = Callable[["LabelFiles", int, bytes, int], Checkpoint]
 
 
 class Location(NamedTuple):
-    """Where an entry lies."""
+    """Position of an entry."""
 
     start_seq: int
     offset: int
@@ -40,7 +40,7 @@ class Location(NamedTuple):
 
 
 class LabelHead(NamedTuple):
-    """How far a label has come: what lists of labels tell, without its files."""
+    """Head of a label, for lists of labels, without its files."""
 
     label: bytes
     epoch: int
@@ -51,6 +51,7 @@ class LabelHead(NamedTuple):
 
     @classmethod
     def of_row(cls, row: LabelRow) -> "LabelHead":
+        """Return the head of a label from its row in the index."""
         return cls(row.label, row.epoch, row.stream_id, row.size, row.last_ts, split_hashes(row.peaks))
 
     def root(self) -> bytes:
@@ -62,18 +63,18 @@ def split_hashes(data: bytes) -> tuple[bytes, ...]:
 
 
 def summary_bytes(label: bytes, start: int, end: int, root: bytes, total: int, hashes_root: bytes) -> bytes:
-    """A chunk summary (spec §4.8.3, D-71)."""
+    """Return a chunk summary (spec §4.8.3, D-71)."""
     return cbor.encode([label, start, end, root, end - start + 1, total, hashes_root])
 
 
 def index_entry(label: bytes, start: int, end: int, root: bytes) -> bytes:
-    """One entry of the checkpoint index: key and value, without the head of the map (D-71)."""
+    """Return one entry of the checkpoint index: key and value, without the head of the map (D-71)."""
     peaks_ref = layout.peaks(label, end).removeprefix(f"{layout.LOG}/")
     return cbor.uint(end) + cbor.encode([root, [start, end], peaks_ref])
 
 
 class LabelFiles:
-    """What is durable of one label, as far as its entries have been applied."""
+    """The durable files of one label, as far as its entries have been applied."""
 
     def __init__(self, fs: Fs, cache: FileCache, row: LabelRow, renamed: dict[str, str]) -> None:
         self._fs, self._cache, self._renamed = fs, cache, renamed
@@ -91,7 +92,7 @@ class LabelFiles:
 
     @classmethod
     def first_row(cls, row: int, label: bytes, epoch: int, stream_id: bytes | None, limits: Limits) -> LabelRow:
-        """The row of a label that has no entries yet."""
+        """Return the row of a label that has no entries yet."""
         return LabelRow(
             row=row,
             label=label,
@@ -143,7 +144,7 @@ class LabelFiles:
     def append(
         self, admitted: Admitted, data: bytes, entry_hash: bytes, limits: Limits, seal: Sealer
     ) -> Sequence[ChunkRow]:
-        """Add one framed entry; returns the chunks this sealed (D-70)."""
+        """Add one framed entry; return the chunks that this sealed (D-70)."""
         sealed: Sequence[ChunkRow] = ()
         nodes, length = admitted.nodes, len(data)
         if self._active.size + length > self._max_bytes:
@@ -188,7 +189,7 @@ class LabelFiles:
         return ChunkRow(self.row, start, end, self.epoch, total, first_ts, self.last_ts, root, hashes_root)
 
     def _write(self, path: str, data: bytes) -> None:
-        """A whole small file; synced with all others, and written again by recovery until then."""
+        """Write a whole small file; a retirement syncs it with all others, and recovery writes it again until then."""
         file = self._fs.open(path, create=True)
         try:
             file.write_at(0, data)
@@ -199,9 +200,9 @@ class LabelFiles:
     def _index_checkpoint(self, start: int, end: int, root: bytes) -> None:
         """Extend the checkpoint index, a CBOR map that grows at its end (D-71).
 
-        Rewriting all of it at each seal would make seals cost more as the log grows. Only the count in its head
-        changes otherwise. When the head gets longer, which happens a few times ever, the whole file is replaced.
-        The head is read from the file, as recovery may come from a point before such a replacement.
+        Rewriting all of it at each seal would make seals more expensive as the log grows. Otherwise only the count in
+        its head changes. When the head gets longer, which happens only a few times, the whole file is replaced. The
+        head is read from the file, as recovery may start from a point before such a replacement.
         """
         path = layout.checkpoint_index(self.label)
         entry = index_entry(self.label, start, end, root)
@@ -225,7 +226,7 @@ class LabelFiles:
         self._locations.flush()
 
     def paths(self) -> list[str]:
-        """The growing files, which must be synced before the journal lets go."""
+        """Return the growing files, which must be synced before the journal segment is removed."""
         names = [self._nodes.path, self._locations.path]
         if self._active.size:
             names.append(self._active.path)
@@ -234,18 +235,18 @@ class LabelFiles:
         return names
 
     def seal_forecast(self) -> "SealForecast":
-        """To tell where appending entries will seal chunks."""
+        """Return a forecast of the entries that will seal chunks."""
         return SealForecast(self.active_start, self.size, self._active.size, self._max_bytes, self._max_entries)
 
     # --- reading ---------------------------------------------------------------------------------------
 
     def locate(self, first_seq: int, last_seq: int) -> list[Location]:
-        """The locations of a run of entries, by arithmetic."""
+        """Return the locations of a run of entries, by arithmetic."""
         data = self._locations.read((first_seq - 1) * LOCATION_BYTES, (last_seq - first_seq + 1) * LOCATION_BYTES)
         return [Location(*fields) for fields in _LOCATION.iter_unpack(data)]
 
     def node_at(self, height: int, index: int) -> bytes:
-        """A node of the tree. Few are high up and every proof needs some of them, so those are kept in memory."""
+        """Return a node of the tree. High nodes are few and every proof needs some of them, so they stay in memory."""
         key = index << 6 | height
         node = self._cache.kept.get((self._nodes.path, key)) if height >= _KEPT_HEIGHT else None
         if node is None:
@@ -255,7 +256,7 @@ class LabelFiles:
         return node
 
     def possible_ends(self) -> range:
-        """Where the active chunk may end once it is sealed, given what is durable of it."""
+        """Return the possible last entries of the active chunk, given the durable ones."""
         return range(max(self.size, self.active_start), self.active_start + self._max_entries)
 
     def read_active(self, offset: int, size: int) -> bytes:
@@ -264,7 +265,7 @@ class LabelFiles:
 
 @dataclass(slots=True)
 class SealForecast:
-    """Where `LabelFiles.append` will seal, for those who must fetch the checkpoints before (a replica has no key)."""
+    """Forecast of the seals by `LabelFiles.append`: a replica, which has no key, fetches the checkpoints before."""
 
     active_start: int
     size: int
@@ -277,7 +278,7 @@ class SealForecast:
         return cls(1, 0, 0, limits.max_chunk_bytes, limits.max_checkpoint_interval)
 
     def add(self, frame_bytes: int, limits: Limits) -> list[int]:
-        """One more entry; the ends of the chunks that it seals."""
+        """Add one more entry; return the ends of the chunks that it seals."""
         ends = []
         if self.active_bytes + frame_bytes > self.max_bytes:
             ends.append(self._seal(limits))
@@ -299,6 +300,6 @@ def map_head(count: int) -> bytes:
 
 
 def map_head_bytes(first: bytes) -> int:
-    """How long the head of a map is, by its first byte."""
+    """Return the length of the head of a map, by its first byte."""
     info = first[0] & 0x1F
     return 1 if info < 24 else 1 + (1 << (info - 24))

@@ -1,4 +1,4 @@
-"""The names of all files in a data directory (spec §4.8.3, D-42, D-68 … D-75). No other module spells a path."""
+"""The names of all files in a data directory (spec §4.8.3, D-42, D-68 … D-75). No other module contains a path."""
 
 import re
 from typing import Final, Literal, NamedTuple
@@ -60,7 +60,7 @@ _SEGMENT: Final = re.compile(r"(\d{20})\.wal")
 
 
 class ChunkName(NamedTuple):
-    """What the name of a chunk file says; an active chunk has no end yet."""
+    """Parsed name of a chunk file; an active chunk has no end yet."""
 
     label: bytes
     start_seq: int
@@ -71,7 +71,7 @@ LogKind = Literal["chunk", "summary", "receipts", "heads", "active", "peaks", "c
 
 
 class LogFile(NamedTuple):
-    """What the name of any label's file in the log directory says; bounds that it does not name are 0."""
+    """Parsed name of a label's file in the log directory; bounds that it does not name are 0."""
 
     kind: LogKind
     label: bytes
@@ -81,17 +81,17 @@ class LogFile(NamedTuple):
 
 
 def key(key_id: str) -> str:
-    """A private key; the directory is absent from a verifier's copy (D-42)."""
+    """Return the path of a private key; the directory is absent from a verifier's copy (D-42)."""
     return f"{KEYS}/{key_id}.key"
 
 
 def attachment(coid: bytes) -> str:
-    """The ciphertext of an attachment, in one of 256 directories so that none grows without bound (D-15)."""
+    """Return the path of an attachment, in one of 256 directories so that none grows without bound (D-15)."""
     return f"{ATTACHMENTS}/{coid.hex()[:2]}/{coid.hex()}"
 
 
 def active(label: bytes, start_seq: int) -> str:
-    """The chunk that still grows; renamed when it is sealed (D-69)."""
+    """Return the path of the growing chunk, which is renamed when it is sealed (D-69)."""
     return f"{LOG}/active-{label.hex()}-{start_seq:020d}.log"
 
 
@@ -104,7 +104,7 @@ def summary(label: bytes, start_seq: int, end_seq: int) -> str:
 
 
 def receipts_archive(label: bytes, start_seq: int, end_seq: int) -> str:
-    """The receipts of a chunk whose payloads were erased (D-74)."""
+    """Return the path of the receipts of a chunk whose payloads were erased (D-74)."""
     return f"{LOG}/receipts-{label.hex()}-{start_seq:020d}-{end_seq:020d}.cborseq"
 
 
@@ -113,17 +113,17 @@ def evidence(digest: bytes) -> str:
 
 
 def replica_seal(label: bytes, upto_seq: int) -> str:
-    """A checkpoint of the primary that the replica needs when it seals the chunk that ends there."""
+    """Return the path of a checkpoint of the primary that the replica needs to seal the chunk that ends there."""
     return f"{REPLICA_DIR}/seal-{label.hex()}-{upto_seq:020d}.cbor"
 
 
 def outer_refusal(digest: bytes) -> str:
-    """A request that a witness refused as a fork of the outer log."""
+    """Return the path of a request that a witness refused as a fork of the outer log."""
     return f"{OUTER}/refused-{digest.hex()}.txt"
 
 
 def heads_archive(label: bytes, start_seq: int, end_seq: int) -> str:
-    """What else the cursors follow from, of a chunk whose payloads were erased (STOR-22)."""
+    """Return the path of the heads of a chunk whose payloads were erased, from which cursors follow (STOR-22)."""
     return f"{LOG}/heads-{label.hex()}-{start_seq:020d}-{end_seq:020d}.cborseq"
 
 
@@ -140,12 +140,12 @@ def checkpoint_index(label: bytes) -> str:
 
 
 def nodes(label: bytes) -> str:
-    """All MMR nodes of a label, 32 bytes each, in the order of `mmr.node_position`."""
+    """Return the path of all MMR nodes of a label, 32 bytes each, in the order of `mmr.node_position`."""
     return f"{NODES}/{label.hex()}.nodes"
 
 
 def locations(label: bytes) -> str:
-    """Where each entry of a label lies, 16 bytes each."""
+    """Return the path of the locations of a label's entries, 16 bytes each."""
     return f"{OFFSETS}/{label.hex()}.loc"
 
 
@@ -188,6 +188,6 @@ def log_file(name: str) -> LogFile | None:
 
 
 def label_of_array(name: str, suffix: str) -> bytes | None:
-    """The label of a file of nodes or locations, or None for other names."""
+    """Return the label of a file of nodes or locations, or None for other names."""
     match = re.fullmatch(rf"([0-9a-f]{{64}})\.{suffix}", name)
     return bytes.fromhex(match[1]) if match else None

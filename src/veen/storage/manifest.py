@@ -1,7 +1,7 @@
-"""The manifest: which entries of which label and epoch lie in sealed chunks, told by keys alone (spec §3.4.1, STOR-19).
+"""The manifest: the entries of each label and epoch in sealed chunks, by keys alone (spec §3.4.1, STOR-19).
 
-Its leaves are the rows of the index that are keyed (epoch, label, start_seq, end_seq). The key says everything that
-completeness is about, so no segment is opened, however large the log is.
+Its leaves are the rows of the index with the key (epoch, label, start_seq, end_seq). The key has everything that
+completeness depends on, so no segment is opened, however large the log is.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from veen.storage.index import Index
 
 
 def check_manifest(index: Index) -> Iterator[LogFinding]:
-    """Ranges that no chunk holds, or that two hold, up to where each label's active chunk begins."""
+    """Yield ranges in no chunk, or in two, up to the start of each label's active chunk."""
     for (label, active_start), leaves in groupby(index.manifest(), key=lambda leaf: leaf[:2]):
         following = 1
         for _, _, start_seq, end_seq in leaves:

@@ -23,7 +23,7 @@ from veen.core.hashing import H, u64be
 from veen.core.objects.control import ControlRecord
 from veen.core.tlog.errors import NoteError, TlogError
 from veen.core.tlog.leaf import CONTROL_LEAF, MAX_LEAF_BYTES, OuterLeaf
-from veen.core.tlog.note import ED25519, LogCheckpoint, Note, VerifierKey, check_name, verified_signatures
+from veen.core.tlog.note import ED25519, LogCheckpoint, Note, VerifierKey, check_name, verify_signatures
 from veen.core.tlog.tree import HASH_BYTES, TreeCursor, leaf_hash, prove_consistency, prove_inclusion, root_at
 from veen.core.tree.mmr import node_count, node_position
 from veen.io.errors import CorruptError, StorageError
@@ -47,7 +47,7 @@ class MissingOuterKeyError(StorageError, code="E.STORAGE.OUTER_KEY"):
 
 
 def outer_signing_key(fs: Fs, *, new_log: bool, draw: Callable[[int], bytes] = os.urandom) -> SigningKey:
-    """The key of the outer log; made for a new log, never for one that has signed already."""
+    """Return the key of the outer log. Create it for a new log, never for one that has signed already."""
     if fs.exists(layout.OUTER_KEY):
         return read_outer_key(fs)
     if not new_log:
@@ -63,7 +63,7 @@ def write_outer_key(fs: Fs, key: SigningKey) -> None:
 
 
 def read_outer_key(fs: Fs) -> SigningKey:
-    if (mode := fs.exposed_mode(layout.OUTER_KEY)) is not None:
+    if (mode := fs.read_exposed_mode(layout.OUTER_KEY)) is not None:
         raise KeyExposedError(layout.OUTER_KEY, mode)
     data = read_file(fs, layout.OUTER_KEY)
     try:
@@ -79,7 +79,7 @@ class OuterLogFiles:
     """The outer log of one data directory."""
 
     def __init__(self, fs: Fs, vkey: VerifierKey) -> None:
-        """Open or begin the log whose notes `vkey` verifies; CorruptError if the files are not what was signed."""
+        """Open or begin the log whose notes `vkey` verifies; raise CorruptError if files and note differ."""
         self._fs, self.vkey = fs, vkey
         self._lock = threading.Lock()  # guards the connection of the index
         check_name(vkey.name)
@@ -101,7 +101,7 @@ class OuterLogFiles:
 
     @classmethod
     def exists(cls, fs: Fs) -> bool:
-        """Whether a note was ever signed here."""
+        """Return True if a note was ever signed here."""
         return fs.exists(layout.OUTER_SIGNED)
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class OuterLogFiles:
         try:
             note = Note.from_bytes(read_file(self._fs, path))
             checkpoint = LogCheckpoint.parse(note.text)
-            if self.vkey not in verified_signatures(note, (self.vkey,)) or checkpoint.origin != self.vkey.name:
+            if self.vkey not in verify_signatures(note, (self.vkey,)) or checkpoint.origin != self.vkey.name:
                 raise NoteError("signed by another key, or for another origin")
         except TlogError as exc:
             raise CorruptError(path, 0, str(exc)) from exc
@@ -139,7 +139,7 @@ class OuterLogFiles:
 
     @property
     def size(self) -> int:
-        """Leaves that were appended; those behind `head.size` are not signed yet."""
+        """Number of appended leaves; those behind `head.size` are not signed yet."""
         return self._cursor.size
 
     @property
@@ -150,7 +150,7 @@ class OuterLogFiles:
         return self._read(self._nodes, layout.OUTER_NODES, node_position(height, index) * HASH_BYTES, HASH_BYTES)
 
     def leaf(self, pos: int) -> bytes:
-        """The data of a leaf."""
+        """Return the data of a leaf."""
         start = self._end(pos)
         return self._read(self._leaves, layout.OUTER_LEAVES, start, self._end(pos + 1) - start)
 
@@ -164,7 +164,7 @@ class OuterLogFiles:
         return prove_consistency(self.node_at, old, new)
 
     def prove_apart(self, old: int, new: int) -> tuple[bytes, ...]:
-        """As `prove_consistency`, for another thread: through a file of its own."""
+        """Prove as `prove_consistency` does, for another thread: with its own open file."""
         file = self._fs.open(layout.OUTER_NODES)
         try:
             return prove_consistency(
@@ -178,7 +178,7 @@ class OuterLogFiles:
             file.close()
 
     def _end(self, count: int) -> int:
-        """Where the first `count` leaves end."""
+        """Return the end of the first `count` leaves."""
         if not count:
             return 0
         data = self._read(self._offsets, layout.OUTER_OFFSETS, (count - 1) * _OFFSET_BYTES, _OFFSET_BYTES)
@@ -193,7 +193,7 @@ class OuterLogFiles:
     # --- writing ---------------------------------------------------------------------------------------------
 
     def append(self, leaves: Iterable[bytes]) -> None:
-        """Append leaves and sync them; they count once a note over them is signed."""
+        """Append leaves and sync them; they take effect once a note over them is signed."""
         data, offsets, nodes = bytearray(), bytearray(), bytearray()
         cursor, leaf_bytes = TreeCursor(self.size, self._cursor.peaks), self._leaf_bytes
         count, first_node = self.size, node_count(self.size)
@@ -216,7 +216,7 @@ class OuterLogFiles:
         self._cursor, self._leaf_bytes = cursor, leaf_bytes  # from here on readers see them
 
     def sign(self, key: SigningKey) -> Note:
-        """Sign all that was appended; durable when it returns. The last note is the answer if nothing was appended."""
+        """Sign all appended leaves, durable on return; if nothing was appended, return the last note."""
         checkpoint = LogCheckpoint(self.vkey.name, self.size, self._cursor.root())
         if self.head is not None and self.signed is not None:
             if checkpoint.size < self.head.size or (
@@ -227,22 +227,22 @@ class OuterLogFiles:
                 return self.signed
         if key.public != self.vkey.public or self.vkey.key_type != ED25519:
             raise StorageError("the outer log has another signing key")
-        note = checkpoint.signed(key)
+        note = checkpoint.sign(key)
         self._fs.replace(layout.OUTER_SIGNED, note.to_bytes())
         self.signed, self.head = note, checkpoint
         return note
 
     def publish(self, note: Note) -> None:
-        """What readers get from now on: a signed note, with the cosignatures that there are."""
+        """Publish a signed note with its cosignatures to readers."""
         self._fs.replace(layout.OUTER_PUBLISHED, note.to_bytes())
         self.published = note
 
     def take_over(self, note: Note) -> None:
-        """A note that another copy of this log published, over exactly what was appended; durable when it returns."""
+        """Take over a note that another copy of this log published over exactly these leaves; durable on return."""
         checkpoint = LogCheckpoint.parse(note.text)
         if checkpoint != LogCheckpoint(self.vkey.name, self.size, self._cursor.root()):
             raise StorageError("the note is of another list than the one that is here")
-        if self.vkey not in verified_signatures(note, (self.vkey,)):
+        if self.vkey not in verify_signatures(note, (self.vkey,)):
             raise StorageError("the note is not signed by the key of the outer log")
         if checkpoint != self.head:
             signed = Note(note.text, tuple(line for line in note.signatures if line.is_by(self.vkey)))
@@ -252,7 +252,7 @@ class OuterLogFiles:
             self.publish(note)
 
     def keep_refusal(self, request: bytes) -> str:
-        """A request that a witness refused as a fork, or notes of one: evidence for the operator. Its path."""
+        """Save a request that a witness refused as a fork, as evidence for the operator; return its path."""
         path = layout.outer_refusal(H(request))
         if not self._fs.exists(path):
             self._fs.replace(path, request)
@@ -261,21 +261,21 @@ class OuterLogFiles:
     # --- which leaf holds what -------------------------------------------------------------------------------
 
     def last_upto(self, label: bytes) -> int:
-        """Up to which entry the newest listed checkpoint of a label goes; 0 if none is listed."""
+        """Return the last entry of the newest listed checkpoint of a label; 0 if none is listed."""
         query = "SELECT max(upto_seq) FROM checkpoints WHERE label = ?"
         with self._lock:
             row = self._index().execute(query, (label,)).fetchone()
         return int(row[0] or 0)
 
     def checkpoint_leaf(self, label: bytes, upto_seq: int) -> int | None:
-        """The first leaf whose checkpoint of a label covers an entry and is signed; None if there is none yet."""
+        """Return the first signed leaf whose checkpoint of a label covers an entry; None if there is none yet."""
         query = "SELECT pos FROM checkpoints WHERE label = ? AND upto_seq >= ? AND pos < ? ORDER BY upto_seq LIMIT 1"
         with self._lock:
             row = self._index().execute(query, (label, upto_seq, self.signed_size)).fetchone()
         return None if row is None else int(row[0])
 
     def last_control(self) -> ControlRecord | None:
-        """The newest listed record of the control journal."""
+        """Return the newest listed record of the control journal."""
         with self._lock:
             row = self._index().execute("SELECT value FROM meta WHERE key = 'control'").fetchone()
         return None if row is None else ControlRecord.from_bytes(OuterLeaf.from_bytes(self.leaf(int(row[0]))).data)
@@ -313,7 +313,7 @@ class OuterLogFiles:
 
     @contextlib.contextmanager
     def _indexing(self, database: sqlite3.Connection, size: int) -> Iterator[None]:
-        """One transaction, after which the index has `size` leaves; rolled back where the disk is full."""
+        """Run one transaction, after which the index has `size` leaves; roll back if the disk is full."""
         database.execute("BEGIN")
         try:
             yield
@@ -323,4 +323,4 @@ class OuterLogFiles:
             if database.in_transaction:
                 database.execute("ROLLBACK")
             raise
-        self._fs.saved(layout.OUTER_INDEX, database)
+        self._fs.on_commit(layout.OUTER_INDEX, database)

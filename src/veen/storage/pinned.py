@@ -1,12 +1,12 @@
-"""The view of a log at one moment: a prefix of every label, as small values that travel to executors (D-181).
+"""The view of a log at one moment: a prefix of every label, as small values that are sent to executors (D-181).
 
 Every reader of a directory reads through `pin`: folds, tables, `spark.read`, queries, audits and comparisons see the
 same entries of the same directory. Everything follows from file names, frames and the write-ahead journal; the index of
-a hub is not asked. Copies without keys, and places that hold nothing but chunks, are pinned as well.
+a hub is not read. Copies without keys, and places that contain only chunks, are pinned as well.
 
 A hub writes entries to its journal first and to chunks some seconds later. The journal is opened before the files are
-listed: what the hub removes from it meanwhile is in files by then, so nothing lies between the two. Entries that only
-the journal has travel inside of their `ChunkRef`, because the journal will be gone when they are read.
+listed: what the hub removes from it meanwhile is in files by then, so no entry is missed. Entries that only the journal
+has are sent inside of their `ChunkRef`, because the journal will be gone when they are read.
 
 A running hub renames the growing chunk when it seals it, and removes chunks whose payloads it erases. If a file is gone
 between the listing and the opening, its label is listed again.
@@ -51,7 +51,7 @@ _STRENGTH: Final = {who: rank for rank, who in enumerate(StatedBy)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRef:
-    """A run of entries and the file that has them."""
+    """A run of entries and the file that contains them."""
 
     label: bytes
     epoch: int
@@ -74,11 +74,11 @@ class ChunkRef:
 
     @property
     def is_possible(self) -> bool:
-        """True if a file of this size can hold as many entries as its name says."""
+        """True if a file of this size can contain as many entries as its name states."""
         return self.entries <= max(self.size, DEFAULT_LIMITS.max_chunk_bytes) // HEADER_BYTES
 
     def __reduce__(self) -> "tuple[Any, ...]":
-        """Plans travel to tasks: a name that follows from the rest is left out, which is most of the bytes."""
+        """Omit a name that follows from the rest, which is most of the bytes: plans are sent to tasks."""
         path = "" if self.kind == "sealed" and self.path == self._sealed_path else self.path
         start, entries = self.start_seq, self.entries
         return _chunk_ref, (
@@ -142,12 +142,12 @@ class LabelPin:
 
     @property
     def holes(self) -> tuple[tuple[int, int], ...]:
-        """The gaps that no retention policy explains."""
+        """The gaps that retention does not explain."""
         return tuple(part for gap in self.gaps for part in without(gap, self.erased))
 
     @property
     def read_upto(self) -> int:
-        """The position up to which every entry is there, or was erased under the retention policy."""
+        """The position up to which every entry is present, or was erased by retention."""
         if holes := self.holes:
             return holes[0][0] - 1
         upto = self.size
@@ -158,7 +158,7 @@ class LabelPin:
 
     @property
     def first_payload(self) -> int:
-        """The first position behind a pruned beginning; the size + 1 if no payload is left.
+        """The first position after a pruned beginning; size + 1 if no payload is left.
 
         A reader that needs payloads starts there, from a state of the entries before it if it has one.
         """
@@ -177,7 +177,7 @@ class LabelPin:
 
 
 def without(span: tuple[int, int], others: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a span of positions that lie in none of the others."""
+    """Yield the parts of a span of positions that are in none of the others."""
     first, last = span
     for begin, end in sorted(others):
         if begin > last or first > last:
@@ -218,11 +218,11 @@ class LogView:
         labels: Collection[bytes] | None = None,
         names: Mapping[bytes, str] | None = None,
     ) -> tuple[Coverage, ...]:
-        """Return a row for each label of the view, and for each label that somebody states a head of.
+        """Return a row for each label of the view, and for each label with a stated head.
 
-        `identity` is the key that signatures were checked under. `read` says how far labels were compared; by default
-        up to the first hole. `stated` has heads that come from elsewhere, by who states them. `labels` leaves out all
-        others. `names` replaces labels in hex.
+        `identity` is the key that signatures were checked under. `read` is the position up to which labels were
+        compared. Default: up to the first hole. `stated` has heads from elsewhere, by their source. `labels` restricts
+        the rows. `names` replaces labels in hex.
         """
         statements = [(self.stated_by, self.heads), (self.stated_by, self.stated), *(stated or {}).items()]
         heads: dict[bytes, tuple[int, StatedBy]] = {}
@@ -255,11 +255,11 @@ def pin(
     after: Mapping[bytes, int] | None = None,
     reach: Mapping[bytes, int] | None = None,
 ) -> LogView:
-    """Return the view of the directory at `uri` as it is now, or of some of its labels.
+    """Return the present view of the directory at `uri`, or of some of its labels.
 
-    `after` says how far labels were read before: files that end there or earlier are left out, for the price of their
-    names. A stream that looks every second must not look at all files of a long log each time. A label that ends before
-    `after` or `reach` is looked at again before anybody may call it shorter.
+    `after` is the position up to which labels were read before: files that end there or earlier are skipped, at the
+    cost of their names. A stream that polls every second must not read all files of a long log each time. A label that
+    ends before `after` or `reach` is read again before it may be called shorter.
     """
     fs = open_place(uri)
     check_finished(fs, uri)
@@ -285,7 +285,7 @@ def _look(fs: Fs, uri: str, labels: Collection[bytes] | None, after: Mapping[byt
     for label in opened.keys() | ends.keys():
         if labels is None or label in labels:
             stated[label] = max(1, stated.get(label, 0), ends.get(label, 0))
-    erased = erased_spans(fs)
+    erased = read_erased_spans(fs)
     looks = 0
     waiting = listing.files.keys() | newest.keys() | listing.left_out.keys()
     while waiting:
@@ -362,13 +362,13 @@ class _Listing:
 
     @property
     def sealed_ends(self) -> dict[bytes, int]:
-        """Return where the finished files of each label end: they hold what the journal has before that."""
+        """The last positions in the finished files of each label: they contain what the journal has before that."""
         ends = {label: max((file.end_seq for file in files), default=0) for label, files in self.files.items()}
         return {label: max(ends.get(label, 0), self.left_out.get(label, 0)) for label in ends | self.left_out}
 
 
 class _Journal:
-    """The write-ahead journal as it was when it was opened: neither growth nor removal of a segment disturbs it."""
+    """The write-ahead journal as of its opening: neither growth nor removal of a segment disturbs it."""
 
     def __init__(self, fs: Fs) -> None:
         self._segments: list[write_ahead.Segment] = []
@@ -393,7 +393,7 @@ class _Journal:
     ) -> tuple[dict[bytes, list[Frame]], dict[bytes, int]]:
         """Return the frames behind the sealed entries of each label, and the last position of each label.
 
-        Add labels that it opens to `opened`. Damage ends the journal: the audit says what is wrong with it.
+        Labels that it opens are added to `opened`. Damage ends the journal: the audit reports it.
         """
         newest: dict[bytes, list[Frame]] = {}
         ends: dict[bytes, int] = {}
@@ -429,8 +429,8 @@ def _control_records(fs: Fs) -> Iterator[ControlRecord]:
         pos = end
 
 
-def erased_spans(fs: Fs) -> dict[bytes, tuple[tuple[int, int], ...]]:
-    """The entries that a hub had erased when a copy was made of it, by label (`veen.lake.log.hub_copy`)."""
+def read_erased_spans(fs: Fs) -> dict[bytes, tuple[tuple[int, int], ...]]:
+    """Return the entries that a hub had erased when it was copied, by label (`veen.lake.log.hub_copy`)."""
     try:
         if not fs.exists(layout.ERASED):
             return {}
@@ -487,7 +487,7 @@ def _pin_label(
     sizes: Mapping[str, int],
     newest: Sequence[Frame],
 ) -> LabelPin:
-    """Pin the files of one label, and what the journal has behind them; FileNotFoundError if a file is gone by now."""
+    """Pin the files of one label, and the later entries of the journal; raise FileNotFoundError if a file is gone."""
     epoch, stream_id = (opened.epoch, opened.stream_id) if opened else (0, None)
     best: dict[int, ChunkRef] = {}
     active: list[layout.LogFile] = []
@@ -540,9 +540,9 @@ def _pin_label(
 def _pin_active(
     fs: Fs, label: bytes, file: layout.LogFile, epoch: int, stream_id: bytes | None, *, in_journal: bool
 ) -> ChunkRef | None:
-    """Return the whole frames that the growing chunk holds now; None if it holds none.
+    """Return the complete frames of the growing chunk; None if it has none.
 
-    A first frame that cannot be read is an entry that is damaged, unless the journal has it.
+    A first frame that cannot be read is a damaged entry, unless the journal has it.
     """
     try:
         data = read_file(fs, file.path)
@@ -553,7 +553,7 @@ def _pin_active(
             raise
         data = None
     pos, count = 0, 0
-    while data and (wanted := frame.wanted(data, pos)) > HEADER_BYTES and pos + wanted <= len(data):
+    while data and (wanted := frame.bytes_needed(data, pos)) > HEADER_BYTES and pos + wanted <= len(data):
         pos, count = pos + wanted, count + 1
     if not count and (in_journal or data == b""):
         return None
@@ -570,7 +570,7 @@ def _pin_active(
 
 
 def _size(fs: Fs, path: str) -> int:
-    """Return the size of a file; 0 if it cannot be opened, which whoever reads it will say."""
+    """Return the size of a file; 0 if it cannot be opened, which its reader will report."""
     try:
         file = fs.open(path)
     except FileNotFoundError:
@@ -586,7 +586,7 @@ def _size(fs: Fs, path: str) -> int:
 
 
 def read_chunk(fs: Fs, ref: ChunkRef) -> bytes:
-    """Return the frames of a chunk, inflated if they were compressed; no more than was pinned."""
+    """Return the frames of a chunk, decompressed, and no more than was pinned."""
     path, size = ref.path, ref.size
     if ref.kind == "journal":
         return ref.data
@@ -595,7 +595,7 @@ def read_chunk(fs: Fs, ref: ChunkRef) -> bytes:
     except FileNotFoundError:
         if ref.kind != "active":
             raise
-        path = _sealed_since(fs, ref)  # the same bytes under another name
+        path = _find_sealed_name(fs, ref)  # the same bytes under another name
         file = fs.open(path)
     try:
         data = file.read_at(0, size)
@@ -607,8 +607,8 @@ def read_chunk(fs: Fs, ref: ChunkRef) -> bytes:
     return plain[:size] if ref.kind == "active" else plain
 
 
-def erased_since(fs: Fs, ref: ChunkRef) -> ChunkRef | None:
-    """Return what is left of a chunk whose payloads a running hub erased since it was pinned; None if nothing is."""
+def find_archive(fs: Fs, ref: ChunkRef) -> ChunkRef | None:
+    """Return the archive of a chunk whose payloads were erased since it was pinned; None if there is none."""
     if ref.kind == "sealed":
         bounds = (ref.label, ref.start_seq, ref.end_seq)
         if fs.exists(path := layout.receipts_archive(*bounds)):
@@ -618,15 +618,15 @@ def erased_since(fs: Fs, ref: ChunkRef) -> ChunkRef | None:
     return None
 
 
-def _sealed_since(fs: Fs, ref: ChunkRef) -> str:
-    """Return the name of a chunk that was active when it was pinned; its old name if there is none."""
+def _find_sealed_name(fs: Fs, ref: ChunkRef) -> str:
+    """Return the present name of a chunk that was active when it was pinned; its old name if there is none."""
     start = f"chunk-{ref.label.hex()}-{ref.start_seq:020d}-"
     names = (name for name in fs.list(layout.LOG) if name.startswith(start) and name.endswith(".log"))
     return next((f"{layout.LOG}/{name}" for name in names), ref.path)
 
 
 def first_ts(fs: Fs, ref: ChunkRef) -> int | None:
-    """hub_ts of the first entry, by which time ranges choose chunks; None if it cannot be told cheaply."""
+    """Return hub_ts of the first entry, by which time ranges choose chunks; None if that is expensive."""
     if ref.kind in ("receipts", "heads"):
         return None
     if ref.kind == "journal":
@@ -636,10 +636,10 @@ def first_ts(fs: Fs, ref: ChunkRef) -> int | None:
     except (VeenError, OSError):
         return None
     try:
-        head = _beginning(file, HEADER_BYTES)
+        head = _read_start(file, HEADER_BYTES)
         if len(head) < HEADER_BYTES or head[0] != 1:
             return None
-        data = _beginning(file, frame.wanted(head, 0))
+        data = _read_start(file, frame.bytes_needed(head, 0))
         return Receipt.from_bytes(frame.read(data, 0)[0].receipt).hub_ts
     except VeenError:
         return None
@@ -647,8 +647,8 @@ def first_ts(fs: Fs, ref: ChunkRef) -> int | None:
         file.close()
 
 
-def _beginning(file: File, count: int) -> bytes:
-    """The first bytes of a chunk, inflated if it was compressed; fewer if it has no more, or cannot be inflated."""
+def _read_start(file: File, count: int) -> bytes:
+    """Return the first bytes of a chunk, decompressed; fewer if it is shorter or cannot be decompressed."""
     data = file.read_at(0, count)
     if not is_compressed(data):
         return data

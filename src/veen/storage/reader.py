@@ -1,10 +1,10 @@
-"""Reading entries: by position, by range, by time. Positioning is O(1) or O(log n), output O(k) (spec §3.4).
+"""Reading of entries: by position, by range, by time. Positioning is O(1) or O(log n), output O(k) (spec §3.4).
 
 Readers see applied entries only, so they never see one that a crash could take back.
 
 An entry of a compressed chunk, or a receipt whose payload was erased, can be read only after a whole file was unpacked.
-That takes longer than the thread that orders messages may be busy with a reader, so `Reader.packed` tells what is to be
-unpacked first: another thread may do it (`Packed.unpack`) and hand over the result (`Reader.keep`).
+That would block the thread that orders messages for too long. `EntryReader.find_packed` therefore names the file to
+unpack first: another thread may do it (`Packed.unpack`) and pass the result to `EntryReader.keep`.
 """
 
 import zlib
@@ -32,7 +32,7 @@ _UNPACKED_BYTES: Final = 64 * 1024 * 1024  # kept in memory; the last one also i
 
 
 class PrunedError(StorageError):
-    """Erased under the retention policy: the payload, and later the receipt; proofs are still there (D-74)."""
+    """An entry erased by the retention policy: its payload, and later its receipt; proofs still exist (D-74)."""
 
     hint = "Ask for the receipt or the proof instead; the payload may exist in a replica or an export."
 
@@ -45,12 +45,12 @@ class PrunedError(StorageError):
 
 
 def is_compressed(data: bytes) -> bool:
-    """Whether a chunk file with these first bytes is compressed."""
+    """Return True if a chunk file with these first bytes is compressed."""
     return data[:1] == bytes([_ZLIB_FIRST])
 
 
 def inflate(data: bytes, maximum: int, path: str) -> bytes:
-    """A chunk file as the frames it stands for; any decoding error voids the whole chunk (spec §4.8.4)."""
+    """Return the frames of a chunk file; any decoding error voids the whole chunk (spec §4.8.4)."""
     if not data or data[0] != _ZLIB_FIRST:
         return data
     try:
@@ -65,7 +65,7 @@ def inflate(data: bytes, maximum: int, path: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A file that must be read as a whole. It never changes, so any thread may read it."""
+    """A file that must be read as a whole. It is immutable, so any thread may read it."""
 
     fs: Fs
     path: str
@@ -79,7 +79,7 @@ class Packed:
 
 
 class Unpacked(NamedTuple):
-    """What a packed file holds: the frames of a chunk, or receipts."""
+    """Contents of a packed file: the frames of a chunk, or receipts."""
 
     frames: bytes
     receipts: tuple[bytes, ...]
@@ -90,14 +90,14 @@ class Unpacked(NamedTuple):
 
 
 class EntryReader:
-    """Reads for one store, in one thread. `chunk_at` finds the sealed chunk of an entry."""
+    """Reader of one store. Owned by one thread. `chunk_at` finds the sealed chunk of an entry."""
 
     def __init__(self, fs: Fs, cache: FileCache, chunk_at: Callable[[LabelFiles, int], ChunkRow | None]) -> None:
         self._fs, self._cache, self._chunk_at = fs, cache, chunk_at
         self._unpacked: Lru[str, Unpacked] = Lru(_UNPACKED_BYTES, weigh=lambda unpacked: unpacked.size)  # by path
 
-    def packed(self, files: LabelFiles, stream_seq: int) -> Packed | None:
-        """What must be unpacked before an entry, or its receipt, can be read; None if nothing must."""
+    def find_packed(self, files: LabelFiles, stream_seq: int) -> Packed | None:
+        """Return the file to unpack before an entry, or its receipt, can be read; None if there is none."""
         chunk = self._chunk_at(files, stream_seq)
         if chunk is None or chunk.dropped > 1:
             return None
@@ -110,7 +110,7 @@ class EntryReader:
         return Packed(self._fs, path, plain_bytes)
 
     def keep(self, packed: Packed, unpacked: Unpacked) -> None:
-        """What was unpacked by another thread; the next read is served from it."""
+        """Keep a result of another thread; the next read is served from it."""
         if self._unpacked.get(packed.path) is None:
             self._unpacked.put(packed.path, unpacked)
 
@@ -126,12 +126,12 @@ class EntryReader:
         return self._cache.get(path).read_at(0, 1) == bytes((_ZLIB_FIRST,))
 
     def chunk_end(self, files: LabelFiles, stream_seq: int) -> int:
-        """The last entry of the chunk that holds an entry."""
+        """Return the last entry of the chunk that contains an entry."""
         chunk = self._chunk_at(files, stream_seq)
         return files.size if chunk is None else chunk.end_seq
 
     def frames(self, files: LabelFiles, first_seq: int, last_seq: int, max_bytes: int) -> list[Frame]:
-        """The entries first_seq … last_seq, fewer if they exceed `max_bytes`, but at least one."""
+        """Return the entries first_seq … last_seq; fewer if they exceed `max_bytes`, but at least one."""
         places = files.locate(first_seq, min(last_seq, files.size))
         count, total = 0, 0
         for place in places:
@@ -145,7 +145,7 @@ class EntryReader:
         return entries
 
     def _run(self, files: LabelFiles, first_seq: int, places: Sequence[Location]) -> list[Frame]:
-        """Entries that lie side by side in one chunk, by one read."""
+        """Return adjacent entries of one chunk, with one read."""
         start = places[0].offset
         end = places[-1].offset + places[-1].length
         path, data = self._bytes(files, first_seq, start, end - start)
@@ -166,7 +166,7 @@ class EntryReader:
         return path, self._unpack(path, chunk.total_bytes).frames[offset : offset + size]
 
     def receipt(self, files: LabelFiles, stream_seq: int) -> bytes:
-        """One RECEIPT, also when its payload is gone."""
+        """Return one RECEIPT, also if its payload was erased."""
         chunk = self._chunk_at(files, stream_seq)
         if chunk is None or not chunk.dropped:
             return self.frames(files, stream_seq, stream_seq, 0)[0].receipt
@@ -179,7 +179,7 @@ class EntryReader:
         return receipts[stream_seq - chunk.start_seq]
 
     def first_at(self, files: LabelFiles, hub_ts: int, chunk: ChunkRow | None) -> int:
-        """The first entry at or after a time, inside `chunk` or, if None, the active one; size + 1 if there is none.
+        """Return the first entry at or after a time, in `chunk` or, if None, the active one; size + 1 if there is none.
 
         hub_ts never decreases (D-28), so this is a binary search over receipts.
         """

@@ -1,8 +1,8 @@
-"""Codes and words of the rules for a run of entries, for rebuild, verify-data and audit.
+"""Codes and texts of the rules for a run of entries, for rebuild, verify-data and audit.
 
-The rules themselves are in `veen.core.run_check`. Whoever asks decides whether the first fault ends the reading
-(rebuild, `veen hub verify-data`) or all of them are collected (`veen audit run`). Rules that a run alone does not
-decide (tokens, sizes, epochs) are in `veen.verify.entry`.
+The rules themselves are in `veen.core.run_check`. The caller decides if the first fault ends the reading (rebuild,
+`veen hub verify-data`) or all of them are collected (`veen audit run`). Rules that need more than the run (tokens,
+sizes, epochs) are in `veen.verify.entry`.
 """
 
 from collections.abc import Iterator
@@ -46,14 +46,14 @@ class EntryFault(NamedTuple):
 
 
 def entry_fault(fault: Fault) -> EntryFault:
-    """Return the code and the words of a broken rule that is not about the place of an entry."""
+    """Return the code and the text of a broken rule that is not about the place of an entry."""
     code, words = _WORDS[fault.rule]
     severity: Severity = "warning" if fault.rule in (Rule.TIME, Rule.UNREAD) else "error"
     return EntryFault(code, words.format(fault), severity, _SHORT.get(fault.rule, ""))
 
 
 def contradictions(msg: Msg | None, receipt: Receipt | None, label: bytes, stream_seq: int) -> Iterator[EntryFault]:
-    """Yield what MSG and RECEIPT of one entry say against each other and against their place; None: not readable."""
+    """Yield contradictions between MSG and RECEIPT of one entry and with their place; None: not readable."""
     faults = check_pair(msg, receipt, label, stream_seq)
     yield from (entry_fault(fault) for fault in faults if fault.rule is Rule.CT_HASH)
     if msg is not None and msg.label != label:

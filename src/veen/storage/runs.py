@@ -1,4 +1,4 @@
-"""The files of a label as one line from entry 1 on: verification and rebuilding read along it."""
+"""The files of a label as one sequence from entry 1 on, which verification and rebuilding read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from veen.storage import layout
 
 @dataclass(frozen=True, slots=True)
 class LabelRun:
-    """A stretch of a label and where it is to be read."""
+    """A range of a label and its file."""
 
     kind: Literal["chunk", "active", "dropped", "missing"]
     start_seq: int
@@ -19,9 +19,9 @@ class LabelRun:
 def runs_of(
     label: bytes, files: Sequence[layout.LogFile], drops: Mapping[tuple[bytes, int], int]
 ) -> tuple[list[LabelRun], list[str]]:
-    """The files of a label as one line from entry 1 on, and the paths that are not part of it.
+    """Return the files of a label as one sequence from entry 1 on, and the paths that are not part of it.
 
-    `drops` tells the last entry of each erased chunk, by label and first entry.
+    `drops` has the last entry of each erased chunk, by label and first entry.
     """
     sealed: dict[int, list[int]] = {}
     for file in files:
@@ -53,7 +53,7 @@ def runs_of(
 
 
 def run_path(label: bytes, run: LabelRun) -> str:
-    """The file that holds a stretch, or held it."""
+    """Return the file that contains a range, or contained it."""
     if run.kind == "active" or run.end_seq is None:
         return layout.active(label, run.start_seq)
     if run.kind == "dropped":

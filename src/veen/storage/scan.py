@@ -1,10 +1,9 @@
-"""What follows from the entries of a label, read from files alone (spec §4.8, DESIGN §4).
+"""Derived data of a label, computed from its files alone (spec §4.8, DESIGN §4).
 
-`chunk_items` and `archive.items` give entries in order, each checked as far as it can be by itself: frame, MSG,
-RECEIPT, I1 and I2. `LabelFold` adds them up to the tree, the cursors and the artifacts of a label; its `RunCheck` has
-the rules that need the entries before. Verification compares the outcome with the files, rebuilding writes it.
-
-Memory does not grow with the log: one window of a chunk, the peaks, and one cursor per client of the label.
+`chunk_items` and `archive.items` yield entries in order, each checked as far as possible by itself: frame, MSG,
+RECEIPT, I1 and I2. `LabelFold` folds them to the tree, the cursors and the artifacts of a label; its `RunCheck` has the
+rules that need the entries before. Verification compares the result with the files, rebuilding writes it. Memory does
+not grow with the log: one window of a chunk, the peaks, and one cursor per client of the label.
 """
 
 import zlib
@@ -33,7 +32,7 @@ _ZLIB_FIRST: Final = 0x78
 
 @dataclass(frozen=True, slots=True)
 class ScannedEntry:
-    """One entry as far as cursors, tree and proofs are concerned; `msg` and `receipt` while they exist."""
+    """One entry with all that cursors, tree and proofs need; `msg` and `receipt` while they exist."""
 
     path: str
     at: int  # where it lies in `path`, for error messages
@@ -55,7 +54,7 @@ class ScannedEntry:
 
 
 def read_file(fs: Fs, path: str) -> bytes:
-    """A whole small file."""
+    """Read a whole small file."""
     file = fs.open(path)
     try:
         return file.read_at(0, file.size())
@@ -67,20 +66,20 @@ def read_file(fs: Fs, path: str) -> bytes:
 
 
 def is_compressed(data: bytes) -> bool:
-    """Whether bytes are the beginning of a compressed chunk."""
+    """Return True if these bytes begin a compressed chunk."""
     return data[:1] == bytes((_ZLIB_FIRST,))
 
 
 def chunk_frames(fs: Fs, path: str, start: int = 0) -> Iterator[tuple[int, Frame]]:
-    """Every frame of a chunk, compressed or not, with its offset in the plain chunk; from `start` on if it is plain."""
+    """Yield every frame of a chunk with its offset in the plain chunk; from `start` on if it is not compressed."""
     file = fs.open(path)
     try:
         size = file.size()
         compressed = is_compressed(file.read_at(0, 1))
         window, base, pos = b"", 0 if compressed else start, 0
-        for block in _inflated(file, size, path) if compressed else _blocks(file, size, start):
+        for block in _inflate_blocks(file, size, path) if compressed else _blocks(file, size, start):
             window, base, pos = window[pos:] + block, base + pos, 0
-            while len(window) - pos >= frame.wanted(window, pos):
+            while len(window) - pos >= frame.bytes_needed(window, pos):
                 entry, end = frame.read(window, pos, path=path, base=base)
                 yield base + pos, entry
                 pos = end
@@ -95,8 +94,8 @@ def _blocks(file: File, size: int, start: int = 0) -> Iterator[bytes]:
         yield file.read_at(offset, min(_WINDOW, size - offset))
 
 
-def _inflated(file: File, size: int, path: str) -> Iterator[bytes]:
-    """Any decoding error voids the whole chunk (spec §4.8.4), hence byte 0."""
+def _inflate_blocks(file: File, size: int, path: str) -> Iterator[bytes]:
+    """Yield decompressed blocks. Any decoding error voids the whole chunk (spec §4.8.4), hence byte 0."""
     decoder = zlib.decompressobj()
     try:
         for block in _blocks(file, size):
@@ -121,7 +120,7 @@ def chunk_items(fs: Fs, path: str, label: bytes) -> Iterator[ScannedEntry]:
 
 
 def item_of(entry: Frame, label: bytes, path: str, offset: int) -> ScannedEntry:
-    """A frame with all that it alone can be held to (spec §4.8.1, I1, I2)."""
+    """Return a frame as a scanned entry, with all checks that it allows by itself (spec §4.8.1, I1, I2)."""
     try:
         msg, receipt = Msg.from_bytes(entry.msg), Receipt.from_bytes(entry.receipt)
     except FormatError as exc:
@@ -154,7 +153,7 @@ def item_of(entry: Frame, label: bytes, path: str, offset: int) -> ScannedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What the end of a chunk leaves behind (spec §4.8.3)."""
+    """Artifacts of the end of a chunk (spec §4.8.3)."""
 
     row: ChunkRow
     summary: bytes
@@ -166,7 +165,7 @@ Warn = Callable[[ScannedEntry, EntryFault], None]
 
 
 class LabelFold:
-    """A label, from its first entry on. `warn` is called with rules that an entry breaks and may break (D-28)."""
+    """Fold of a label, from its first entry on. `warn` is called with warnings about an entry (D-28)."""
 
     def __init__(self, label: bytes, row: int, epoch: int, stream_id: bytes | None, warn: Warn | None = None) -> None:
         self.label, self.row, self.epoch, self.stream_id = label, row, epoch, stream_id
@@ -194,7 +193,7 @@ class LabelFold:
         return {client: (span.last_seq, span.last_ack) for client, span in self.check.authors.spans.items()}
 
     def add(self, item: ScannedEntry) -> list[bytes]:
-        """Append an entry; return the nodes it made. CorruptError if it does not continue the log."""
+        """Append an entry; return the nodes it created. Raise CorruptError if it does not continue the log."""
         if item.stream_seq != self.size + 1:
             raise item.fault(f"entry {self.size + 1} belongs here")
         if item.offset != self.active_bytes:
@@ -205,19 +204,19 @@ class LabelFold:
         return nodes
 
     def continues(self, chunk: ScannedChunk) -> bool:
-        """Return True if `add` would take the entries of a chunk that begins where this label ends."""
+        """Return True if `add` would accept the entries of a chunk that begins at the end of this label."""
         if self.active_bytes or self.active_start != self.size + 1:
             return False
         return self.check.is_followed_by(run_of(chunk, self.active_start))
 
     def add_chunk(self, chunk: ScannedChunk) -> None:
-        """`add` for each entry of a chunk that continues the label."""
+        """Add all entries of a chunk that continues the label."""
         self.check.merge(run_of(chunk, self.active_start))
         self.entry_hashes = Mmr(chunk.entries, split_hashes(chunk.hash_peaks))
         self.active_bytes, self.active_first_ts = chunk.end, chunk.first_ts
 
     def _append(self, item: ScannedEntry) -> list[bytes]:
-        """Check an entry and add it; CorruptError at the first rule that it breaks.
+        """Check an entry and add it; raise CorruptError at the first rule that it breaks.
 
         An impossible prev_ack is not held against later entries of its author.
         """
@@ -241,13 +240,13 @@ class LabelFold:
         return check.nodes
 
     def add_journaled(self, item: ScannedEntry) -> None:
-        """Append an entry that the journal holds: chunk boundaries are not drawn yet."""
+        """Append an entry of the journal: its chunk boundaries are not known yet."""
         if item.stream_seq != self.size + 1:
             raise item.fault(f"entry {self.size + 1} of its label belongs here")
         self._append(item)
 
     def seal(self, dropped: int = 0) -> Seal:
-        """The chunk ends with the last entry."""
+        """End the chunk with the last entry."""
         label, start, end = self.label, self.active_start, self.size
         root, hashes_root, total = self.mmr.root(), self.entry_hashes.root(), self.active_bytes
         row = ChunkRow(
@@ -263,7 +262,7 @@ class LabelFold:
         return seal
 
     def skip(self, end_seq: int, peaks: tuple[bytes, ...]) -> None:
-        """Go on behind a chunk that cannot be read, from the peaks after it. Its entries may be of any client."""
+        """Continue after a chunk that cannot be read, from the peaks after it. Its entries may be of any client."""
         start, authors = self.active_start, self.check.authors
         authors.skip(end_seq - start + 1)
         self.check = RunCheck(self.label, Mmr(end_seq, peaks), authors, last_ts=self.last_ts)
@@ -279,7 +278,7 @@ class LabelFold:
         return Location(self.active_start, item.offset, item.length).to_bytes()
 
     def to_row(self, max_bytes: int, max_entries: int) -> LabelRow:
-        """The cursor as the index keeps it."""
+        """Return the cursor as the index stores it."""
         return LabelRow(
             row=self.row,
             label=self.label,
@@ -299,7 +298,7 @@ class LabelFold:
         )
 
     def client_rows(self, numbers: dict[bytes, int]) -> list[ClientRow]:
-        """The cursors of all writers; `numbers` are their rows in the index."""
+        """Return the cursors of all writers; `numbers` are their rows in the index."""
         return [
             ClientRow(numbers[client_id], self.row, client_id, client_seq, prev_ack)
             for client_id, (client_seq, prev_ack) in self.clients.items()
@@ -316,7 +315,7 @@ def run_of(chunk: ScannedChunk, first_seq: int) -> RunSummary:
 
 
 def inventory(fs: Fs) -> dict[bytes, list[layout.LogFile]]:
-    """The files of each label in the log directory."""
+    """Return the files of each label in the log directory."""
     files: dict[bytes, list[layout.LogFile]] = {}
     for name in fs.list(layout.LOG):
         if file := layout.log_file(name):

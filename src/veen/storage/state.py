@@ -1,9 +1,9 @@
-"""What a hub must remember between messages, and the one way it changes.
+"""State of a hub between messages, and the single transition that changes it.
 
-`State.admit` is the transition that an accepted message causes. The hub calls it after it has decided; recovery
-calls it for each entry of the journal; an audit may call it for a whole log. So state is a function of accepted
-entries and control records, and nothing else (I13, D-60). What of it is in memory makes no difference: cursors are
-read from the index when they are asked for.
+`State.admit` is the transition of an accepted message. The hub calls it after its decision; recovery calls it for each
+entry of the journal; an audit may call it for a whole log. State is therefore a function of accepted entries and
+control records, and nothing else (I13, D-60). It does not matter which part of it is in memory: cursors are read from
+the index when they are needed.
 """
 
 from collections.abc import Callable, Hashable
@@ -29,7 +29,7 @@ class ClientCursor:
 
 @dataclass(slots=True)
 class Label:
-    """The append cursor of one label: as far as the sequencer has come, durable or not."""
+    """The append cursor of one label, as far as the sequencer has come, durable or not."""
 
     row: int
     label: bytes
@@ -44,7 +44,7 @@ class Label:
 
 @dataclass(slots=True)
 class Cap:
-    """A capability as the hub holds it: the token, when it began to count, and its bucket (D-47, D-50)."""
+    """A capability of the hub: the token, the start of its validity, and its bucket (D-47, D-50)."""
 
     auth_ref: bytes
     token: CapToken
@@ -61,7 +61,7 @@ class Cap:
 
     @classmethod
     def begin(cls, token: CapToken, limits: Limits, issued_at: int, parent_ref: bytes | None = None) -> "Cap":
-        """A capability that counts from `issued_at` on, with a full bucket."""
+        """Return a capability that is valid from `issued_at` on, with a full bucket."""
         _, burst = token.allow.bucket(limits)
         return cls(token.auth_ref(), token, token.to_bytes(), issued_at, burst, issued_at, parent_ref)
 
@@ -71,7 +71,7 @@ class Cap:
         return self.parent_ref is None or self.token.allow.rate is not None
 
     def available(self, hub_ts: int, limits: Limits) -> int:
-        """Whole tokens in the bucket at `hub_ts`, refilled each second up to the burst."""
+        """Return the whole tokens in the bucket at `hub_ts`, refilled each second up to the burst."""
         if limits is not self._limits:
             self._per_sec, self._burst = self.token.allow.bucket(limits)
             self._limits = limits
@@ -80,7 +80,7 @@ class Cap:
 
 
 class Admitted(NamedTuple):
-    """What one admission did: enough to frame the entry, fill the files and save the cursors."""
+    """Result of one admission: all that is needed to frame the entry, fill the files and save the cursors."""
 
     label: Label
     stream_seq: int
@@ -109,8 +109,8 @@ class LogState:
         created: Callable[[Hashable], None] = lambda key: None,
         capacity: Capacity | None = None,
     ) -> None:
-        """The functions give the saved form of a cursor; `created` is told the key of each new label and client."""
-        self._created = created
+        """Read saved cursors with the given functions; call `created` with the key of each new label and client."""
+        self._on_created = created
         capacity = capacity or Capacity()
         self.limits = limits
         self.labels: CursorCache[bytes, Label] = CursorCache(load_label, capacity.labels)
@@ -127,27 +127,27 @@ class LogState:
         self._first_ts: CursorCache[bytes, int] = CursorCache(load_first_ts, capacity.clients)
 
     def client(self, label: Label, client_id: bytes) -> ClientCursor | None:
-        """The cursor of a writer; None if it never wrote to this label."""
+        """Return the cursor of a writer; None if it never wrote to this label."""
         return self.clients.get((label.row, client_id))
 
     def first_ts(self, client_id: bytes) -> int | None:
-        """The hub_ts of a client's first accepted message on any label (D-102); None if it never wrote.
+        """Return the hub_ts of a client's first accepted message on any label (D-102); None if it never wrote.
 
-        Only KEX1+ asks, so the index is looked at here and not when a client appears.
+        Only KEX1+ asks, so the index is read here and not when a client appears.
         """
         first_ts = self._first_ts.get(client_id)
         return self.writers.get(client_id) if first_ts is None else first_ts
 
     def open_label(self, label: bytes, epoch: int, stream_id: bytes | None) -> Label:
-        """A label gets its first entry next."""
+        """Open a label before its first entry."""
         self.label_count += 1
         opened = Label(self.label_count, label, epoch, stream_id, Mmr())
         self.labels[label] = opened
-        self._created(label)
+        self._on_created(label)
         return opened
 
     def payers(self, auth_ref: bytes) -> tuple[Cap, ...]:
-        """Return the capabilities whose buckets a message with this auth_ref is charged to (D-50, D-179)."""
+        """Return the capabilities whose buckets are charged for a message with this auth_ref (D-50, D-179)."""
         cap = self.caps[auth_ref]
         if cap.parent_ref is None:
             return (cap,)
@@ -171,14 +171,14 @@ class LogState:
         leaf_hash: bytes,
         hub_ts: int,
     ) -> Admitted:
-        """Append one accepted message. Whether it may be accepted was decided before."""
+        """Append one accepted message. The caller has decided that it is accepted."""
         self.labels[label.label] = label
         key = (label.row, client_id)
         cursor = self.clients.get(key)
         if cursor is None:
             cursor = ClientCursor(self.next_client_row)
             self.next_client_row += 1
-            self._created(key)
+            self._on_created(key)
             self.writers.setdefault(client_id, hub_ts)
         self.clients[key] = cursor
         cursor.client_seq, cursor.prev_ack = client_seq, prev_ack

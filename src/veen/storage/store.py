@@ -78,7 +78,7 @@ _MOST_LABELS_AT_STOP: Final = 1_000  # beyond, a stop leaves the journal to the 
 
 @dataclass(slots=True)
 class Group:
-    """What one sync makes durable: entries and control records in the order they were decided."""
+    """Entries and control records that one sync makes durable, in the order of their decision."""
 
     parts: list[bytes] = field(default_factory=list)
     done: list[tuple[Admitted, bytes] | ControlRecord] = field(default_factory=list)  # in step with `parts`
@@ -93,7 +93,7 @@ class Group:
         self.done.append(record)
 
     def fill(self, decided: Sequence[Admitted | ControlRecord], sealed: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """All at once, if others framed it: each with its bytes, and an entry with its entry_hash."""
+        """Add all at once, if others framed them: each with its bytes, and an entry with its entry_hash."""
         for item, (data, entry_hash) in zip(decided, sealed, strict=True):
             self.parts.append(data)
             if isinstance(item, Admitted):
@@ -108,7 +108,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """What must become durable before the journal segments before `snapshot.segment` may go."""
+    """Data that must become durable before the journal segments before `snapshot.segment` may be removed."""
 
     snapshot: IndexSnapshot
     paths: Sequence[str]
@@ -119,7 +119,7 @@ class Retirement:
 
 @dataclass(slots=True)
 class _Pending:
-    """What was applied since the last retirement."""
+    """Changes that were applied since the last retirement."""
 
     labels: set[bytes] = field(default_factory=set)
     unflushed: list[bytes] = field(default_factory=list)  # those whose files were not written since they came here
@@ -170,7 +170,7 @@ class Store:
             self._index.first_ts,
             self._load_label,
             self._load_cap,
-            created=self._created,
+            created=self._on_created,
             capacity=capacity,
         )
         self._files: CursorCache[bytes, LabelFiles] = CursorCache(self._load_files, capacity.labels, shared=True)
@@ -207,7 +207,7 @@ class Store:
     ) -> "Store":
         """Open a data directory, new or old; the caller holds its lock.
 
-        `limits` serve a new directory; an old one continues with those its control journal set last.
+        `limits` are for a new directory; an old one continues with those that its control journal set last.
         """
         check_finished(fs)
         for directory in layout.DIRECTORIES:
@@ -242,7 +242,7 @@ class Store:
                 self.journal = Journal.resume(self._fs, record)
 
     def _load(self, segment: int) -> None:
-        """The cursors as of the beginning of `segment`."""
+        """Load the cursors as of the beginning of `segment`."""
         self._index.check_meta()
         self.state.hub_ts = self._ts = self._index.meta("hub_ts")
         self.state.limits = self._limits = Limits.from_json(json.loads(self._index.meta("limits")))
@@ -263,12 +263,12 @@ class Store:
             self.state.policies.add(_policy_body(policy), policy.hub_ts)
 
     def _last_seq(self, kind: str) -> int:
-        """The number of the newest control record of a kind in the index, 0 if there is none."""
+        """Return the number of the newest control record of a kind in the index, 0 if there is none."""
         rows = self._index.records(kind, b"", limit=1, last=True)
         return rows[0].seq if rows else 0
 
     def _absorb_entry(self, frame: Frame) -> None:
-        """Apply an entry that the journal holds: the same transition as when it was accepted."""
+        """Apply an entry of the journal by the same transition as when it was accepted."""
         where = f"journal entry {frame.stream_seq} of label {frame.label.hex()}"
         try:
             msg, receipt = Msg.from_bytes(frame.msg), Receipt.from_bytes(frame.receipt)
@@ -317,7 +317,7 @@ class Store:
     # --- staging ---------------------------------------------------------------------------------------
 
     def stage_control(self, record: ControlRecord) -> None:
-        """The transition that a control record causes in memory."""
+        """Apply a control record to the state in memory."""
         if isinstance(record.body, RetentionDrop):
             self._droppable(record.body, staged=True)  # refused before anything counts it in
             self._staged_drops[record.body.label, record.body.start_seq] += 1
@@ -341,7 +341,7 @@ class Store:
             self.state.fenced = isinstance(record.body, HubFence)
 
     def _droppable(self, body: RetentionDrop, *, staged: bool = False) -> ChunkRow:
-        """The chunk that a record erases a part of: payloads first, then receipts (D-74)."""
+        """Return the chunk of which a record erases a part: payloads first, then receipts (D-74)."""
         files = self._files.get(body.label)
         chunk = self.chunk_at(files, body.start_seq) if files else None
         ahead = self._staged_drops[body.label, body.start_seq] if staged else 0
@@ -351,11 +351,11 @@ class Store:
             raise StorageError(f"entries {body.start_seq} to {body.end_seq} were erased before, receipts included")
         return chunk
 
-    def dropped(self, label: bytes, start_seq: int) -> int | None:
-        """Return how much of a sealed chunk was erased, records that are on their way to the disk included.
+    def drop_level(self, label: bytes, start_seq: int) -> int | None:
+        """Return the part of a sealed chunk that was erased, with records that are being written.
 
         0: nothing, 1: its payloads, 2: its receipts too. None if no sealed chunk begins there. A plan made from the
-        index is older than that: whoever erases by a plan asks here again at the turn of its record.
+        index is older than that, so its user asks here again when the record is due.
         """
         files = self._files.get(label)
         chunk = self.chunk_at(files, start_seq) if files else None
@@ -402,7 +402,7 @@ class Store:
             self._pending.caps[begun.auth_ref] = (begun.auth_ref, begun.tokens, begun.bucket_ts)
 
     def _drop(self, body: RetentionDrop) -> None:
-        """Readers stop seeing it now; the file goes with the next retirement, before the journal forgets the record."""
+        """Hide a chunk from readers now; the next retirement removes the file, before the journal drops the record."""
         chunk = self._droppable(body)
         place = (body.label, body.start_seq)
         self._staged_drops[place] -= 1
@@ -455,13 +455,13 @@ class Store:
 
     @property
     def can_retire(self) -> bool:
-        """Whether the journal is full, and a retirement will not hold up its caller for thousands of files."""
+        """True if the journal is full, and a retirement will not block its caller for thousands of files."""
         return self.journal_is_full and (
             len(self._pending.unflushed) <= _SYNCED_ONE_BY_ONE or self.journal.offset >= 2 * self._segment_bytes
         )
 
     def flush_some(self, count: int) -> bool:
-        """Write the tails of the files of up to `count` labels ahead of a retirement; whether there are more."""
+        """Write the tails of the files of up to `count` labels before a retirement; return True if there are more."""
         unflushed = self._pending.unflushed
         for _ in range(min(count, len(unflushed))):
             self._files.unsaved[unflushed[-1]].flush()
@@ -469,7 +469,7 @@ class Store:
         return bool(unflushed)
 
     def capture(self) -> Retirement:
-        """All that was applied before the current journal segment, which must hold nothing yet."""
+        """Return everything that was applied before the current journal segment, which must still be empty."""
         pending, self._retiring, self._pending = self._pending, self._pending, _Pending()
         self._renamed.clear()  # paths are collected by their present names
         for label in pending.labels:
@@ -508,16 +508,16 @@ class Store:
         return CapRow(auth_ref, cap.token_bytes, cap.issued_at, tokens, bucket_ts)
 
     def persist(self, retirement: Retirement) -> None:
-        """Make a retirement durable and drop the journal before it. May run in a helper thread.
+        """Make a retirement durable and remove the journal before it. May run in a helper thread.
 
-        When the disk is full it may be done again with the same retirement, but not after an UnsyncedError: then the
-        files must be filled again from the journal, by opening the store anew.
+        If the disk is full it may be repeated with the same retirement, but not after an UnsyncedError: then the files
+        must be filled again from the journal, by reopening the store.
         """
         if self._disk is not None and (retirement.is_whole or len(retirement.paths) > _SYNCED_ONE_BY_ONE):
-            self._synced("the data directory", self._disk)
+            self._sync_file("the data directory", self._disk)
         else:
             for entry in retirement.dirty:
-                self._synced(entry.path, entry.file)
+                self._sync_file(entry.path, entry.file)
             done = {entry.path for entry in retirement.dirty}
             for path in retirement.paths:
                 if path not in done:  # nothing was written to it since it was opened, or its name has changed
@@ -540,12 +540,12 @@ class Store:
         except FileNotFoundError:
             file = self._fs.open(self._renamed[path])
         try:
-            self._synced(path, file)
+            self._sync_file(path, file)
         finally:
             file.close()
 
     @staticmethod
-    def _synced(path: str, file: File | WholeDisk) -> None:
+    def _sync_file(path: str, file: File | WholeDisk) -> None:
         try:
             file.sync()
         except OSError as exc:
@@ -553,8 +553,8 @@ class Store:
                 raise UnsyncedError(f"{path}: the disk is full, what was written to it may be lost") from exc
             raise
 
-    def retired(self) -> None:
-        """The last captured retirement is durable: its rows need not be kept in memory any more.
+    def finish_retirement(self) -> None:
+        """Release the rows of the last captured retirement, which is durable.
 
         A cursor that moved on since, staged or applied, is not the one that was saved and stays.
         """
@@ -563,17 +563,17 @@ class Store:
         state, pending = self.state, self._pending
         for label in saved.labels - pending.labels:
             size = self._files.unsaved[label].size
-            self._files.saved(label)
+            self._files.mark_saved(label)
             if state.labels.unsaved[label].size == size:
-                state.labels.saved(label)
+                state.labels.mark_saved(label)
         for row, admitted in saved.clients.items():
             key = (admitted.label.row, admitted.client_id)
             if row not in pending.clients and state.clients.unsaved[key].client_seq == admitted.client_seq:
-                state.clients.saved(key)
+                state.clients.mark_saved(key)
         for auth_ref, spent in saved.caps.items():
             cap = state.caps.unsaved[auth_ref]
             if auth_ref not in pending.caps and (auth_ref, cap.tokens, cap.bucket_ts) == spent:
-                state.caps.saved(auth_ref)
+                state.caps.mark_saved(auth_ref)
         for client_id in saved.writers.keys() - pending.writers.keys():
             state.writers.pop(client_id, None)  # the index has it, since now or since an earlier retirement
 
@@ -583,20 +583,20 @@ class Store:
         self._dirty = ()
 
     def retire(self) -> None:
-        """Roll, capture and persist in one go: for shutdown, tests and tools."""
+        """Roll, capture and persist in one call: for shutdown, tests and tools."""
         self.journal.roll()
         retirement = self.capture()
         self.persist(retirement)
-        self.retired()
+        self.finish_retirement()
 
     def close(self) -> None:
-        """Leave the directory at rest: everything synced, the journal empty, unless it concerns very many labels."""
+        """Leave the directory at rest: everything synced, the journal empty, unless it affects very many labels."""
         if len(self._pending.labels) <= _MOST_LABELS_AT_STOP:
             self.retire()
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the files and leave the rest to recovery."""
+        """Close the files; recovery does the rest."""
         if hasattr(self, "journal"):
             self.journal.close()
         self._release_dirty()
@@ -633,7 +633,7 @@ class Store:
         return Cap(auth_ref, token, row.token, row.issued_at, row.tokens, row.bucket_ts, parent_ref, applied=True)
 
     def _parent_of(self, auth_ref: bytes) -> bytes | None:
-        """Return the auth_ref that a token was derived from, by its first record; None if it was authorised itself."""
+        """Return the auth_ref that a token was derived from, by its first record; None if it was not derived."""
         derived = self.control_rows(CapDerive.KIND, auth_ref, limit=1)
         if not derived:
             return None
@@ -644,15 +644,15 @@ class Store:
         assert isinstance(body, CapDerive)  # noqa: S101 - the kind of its row
         return body.parent_ref
 
-    def _created(self, key: Hashable) -> None:
-        """A label or a client that was not there before."""
+    def _on_created(self, key: Hashable) -> None:
+        """Note a new label or client."""
         self._presence.add(key)
 
     def learn_keys(self) -> Iterator[None]:
-        """Read which labels and clients there were at the start; then a new one costs no look-up any more (RES-01).
+        """Read the labels and clients that existed at the start, so that a new one needs no look-up (RES-01).
 
-        For a helper thread, one short step at a time. Nothing depends on how far it has come. Rows of the index never
-        change their number, so those up to the numbers of the start are those of the start.
+        For a helper thread, in short steps. Nothing depends on its progress. Rows of the index never change their
+        number, so those up to the numbers of the start are those of the start.
         """
         if self._presence.is_complete:
             return
@@ -673,12 +673,12 @@ class Store:
         self._presence.complete(before)
 
     def files(self, label: bytes) -> LabelFiles | None:
-        """The readable side of a label, or None if it has no entries."""
+        """Return the readable side of a label, or None if it has no entries."""
         return self._files.get(label)
 
     @property
     def applied_ts(self) -> int:
-        """hub_ts of the newest entry or control record that was applied; none that comes later is older."""
+        """hub_ts of the newest entry or control record that was applied; later ones are not older."""
         return self._ts
 
     @property
@@ -687,7 +687,7 @@ class Store:
         return self._last_control
 
     def heads(self, epoch: int, after: bytes | None, limit: int) -> list[LabelHead]:
-        """Labels by (epoch, label), from `epoch` on, or behind label `after` of it; at most `limit`."""
+        """Return labels by (epoch, label), from `epoch` on, or behind label `after` of it; at most `limit`."""
         heads = {(row.epoch, row.label): row for row in self._index.labels_from(epoch, after, limit)}
         places = set(heads)
         for pending in (self._retiring, self._pending):  # the index may not have these yet
@@ -701,7 +701,7 @@ class Store:
         return answer
 
     def labels(self) -> Iterator[LabelFiles]:
-        """All labels by (epoch, label). One that is opened meanwhile may be missing."""
+        """Yield all labels by (epoch, label). One that is opened meanwhile may be missing."""
         page = self.heads(0, None, _KEYS_AT_ONCE)
         while page:
             for head in page:
@@ -718,7 +718,7 @@ class Store:
         limit: int = -1,
         last: bool = False,
     ) -> list[RecordRow]:
-        """Where the records of a kind lie, as `Index.records` has it, with those that the index does not have yet."""
+        """Return the records of a kind as `Index.records` does, with those that the index does not have yet."""
         saved = self._index.records(kind, key, number=number, after_seq=after_seq, limit=limit, last=last)
         rows = {row.seq: row for row in saved}
         for pending in (self._retiring, self._pending):
@@ -732,29 +732,29 @@ class Store:
 
     @property
     def control_size(self) -> int:
-        """How long the control journal is, as far as it was applied."""
+        """Length of the control journal, as far as it was applied."""
         return self._control.size
 
     def read_control(self, offset: int, size: int) -> bytes:
-        """A part of the control journal."""
+        """Read a part of the control journal."""
         return self._control.read(offset, size)
 
     def stream_seq_of(self, client_row: int, client_seq: int) -> int | None:
-        """Where a message stands, by its writer's own number (D-56)."""
+        """Return the position of a message, by its writer's own number (D-56)."""
         for pending in (self._pending, self._retiring):
             if (place := pending.entries.get((client_row, client_seq))) is not None:
                 return place
         return self._index.stream_seq(client_row, client_seq)
 
-    def applied_entry(self, label: bytes, client_row: int, client_seq: int) -> tuple[int, bytes] | None:
-        """(stream_seq, leaf_hash) of a message by its writer's own number, if it is durable."""
+    def find_applied_entry(self, label: bytes, client_row: int, client_seq: int) -> tuple[int, bytes] | None:
+        """Return (stream_seq, leaf_hash) of a message by its writer's own number, if it is durable."""
         stream_seq, files = self.stream_seq_of(client_row, client_seq), self._files.get(label)
         if stream_seq is None or files is None or stream_seq > files.size:
             return None
         return stream_seq, files.node_at(0, stream_seq - 1)
 
-    def applied_client(self, label: bytes, client_id: bytes) -> ClientCursor | None:
-        """The cursor of a writer as far as it is durable, where that of `state` may be ahead; None if it has none."""
+    def find_applied_client(self, label: bytes, client_id: bytes) -> ClientCursor | None:
+        """Return the durable cursor of a writer, which `state` may be ahead of; None if it has none."""
         cursor = self.state.labels.get(label)
         staged = self.state.client(cursor, client_id) if cursor else None
         if cursor is None or staged is None:
@@ -765,7 +765,7 @@ class Store:
         return self._load_client((cursor.row, client_id))
 
     def first_at(self, files: LabelFiles, hub_ts: int) -> int:
-        """The first entry at or after a time; one past the last if there is none."""
+        """Return the first entry at or after a time; one past the last if there is none."""
         for pending in (self._retiring, self._pending):
             for chunk in pending.chunks:
                 if chunk.label_row == files.row and chunk.last_ts >= hub_ts:
@@ -774,7 +774,7 @@ class Store:
         return self.reader.first_at(files, hub_ts, self._index.chunk_by_time(files.row, hub_ts))
 
     def chunk_at(self, files: LabelFiles, stream_seq: int) -> ChunkRow | None:
-        """The sealed chunk that holds an entry, or None while it is in the active one."""
+        """Return the sealed chunk of an entry, or None while it is in the active one."""
         if stream_seq >= files.active_start:
             return None
         for pending in (self._pending, self._retiring):

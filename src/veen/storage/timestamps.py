@@ -33,7 +33,7 @@ Post = Callable[[str, bytes], bytes]
 class TimestampTrust:
     """The certificates that a verifier trusts: self-signed ones are roots, the others lead to them.
 
-    One that may only stamp times is that of the authority, for tokens that do not carry it.
+    A certificate that may only sign timestamps is that of the authority, for tokens without it.
     """
 
     def __init__(self, roots: "list[Certificate]", others: "list[Certificate]") -> None:
@@ -41,7 +41,7 @@ class TimestampTrust:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """AnchorError if the PEM file has no root."""
+        """Read a PEM file; raise AnchorError if it has no root."""
         from cryptography.x509 import load_pem_x509_certificates
 
         try:
@@ -53,8 +53,8 @@ class TimestampTrust:
             raise AnchorError(f"{path}: no self-signed certificate: the root of the timestamp authority is needed")
         return cls(roots, [other for other in certificates if other not in roots])
 
-    def stamped_at(self, data: bytes, anchor_ref: bytes, nonce: int | None = None) -> datetime:
-        """The time in a token over `data`; AnchorError if the token is anything else than that."""
+    def read_time(self, data: bytes, anchor_ref: bytes, nonce: int | None = None) -> datetime:
+        """Return the time in a token over `data`; raise AnchorError if the token is invalid."""
         library = _library()
         try:
             response = library.decode_timestamp_response(anchor_ref)
@@ -75,7 +75,7 @@ class TimestampTrust:
 
 
 class TimestampAuthority:
-    """A timestamp authority behind a URL. May be used from any thread; calls block."""
+    """A timestamp authority behind a URL. Thread-safe; calls block."""
 
     name: ClassVar[str] = "rfc3161"
 
@@ -86,7 +86,7 @@ class TimestampAuthority:
         self._url, self._trust, self._post = url, trust, post or post_timestamp_query
 
     def publish(self, root: bytes, epoch: int, ts: int, nonce: bytes) -> bytes:
-        """The verified answer. `epoch` and `ts` are the hub's; the time that counts is the authority's."""
+        """Return the verified token. `epoch` and `ts` are the hub's; the valid time is the authority's."""
         library = _library()
         request = library.TimestampRequestBuilder(
             data=root,
@@ -94,7 +94,7 @@ class TimestampAuthority:
             cert_req=not any(map(_may_stamp, self._trust.others)),
         ).build()
         answer = self._post(self._url, request.as_bytes())
-        self._trust.stamped_at(root, answer, request.nonce)
+        self._trust.read_time(root, answer, request.nonce)
         if len(answer) > MAX_REF_BYTES:
             raise AnchorError(
                 f"the token has {len(answer)} bytes, more than {MAX_REF_BYTES}: add the authority's own certificate to"
@@ -103,9 +103,9 @@ class TimestampAuthority:
         return answer
 
     def verify(self, root: bytes, anchor_ref: bytes) -> bool:
-        """Without the authority."""
+        """Verify without the authority."""
         try:
-            self._trust.stamped_at(root, anchor_ref)
+            self._trust.read_time(root, anchor_ref)
         except AnchorError:
             return False
         return True
@@ -117,7 +117,10 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def post_timestamp_query(url: str, query: bytes) -> bytes:
-    """The answer of an authority; AnchorError if there is none. No proxy, no redirect, no more than 64 KiB, 10 s."""
+    """Post a query and return the response; raise AnchorError if there is none.
+
+    It uses no proxy, follows no redirect, reads at most 64 KiB and waits at most 10 s.
+    """
     if urlsplit(url).scheme not in ("http", "https"):
         raise AnchorError(f"{url[:80]!r} is not the address of a timestamp authority")
     headers = {"Content-Type": "application/timestamp-query", "Accept": "application/timestamp-reply"}

@@ -1,4 +1,4 @@
-"""A log without a hub: makes events as a reader would hold them, for tests of overlays."""
+"""A log without a hub: events as a reader would have them, for tests of overlays."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from veen.overlays.framework.body import Draft
 
 
 def label_of(stream: str, epoch: int = 0) -> bytes:
-    """A label for a stream; any 32 bytes serve overlays."""
+    """Return a label for a stream. Overlays accept any 32 bytes."""
     return Ht("test/label", H(stream.encode()) + u64be(epoch))
 
 
@@ -31,12 +31,12 @@ class FakeLog:
         ts: int | None = None,
         att_root: bytes | None = None,
     ) -> Event:
-        """Send `draft`; `ts` is hub_ts and moves the log's clock, also backwards: another hub has another clock."""
+        """Send `draft`; `ts` is hub_ts and sets the clock of the log, also backwards: another hub has another clock."""
         self.now = self.now if ts is None else ts
         label = label_of(stream, epoch)
         events = self.by_label.setdefault(label, [])
         client_id = H(client.encode())
-        event = Event.opened(
+        event = Event.from_message(
             PayloadHdr(schema=draft.schema, parent_id=draft.parent_id, att_root=att_root, expires_at=draft.expires_at),
             draft.body,
             stream_id=H(stream.encode()),
@@ -66,9 +66,9 @@ class FakeLog:
         return {label: len(events) for label, events in self.by_label.items()}
 
     def events(self, label: bytes, from_seq: int, to_seq: int) -> Iterable[Event]:
-        """The events from_seq … to_seq of a label: the source of a runner."""
+        """Return the events from_seq … to_seq of a label: the source of a runner."""
         return self.by_label.get(label, [])[from_seq - 1 : to_seq]
 
     def all(self) -> list[Event]:
-        """Everything, in logical order."""
+        """Return all events in logical order."""
         return sorted((event for events in self.by_label.values() for event in events), key=lambda event: event.order)

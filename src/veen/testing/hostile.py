@@ -35,7 +35,7 @@ _BATCH: Final = "tooling/submit_batch"
 
 
 class Lie(Protocol):
-    """Changes one answer; what it does not concern comes back as it is."""
+    """A change of one answer; unrelated answers are returned unchanged."""
 
     def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer: ...
 
@@ -81,7 +81,7 @@ def _in_page(
 
 
 def _each_receipt(operation: str, answer: Answer, change: Callable[[Receipt], Receipt]) -> Answer:
-    """Change every receipt, wherever it stands."""
+    """Change every receipt in an answer."""
     if not answer.ok:
         return answer
     if operation == "v1/submit":
@@ -103,7 +103,7 @@ def _each_receipt(operation: str, answer: Answer, change: Callable[[Receipt], Re
     )
 
 
-def _resigned(key: SigningKey, receipt: Receipt) -> Receipt:
+def _sign_again(key: SigningKey, receipt: Receipt) -> Receipt:
     return Receipt.issue(
         key,
         label=receipt.label,
@@ -167,7 +167,7 @@ class Truncates:
 
 @dataclass(frozen=True, slots=True)
 class Forges:
-    """The author's signature of one entry is not the author's."""
+    """The author's signature of one entry is replaced by zeros."""
 
     seq: int
 
@@ -186,13 +186,13 @@ class Forges:
 
 @dataclass(frozen=True, slots=True)
 class SignsWith:
-    """Every receipt and checkpoint is signed with another key: a foreign one, or one that was retired."""
+    """Every receipt and checkpoint is signed with another key: a foreign one, or a retired one."""
 
     key: SigningKey
 
     def __call__(self, operation: str, body: bytes, answer: Answer) -> Answer:
         if operation not in _CHECKPOINTS or not answer.ok:
-            return _each_receipt(operation, answer, lambda receipt: _resigned(self.key, receipt))
+            return _each_receipt(operation, answer, lambda receipt: _sign_again(self.key, receipt))
         response = CheckpointResponse.from_bytes(answer.body)
         old = response.checkpoint
         signed = Checkpoint.issue(
@@ -208,7 +208,7 @@ class SignsWith:
 
 @dataclass(frozen=True, slots=True)
 class Equivocates:
-    """The receipt of one entry tells another root than it told before, and the hub's own key signs it."""
+    """The receipt of one entry has another root than before, signed with the hub's own key."""
 
     key: SigningKey
     seq: int
@@ -217,7 +217,7 @@ class Equivocates:
         def change(receipt: Receipt) -> Receipt:
             if receipt.stream_seq != self.seq:
                 return receipt
-            return _resigned(self.key, replace(receipt, mmr_root=H(receipt.mmr_root)))
+            return _sign_again(self.key, replace(receipt, mmr_root=H(receipt.mmr_root)))
 
         return _each_receipt(operation, answer, change)
 
@@ -240,7 +240,7 @@ class SwapsReceipts:
 
 
 class ReplaysCheckpoints:
-    """The latest checkpoint is for ever the one that was served first."""
+    """The latest checkpoint is always the one that was served first."""
 
     def __init__(self) -> None:
         self._first: dict[bytes, bytes] = {}
@@ -253,7 +253,7 @@ class ReplaysCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class TellsIdentity:
-    """The hub claims a further key as its own."""
+    """The hub claims an additional key as its own."""
 
     hub_pk: bytes
     key_id: str
@@ -269,9 +269,9 @@ class TellsIdentity:
 
 @dataclass(frozen=True, slots=True)
 class InventsFirstKey:
-    """The hub claims that an older key was its first, which makes another hub_id and so another space of labels.
+    """The hub claims that an older key was its first, which gives another hub_id and another label space.
 
-    With `signer`, the hub's own key, the claim is signed; whoever merely answers in its place has no such key.
+    With `signer`, the hub's own key, the claim is signed; an impostor without the hub's key cannot sign it.
     """
 
     first: SigningKey
@@ -310,7 +310,7 @@ class LosesAnswers:
 
 @dataclass(slots=True)
 class Replaces:
-    """Answers to one operation are these bytes, whatever was asked."""
+    """Answers to one operation are always these bytes."""
 
     operation: str
     data: bytes
@@ -326,9 +326,9 @@ class Replaces:
 
 @contextlib.asynccontextmanager
 async def serve(transport: Transport, *, max_body: int = cbor.MAX_ITEM_BYTES) -> AsyncIterator[str]:
-    """The URL at which `transport` answers over HTTP/1.1, for as long as the context lasts."""
+    """Yield the URL at which `transport` answers over HTTP/1.1 while the context lasts."""
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def on_connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ValueError):
                 while await _answer(reader, writer):
@@ -362,7 +362,7 @@ async def serve(transport: Transport, *, max_body: int = cbor.MAX_ITEM_BYTES) ->
     tasks: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(connected(reader, writer))
+        task = asyncio.get_running_loop().create_task(on_connect(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 

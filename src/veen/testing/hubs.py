@@ -48,15 +48,15 @@ class RunningHub:
 
     async def _start(self, settings: Mapping[str, str]) -> None:
         self._stack = contextlib.AsyncExitStack()
-        running = await self._stack.enter_async_context(Hub.running(load(None, {}, dict(settings))))
+        running = await self._stack.enter_async_context(Hub.serve(load(None, {}, dict(settings))))
         self.url, self.pin = running.url, PinnedKey(running.identity.held.identity.keys[0].hub_pk).to_text()
 
     def connect(self, identity: str = "tester", **options: Any) -> HubConnection:
-        """As `veen.connect`; the identity lives in the home of this hub and is made if it is missing."""
+        """Connect as `veen.connect` does; the identity is in the home of this hub and is created if it is missing."""
         return connect(self.url, pin=self.pin, identity=identity, **self._defaults(options))
 
     def aconnect(self, identity: str = "tester", **options: Any) -> PendingConnection:
-        """As `veen.aconnect`."""
+        """Connect as `veen.aconnect` does."""
         return aconnect(self.url, pin=self.pin, identity=identity, **self._defaults(options))
 
     def _defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class RunningHub:
         }
 
     def close(self) -> None:
-        """Stop the hub. `with` does it."""
+        """Stop the hub. The context manager does this on exit."""
         if not self._loop.is_closed:
             try:
                 self._loop.run(self._stack.aclose())
@@ -93,7 +93,7 @@ class RunningHub:
 
 
 class _TemporaryHub(RunningHub):
-    """With a directory that goes with it."""
+    """A hub whose directory is removed when it is closed."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="veen-test-")
@@ -111,7 +111,7 @@ class _TemporaryHub(RunningHub):
 def hub(directory: str | Path | None = None, **settings: str) -> RunningHub:
     """Start a hub; close it, or use it as a context manager.
 
-    `directory` is where its data and its home stay; without one they go when it is closed. `settings` are keys of a
+    `directory` keeps its data and its home; without one they are removed when it is closed. `settings` are keys of a
     hub's configuration with "__" for the dot: `hub(admission__capability_gating="true")`.
     """
     keys = {name.replace("__", "."): value for name, value in settings.items()}

@@ -41,13 +41,13 @@ CLIENTS = ("alice", "bob")
 
 
 def outcome(fold: AnyFold, summary: Any, as_of: int | None = None) -> tuple[bytes, list[tuple[bytes, int, str]]]:
-    """What must be the same for everyone: the bytes of the state, and the codes at their places."""
+    """Return what every reader must agree on: the bytes of the state, and the codes with their places."""
     issues = [(issue.label, issue.stream_seq, issue.code) for issue in fold.issues(summary)]
     return state_bytes(fold.view(summary, as_of)), issues
 
 
 def check_laws(data: st.DataObject, make: MakeFold, write: Writer, *, max_events: int = 16) -> None:
-    """One random history of the overlay, held against every law."""
+    """Draw one random history of the overlay and check it against every law."""
     log = _history(data.draw, write, max_events)
     fold = make(mirrors=Mirrors.by([H(BRIDGE.encode())]))
     events = log.all()
@@ -90,7 +90,7 @@ def _history(draw: Draw, write: Writer, max_events: int) -> FakeLog:
 
 
 def _check_cuts(data: st.DataObject, fold: AnyFold, events: Sequence[Event], expected: object) -> None:
-    """Any interleaving, any repetition, any cut, any association, any order of merging."""
+    """Check any interleaving, repetition, cut, association and order of merging."""
     repeated = list(events)
     if events:
         repeated += data.draw(st.lists(st.sampled_from(events), max_size=8), "replayed")
@@ -109,7 +109,7 @@ def _check_cuts(data: st.DataObject, fold: AnyFold, events: Sequence[Event], exp
 
 
 def _check_prefix(data: st.DataObject, fold: AnyFold, events: Sequence[Event], expected: object) -> None:
-    """A sealed prefix of the logical order goes on as the whole log does, and tolerates what it has seen (D-82)."""
+    """Check that a sealed prefix of the logical order continues as the whole log does, also with an overlap (D-82)."""
     cut = data.draw(st.integers(0, len(events)), "prefix")
     overlap = data.draw(st.integers(0, cut), "overlap")
     prefix = fold.seal(fold.summarize(events[:cut]))
@@ -120,7 +120,7 @@ def _check_prefix(data: st.DataObject, fold: AnyFold, events: Sequence[Event], e
 
 
 def _check_kept(fold: AnyFold, whole: Any, log: FakeLog, expected: object) -> None:
-    """Summaries travel: pickled to other machines, and as snapshots that know their log."""
+    """Check that summaries survive pickling, and snapshots with the cuts of their log."""
     assert outcome(fold, pickle.loads(pickle.dumps(whole))) == expected  # noqa: S301 - our own bytes
     cuts = [Cut(label=label, upto_seq=upto, mmr_root=Ht("test/root", label)) for label, upto in log.heads().items()]
     snapshot = Snapshot.take(fold, whole, cuts)
@@ -130,7 +130,7 @@ def _check_kept(fold: AnyFold, whole: Any, log: FakeLog, expected: object) -> No
 
 
 def _check_runner(data: st.DataObject, fold: AnyFold, log: FakeLog, expected: object) -> None:
-    """From cached summaries, at any cut and in any order of arrival, the same as from the events (OVL-10)."""
+    """Check that cached summaries give the same state as the events, at any cut and order of arrival (OVL-10)."""
     heads = log.heads()
     source = _Growing(log, {label: data.draw(st.integers(0, head), "known first") for label, head in heads.items()})
     runner = Runner(fold, source, interval=data.draw(st.integers(1, 4), "interval"), fanout=2)
@@ -143,7 +143,7 @@ def _check_runner(data: st.DataObject, fold: AnyFold, log: FakeLog, expected: ob
 
 
 class _Growing:
-    """A source that knows only the beginning of each label at first."""
+    """A source that has only the beginning of each label at first."""
 
     def __init__(self, log: FakeLog, known: dict[bytes, int]) -> None:
         self._log, self.known = log, known
@@ -156,9 +156,9 @@ class _Growing:
 
 
 def _check_mirror_alone(data: st.DataObject, make: MakeFold, log: FakeLog) -> None:
-    """The fold of a mirror is that of its original, however much later its hub took the copies (D-193).
+    """Check that the fold of a mirror equals that of its original, however late the copies were made (D-193).
 
-    All is sent by the bridge here, as a copy does not show who sent its original; a parent is given up (D-85).
+    Here the bridge sends everything, as a copy does not show the sender of its original; parents are dropped (D-85).
     """
     originals = [replace(event, client_id=H(BRIDGE.encode())) for event in log.all() if event.hdr.parent_id is None]
     mirror, lag = FakeLog(now=log.now), data.draw(st.integers(0, 2_000), "lag of the mirror")
@@ -185,21 +185,21 @@ def _check_mirror_alone(data: st.DataObject, make: MakeFold, log: FakeLog) -> No
 
 
 def _view_at(view: Any, orders: Mapping[Order, Order]) -> Any:
-    """Return the view with other places in the logical order, which a mirror gives anew."""
+    """Return the view with other places in the logical order, as a mirror assigns them."""
 
-    def placed(tree: Any) -> Any:
+    def place(tree: Any) -> Any:
         if isinstance(tree, dict):
-            return {key: placed(value) for key, value in tree.items()}
+            return {key: place(value) for key, value in tree.items()}
         if not isinstance(tree, list):
             return tree
         order = orders.get(tuple(tree)) if len(tree) == 5 and isinstance(tree[0], int) else None
-        return [placed(element) for element in tree] if order is None else list(order)
+        return [place(element) for element in tree] if order is None else list(order)
 
-    return placed(to_tree(view))
+    return place(to_tree(view))
 
 
 def _check_mirrors(data: st.DataObject, make: MakeFold, log: FakeLog) -> None:
-    """Copies made by a bridge change nothing, whichever reader sees which of them in whichever cut (D-85)."""
+    """Check that copies by a bridge change nothing, whichever of them a reader sees in whichever cut (D-85)."""
     fold = make(mirrors=Mirrors.by([H(BRIDGE.encode())]))
     events = log.all()
     if not events:

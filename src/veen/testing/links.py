@@ -1,4 +1,4 @@
-"""A client without a hub: sends to and reads from a log in memory, for tests of what talks over streams."""
+"""A client without a hub: sends to and reads from a log in memory, for tests of programs that use streams."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -15,19 +15,19 @@ from veen.testing.events import FakeLog, label_of
 
 
 class NoSuchStream(VeenError):
-    """The keyring does not have it."""
+    """A stream that is missing in the keyring."""
 
 
 @dataclass(frozen=True, slots=True)
 class FakeMsg:
-    """What everybody sees of a message."""
+    """The part of a message that everybody can read."""
 
     client_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FakeEntry:
-    """What sending and reading give. `event` is None for a reader who cannot open it; `error` says why."""
+    """Result of sending and reading. `event` is None for a reader who cannot open it; `error` is the reason."""
 
     event: Event | None
     receipt: Receipt
@@ -56,7 +56,7 @@ class FakeEntry:
 
 
 class FakeHub:
-    """A log that wakes those who follow it."""
+    """A log that wakes its followers."""
 
     def __init__(self) -> None:
         self.log = FakeLog()

@@ -1,12 +1,12 @@
-"""A disk in memory that loses what a real one may lose.
+"""A disk in memory that loses data as a real one may.
 
-Writes reach a volatile copy of a file; `sync` makes them durable. Names (created, renamed, removed) are durable
-after `sync_dir`. `after_crash` gives the disk as a machine might find it after a power failure: of what was not
-synced, each file keeps an arbitrary prefix of its writes, the last one torn, and each name change happened or did
-not, independently. Files may so be reordered against each other.
+Writes reach a volatile copy of a file; `sync` makes them durable. Names (created, renamed, removed) are durable after
+`sync_dir`. `after_crash` returns the disk as a machine might find it after a power failure: of what was not synced,
+each file keeps an arbitrary prefix of its writes, the last one torn, and each name change happened or did not,
+independently. Files may so be reordered against each other.
 
-A `Fault` stops the program at one chosen operation: before it (lost), in the middle of it (torn), after it but
-before anyone was told (done), or with an error from the disk.
+A `Fault` stops the program at one chosen operation: before it (lost), in the middle of it (torn), after it but before
+the caller learned of it (done), or with an error from the disk.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from veen.storage import layout
 
 
 class Crash(BaseException):
-    """The power went. Not an Exception: no code may catch it and go on."""
+    """Power failure. Not an Exception: no code may catch it and continue."""
 
 
 @dataclass(slots=True)
 class Fault:
-    """What happens at the operation with number `at`, counted from 1."""
+    """Failure at the operation with number `at`, counted from 1."""
 
     at: int
     kind: Literal["lost", "torn", "done", "error"]
@@ -46,7 +46,7 @@ class _Inode:
         self.pending.append(op)
 
     def sync(self) -> None:
-        """Only what is pending reaches the disk: what a failed sync dropped does not, until it is written again."""
+        """Make pending writes durable. What a failed sync dropped stays lost until it is written again."""
         content = bytearray(self.durable)
         for op in self.pending:
             _perform(content, op)
@@ -54,7 +54,7 @@ class _Inode:
         self.pending.clear()
 
     def sync_failed(self) -> None:
-        """As Linux does it: the pages count as clean, readers still see them, and the disk never gets them."""
+        """Drop pending writes as Linux does: readers still see them, and the disk never gets them."""
         self.pending.clear()
 
     def after_crash(self, rng: random.Random) -> bytes:
@@ -113,7 +113,7 @@ class _MemFile:
 
 
 class _MemDisk:
-    """Implements `veen.io.local.WholeDisk`."""
+    """All files of a `MemFs`: implements `veen.io.local.WholeDisk`."""
 
     def __init__(self, fs: "MemFs") -> None:
         self._fs = fs
@@ -128,14 +128,14 @@ class _MemDisk:
 
 
 class _SharedConnection(sqlite3.Connection):
-    """Several parts open the database; in memory they must share one connection."""
+    """The one connection to a database in memory, which several parts open and close."""
 
     def close(self) -> None:
         pass
 
 
 class MemFs:
-    """Implements `veen.io.local.Fs`."""
+    """A data directory in memory: implements `veen.io.local.Fs`."""
 
     full = False  # whether every change is refused for want of room, until this is False again
 
@@ -154,7 +154,7 @@ class MemFs:
 
     @contextlib.contextmanager
     def operation(self) -> Iterator[bool]:
-        """One thing done to the disk; tells whether it is to be done by half."""
+        """Count one operation on the disk, and inject the fault; yield True if it is to be torn."""
         self.operations += 1
         if self.full:
             raise OSError(errno.ENOSPC, "the disk is full")
@@ -181,7 +181,7 @@ class MemFs:
         is_database = path == layout.INDEX and bool(self._database)
         return is_database or path in self._names or any(name.startswith(f"{path}/") for name in tuple(self._names))
 
-    def exposed_mode(self, path: str) -> int | None:
+    def read_exposed_mode(self, path: str) -> int | None:
         return None  # nobody else can reach it
 
     def list(self, directory: str) -> list[str]:
@@ -191,11 +191,11 @@ class MemFs:
         return sorted({name.partition("/")[0] for name in names})
 
     def list_all(self) -> tuple[str, ...]:
-        """The paths of all files."""
+        """Return the paths of all files."""
         return tuple(self._names)
 
     def make_dir(self, directory: str) -> None:
-        """Directories exist as soon as a file lies in them."""
+        """Do nothing: a directory exists as soon as it contains a file."""
 
     def replace(self, path: str, data: bytes, *, private: bool = False) -> None:
         with self.operation() as torn:
@@ -247,8 +247,8 @@ class MemFs:
             connection.deserialize(database)
         return connection
 
-    def saved(self, path: str, connection: sqlite3.Connection) -> None:
-        """A commit is atomic and durable, or has not happened: that much is left to SQLite."""
+    def on_commit(self, path: str, connection: sqlite3.Connection) -> None:
+        """Make a commit durable. It is atomic: that much is left to SQLite."""
         with self.operation() as torn:
             if not torn:
                 self._database = connection.serialize()
@@ -267,7 +267,7 @@ class MemFs:
                 self._database, self._connection = b"", None
 
     def database_bytes(self) -> bytes:
-        """The database as last saved: not among `files`, as SQLite itself answers for its atomicity."""
+        """Return the database as last saved. It is not in `files`, as SQLite itself ensures its atomicity."""
         return self._database
 
     @contextlib.contextmanager
@@ -283,7 +283,7 @@ class MemFs:
     # --- after the power came back -----------------------------------------------------------------------
 
     def after_crash(self, rng: random.Random) -> "MemFs":
-        """The disk as it may be found: every choice that a real one has is drawn from `rng`."""
+        """Return the disk as found after a power failure; every choice of a real disk is drawn from `rng`."""
         before, now = self._durable_names, self._names
         inodes = {id(inode): inode for names in (before, now) for _, inode in sorted(names.items())}
         content = {number: inode.after_crash(rng) for number, inode in inodes.items()}
@@ -301,11 +301,11 @@ class MemFs:
         return MemFs(files, self._database)
 
     def after_exit(self) -> "MemFs":
-        """The disk as the next process of the same machine finds it: what was not synced can still be read."""
+        """Return the disk as the next process of the same machine finds it: what was not synced is still readable."""
         disk = MemFs(database=self._database)
         disk._names, disk._durable_names = copy.deepcopy((self._names, self._durable_names))
         return disk
 
     def files(self) -> dict[str, bytes]:
-        """What lies on the disk now, as a reader sees it."""
+        """Return the files on the disk now, as a reader sees them."""
         return {path: bytes(inode.now) for path, inode in self._names.items()}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def veen_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[RunningHub]":
-    """A hub on a free port, with a home of its own: `veen_hub.connect()`, `veen_hub.url`, `veen_hub.pin`.
+    """Start a hub on a free port, with its own home: `veen_hub.connect()`, `veen_hub.url`, `veen_hub.pin`.
 
     The environment of the process points at it while the test runs, so that an application under test that calls
     `veen.connect()` or `veen.aconnect()` writes there, and never to a hub of the user.

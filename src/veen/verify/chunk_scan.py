@@ -1,8 +1,8 @@
-"""Many entries of a chunk at once, for chunks without faults.
+"""Verification of many entries of a chunk at once, for chunks without faults.
 
-The native module (docs/native.md) checks all that `label` checks of an entry by itself and of its place in the tree,
-with its signatures, on as many threads as are asked for. It says nothing about a chunk in which anything is wrong:
-`label` then reads it entry by entry and names the fault. So reports are the same with and without the module.
+The native module (docs/native.md) checks everything that `label` checks of an entry by itself and of its place in the
+tree, with its signatures, on any number of threads. It reports nothing about a chunk with a fault: `label` then reads
+it entry by entry and names the fault. Reports are therefore the same with and without the module.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ _ALL: Final = 1 << 32
 
 
 def clean_bytes(fs: Fs, path: str) -> bytes | None:
-    """A chunk that `scan_chunk` may be asked about; None if it is not here, compressed, empty or large."""
+    """Return a chunk for `scan_chunk`; None if it is missing, compressed, empty or large."""
     if LOADED.module is None:
         return None
     try:
@@ -37,7 +37,7 @@ def clean_bytes(fs: Fs, path: str) -> bytes | None:
 def scan_chunk(
     data: bytes, rules: DirectoryRules, label: bytes, fold: LabelFold, most: int | None
 ) -> ScannedChunk | None:
-    """The first `most` entries behind those of `fold`, or all of them; None if any is not as it must be."""
+    """Scan the first `most` entries after those of `fold`, or all; return None if one of them has a fault."""
     if LOADED.module is None or (most is not None and most < 1):
         return None
     identity = rules.identity

@@ -1,4 +1,4 @@
-"""Comparison of files with the bytes that follow from the log; a finding names the first byte that differs."""
+"""Comparison of files with the bytes derived from the log; a finding names the first byte that differs."""
 
 from typing import Final
 
@@ -10,13 +10,13 @@ _BLOCK: Final = 1 << 16
 
 
 def _first_difference(data: bytes, expected: bytes) -> int:
-    """The first position at which two strings differ; the end of the shorter one if it begins the other."""
+    """Return the first position at which two strings differ; the end of the shorter one if it is a prefix."""
     pairs = enumerate(zip(data, expected, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(data), len(expected)))
 
 
 def file_size(fs: Fs, path: str) -> int:
-    """0 if there is no such file."""
+    """Return the size of a file; 0 if it does not exist."""
     try:
         file = fs.open(path)
     except FileNotFoundError:
@@ -28,7 +28,7 @@ def file_size(fs: Fs, path: str) -> int:
 
 
 def compare_file(fs: Fs, findings: Findings, path: str, expected: bytes) -> None:
-    """A small file that follows from the entries of a chunk."""
+    """Compare a small file that follows from the entries of a chunk."""
     try:
         data = read_file(fs, path)
     except FileNotFoundError:

@@ -15,8 +15,8 @@ from veen.verify.compare import file_size
 from veen.verify.journal import JournalCheck
 
 
-def opened_label_fault(label: bytes, opened: OpenedLabel, identity: HubIdentity | None) -> str | None:
-    """A label that is opened for a stream must be that of the stream and its epoch."""
+def label_open_fault(label: bytes, opened: OpenedLabel, identity: HubIdentity | None) -> str | None:
+    """Return a fault unless a label that is opened for a stream is that of the stream and its epoch."""
     if opened.stream_id is None or identity is None:
         return None
     if label_of(routing_key_of(identity.hub_id), opened.stream_id, opened.epoch) == label:
@@ -25,7 +25,7 @@ def opened_label_fault(label: bytes, opened: OpenedLabel, identity: HubIdentity 
 
 
 class ControlCheck:
-    """Chain, signatures and bodies of all control records; `fold` is what they add up to."""
+    """Check of the chain, signatures and bodies of all control records; `fold` is their state."""
 
     def __init__(self, fs: Fs, findings: Findings, level: Level, identity: HubIdentity | None) -> None:
         self._fs, self._findings, self._level, self._identity = fs, findings, level, identity
@@ -77,7 +77,7 @@ class ControlCheck:
                 self._record(record, placed.path, placed.offset)
 
     def _note_missing(self, journal: JournalCheck, end: int, strict: int | None, first: int | None) -> None:
-        """Note whether records are missing: at the end of the file, between file and journal, or with the journal."""
+        """Note missing records: at the end of the file, between file and journal, or with the journal."""
         is_short = strict is not None and end < strict
         is_apart = first is not None and first > self.fold.seq + 1
         is_gone = not self._fs.exists(layout.CONTROL) and first != 1 and bool(self._fs.list(layout.LOG) or journal.rows)

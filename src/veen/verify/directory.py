@@ -30,7 +30,7 @@ from veen.storage.journal import Placed
 from veen.storage.label_files import LOCATION_BYTES
 from veen.storage.scan import LabelFold, inventory, item_of
 from veen.verify.compare import file_size
-from veen.verify.control import ControlCheck, opened_label_fault
+from veen.verify.control import ControlCheck, label_open_fault
 from veen.verify.files import check_anchor_file, check_limits_file, check_names
 from veen.verify.identity import check_binding, check_identity, check_pin, check_rotations, read_binding
 from veen.verify.index import check_index
@@ -46,7 +46,7 @@ Progress = Callable[[str], None]  # called with the path that is read next
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of `verify_data`, and how much it has read."""
+    """The findings of `verify_data`, and the amount of data read."""
 
     findings: tuple[LogFinding, ...]
     labels: dict[bytes, LabelSummary]
@@ -72,13 +72,7 @@ def verify_data(
     progress: Progress | None = None,
     jobs: int = 1,
 ) -> Report:
-    """Check a whole data directory. `structure` leaves out the signatures, nothing else.
-
-    `jobs` threads or processes verify signatures; the report is the same for any number.
-    `identity` is one known from elsewhere (HID-01): the directory's own must then be the same hub, and may be absent.
-    `pin` are keys known from elsewhere: all keys of the hub must follow from them. Without both, the directory is
-    judged by the keys that it names itself, which proves that it is whole and not whose it is.
-    """
+    """Check a whole data directory. `structure` skips the signatures only."""
     check_finished(fs)
     check = _Check(fs, level, progress, jobs)
     try:
@@ -145,13 +139,13 @@ class _Check:
         check_anchor_file(fs, findings, (body for bodies in control.fold.anchors.values() for body in bodies))
         check_binding(rules)
         # Files that are ahead of the journal: a hub wrote on meanwhile, or the journal was cut.
-        written_on = journal.written_on()
+        written_on = journal.has_grown()
         anchored: dict[bytes, int] = {}
         for label, upto_seq in control.fold.anchors:
             anchored[label] = max(upto_seq, anchored.get(label, 0))
         findings.settle(written_on=written_on)
         for label, summary in self.summaries.items():
-            head = max(summary.size, summary.head, 0 if written_on else self._stated(label), anchored.get(label, 0))
+            head = max(summary.size, summary.head, 0 if written_on else self._state_head(label), anchored.get(label, 0))
             self.summaries[label] = replace(summary, head=head)
 
     def _labels(self, rules: DirectoryRules, control: ControlCheck) -> None:
@@ -168,7 +162,7 @@ class _Check:
                 self.findings.late_error(layout.CONTROL, control.file_bytes, code, what)
                 if row is None and journaled is None:
                     continue
-            elif (fault := opened_label_fault(label, opened, rules.identity)) is not None:
+            elif (fault := label_open_fault(label, opened, rules.identity)) is not None:
                 self.findings.error(layout.CONTROL, 0, "control", fault)
             strict = row.size if row is not None else self._strict(label, journaled, control)
             check = LabelCheck(rules, label, opened, files.get(label, []), row, strict=strict, journaled=journaled)
@@ -188,13 +182,13 @@ class _Check:
         read = self.read.get(label, size)
         self.summaries[label] = LabelSummary(size, fold.mmr.root() if size else None, read, stated, complete)
 
-    def _stated(self, label: bytes) -> int:
-        """The greatest position that names of files and the locations speak of."""
+    def _state_head(self, label: bytes) -> int:
+        """Return the greatest position in names of files and in the locations."""
         ends = [max(file.start_seq - 1, file.end_seq) for file in self.files.get(label, ())]
         return max([*ends, file_size(self.fs, layout.locations(label)) // LOCATION_BYTES])
 
     def _strict(self, label: bytes, journaled: Journaled | None, control: ControlCheck) -> int | None:
-        """How much of a label that has no cursor was retired; None: all that its files show, so all must be good."""
+        """Return the retired size of a label without a cursor; None if all of its files must be valid."""
         opened = control.fold.labels.get(label)
         if self.journal.index is not None:
             if opened is not None and opened.seq > control.retired_seq:

@@ -1,7 +1,7 @@
 """Rules for one entry: bytes, hashes, signatures, authority, sizes, epoch (I1, I2, I4, I6, I7, I10 to I12).
 
-`veen hub verify-data`, `veen audit run` and the load of tables judge by these. A damaged entry is taken apart as far
-as it can be, so that its faults get their names and the tree can go on.
+`veen hub verify-data`, `veen audit run` and the load of tables use these rules. A damaged entry is decoded as far as
+possible, so that its faults are named and the tree can continue.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ _NOT_VALID: Final = "its token was not valid at this time"
 
 @dataclass(frozen=True, slots=True)
 class EntryReading:
-    """What could be read at one position. Without `item` nothing of it counts but the leaves it may have been."""
+    """The readable parts of one position. Without `item` only its possible leaves are used."""
 
     stream_seq: int
     offset: int
@@ -43,19 +43,19 @@ class EntryReading:
 
 
 def read_entry(data: bytes, pos: int, ref: ChunkRef, stream_seq: int) -> EntryReading | None:
-    """The entry at `pos`; None if not even its length can be told: `frame_fault` says why."""
-    length = frame.wanted(data, pos)
+    """Return the entry at `pos`; None if not even its length is known: `frame_fault` returns the reason."""
+    length = frame.bytes_needed(data, pos)
     if length == FRAME_BYTES or pos + length > len(data):
         return None
     try:
         entry, _ = frame.read(data, pos, path=ref.path)
         return _whole(entry, ref, stream_seq, pos)
     except CorruptError:
-        return _damaged(data, pos, length, ref, stream_seq)
+        return _take_apart(data, pos, length, ref, stream_seq)
 
 
 def frame_fault(data: bytes, pos: int, path: str) -> CorruptError:
-    """Why no entry can be read at `pos`."""
+    """Return the reason why no entry can be read at `pos`."""
     try:
         frame.read(data, pos, path=path)
     except CorruptError as exc:
@@ -74,8 +74,8 @@ def _whole(entry: Frame, ref: ChunkRef, stream_seq: int, pos: int) -> EntryReadi
     return EntryReading(stream_seq, pos, entry.size, item, entry.msg, (item.leaf_hash,), root)
 
 
-def _damaged(data: bytes, pos: int, length: int, ref: ChunkRef, stream_seq: int) -> EntryReading:
-    """An entry that is not as it was written: everything that is wrong with it, by name."""
+def _take_apart(data: bytes, pos: int, length: int, ref: ChunkRef, stream_seq: int) -> EntryReading:
+    """Return a damaged entry with all of its faults, by name."""
     msg_len, _ = FRAME_LENGTHS.unpack_from(data, pos + FRAME_LENGTHS_AT)
     body = pos + FRAME_BYTES
     raw, raw_receipt = data[body : body + msg_len], data[body + msg_len : pos + length]
@@ -108,12 +108,12 @@ def _damaged(data: bytes, pos: int, length: int, ref: ChunkRef, stream_seq: int)
 
 
 def signature_count(item: ScannedEntry, identity: HubIdentity | None) -> int:
-    """How many signatures `signature_faults` verifies."""
+    """Return the number of signatures that `signature_faults` verifies."""
     return (item.msg is not None) + (item.receipt is not None and identity is not None)
 
 
 def signature_faults(item: ScannedEntry, identity: HubIdentity | None) -> Iterator[EntryFault]:
-    """Check who wrote the entry, and which hub received it with which key (D-41)."""
+    """Check the signatures of the author and of the hub, with the key that was valid then (D-41)."""
     receipt = item.receipt
     if receipt is None:
         return
@@ -130,17 +130,14 @@ def signature_faults(item: ScannedEntry, identity: HubIdentity | None) -> Iterat
 
 
 def token_faults(item: ScannedEntry, grant: Authorised | None, stream_id: bytes | None) -> Iterator[EntryFault]:
-    """By what right the entry was accepted (I7), but for the rate, which is a matter of all labels together.
-
-    `grant` is the record for the token of the entry, `stream_id` that of its label, where it is to be judged.
-    """
+    """Check the authority by which the entry was accepted (I7), except the rate, which concerns all labels together."""
     return use_faults(item.client_id, item.hub_ts, grant, stream_id)
 
 
 def use_faults(
     client_id: bytes, hub_ts: int, grant: Authorised | None, stream_id: bytes | None
 ) -> Iterator[EntryFault]:
-    """`token_faults` of an entry by this client at this time."""
+    """Yield `token_faults` of an entry by this client at this time."""
     if grant is None:
         yield EntryFault("capability", "no record authorises its token")
         return
@@ -156,7 +153,7 @@ def use_faults(
 
 
 def size_faults(msg: Msg, size: int, limits: Sequence[Limits]) -> Iterator[EntryFault]:
-    """I11: a MSG of `size` bytes keeps to some of the limits that may have applied."""
+    """Yield a fault unless a MSG of `size` bytes is within some of the limits that may have applied (I11)."""
     if all(size > limit.max_msg_bytes for limit in limits):
         yield EntryFault("size", f"a MSG of {size} bytes is larger than the limits of its time allow (I11)")
     reason = None
@@ -171,7 +168,7 @@ def size_faults(msg: Msg, size: int, limits: Sequence[Limits]) -> Iterator[Entry
 
 
 def epoch_fault(epoch: int, epoch_sec: int, hub_ts: int, limits: Sequence[Limits]) -> EntryFault | None:
-    """I12: the time of an entry lies in the epoch of its label, or within the skew that the limits allow."""
+    """Return a fault unless the time of an entry is in the epoch of its label, or within the allowed skew (I12)."""
     window = max(epoch_window(epoch_sec, limit.max_epoch_skew_sec) for limit in limits)
     now = epoch_at(hub_ts, epoch_sec)
     if abs(epoch - now) <= window:

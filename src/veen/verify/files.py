@@ -47,7 +47,7 @@ _ROOT_NAMES: Final = {
 
 
 def check_names(fs: Fs, findings: Findings, labels: Container[bytes]) -> None:
-    """Every file has a name that the layout knows, and belongs to a label that the log knows."""
+    """Check that every file has a name of the layout, and belongs to a label of the log."""
     for name in fs.list(""):
         if name not in _ROOT_NAMES:
             findings.unknown(name)
@@ -66,7 +66,7 @@ def check_names(fs: Fs, findings: Findings, labels: Container[bytes]) -> None:
 
 
 def check_limits_file(fs: Fs, findings: Findings, in_force: Limits | None) -> None:
-    """`in_force` are those that the control journal set last."""
+    """Compare limits.json with `in_force`, the limits that the control journal set last."""
     if not fs.exists(layout.LIMITS):
         return
     try:
@@ -80,9 +80,9 @@ def check_limits_file(fs: Fs, findings: Findings, in_force: Limits | None) -> No
 
 
 def check_anchor_file(fs: Fs, findings: Findings, published: Iterable[AnchorPublish]) -> None:
-    """The local chain of anchors is whole, and has what the control journal says it has (D-104).
+    """Check that the local chain of anchors is intact and has all anchors of the control journal (D-104).
 
-    It is no part of the log. A copy of a running hub may lack its newest entries.
+    It is not part of the log. A copy of a running hub may lack its newest entries.
     """
     for broken in check_anchors(fs):
         findings.error(broken.path, broken.offset, "anchor", broken.what)
@@ -94,7 +94,7 @@ def check_anchor_file(fs: Fs, findings: Findings, published: Iterable[AnchorPubl
 
 
 def limits_of(data: bytes) -> Limits:
-    """Limits from bytes that may be damaged: FormatError or LimitError, nothing else."""
+    """Read limits from bytes that may be damaged; raise FormatError or LimitError, nothing else."""
     try:
         return Limits.from_json(json.loads(data))
     except (ValueError, RecursionError) as exc:

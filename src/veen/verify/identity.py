@@ -15,7 +15,7 @@ from veen.verify.rules import DirectoryRules
 
 
 def check_identity(fs: Fs, findings: Findings, given: HubIdentity | None, root_pk: bytes | None) -> HubIdentity | None:
-    """Check the identity files; returns the identity that the log is held to (`preferred_identity`)."""
+    """Check the identity files; return the identity to verify with (`choose_identity`)."""
     if not identities.exists(fs):
         if given is None:
             findings.error(layout.IDENTITY, 0, "missing", "the file is missing: nobody vouches for this log")
@@ -37,18 +37,18 @@ def check_identity(fs: Fs, findings: Findings, given: HubIdentity | None, root_p
     elif not findings.has(layout.KEY_MAP) and read_file(fs, layout.KEY_MAP) != canonical_json(own.key_map()):
         findings.warning(layout.KEY_MAP, 0, "leftover", "lists a key that the identity does not have")
     _private_keys(fs, findings, own)
-    return preferred_identity(given, own)
+    return choose_identity(given, own)
 
 
-def preferred_identity(given: HubIdentity | None, own: HubIdentity) -> HubIdentity:
-    """The identity that a log is held to: `given`, or the directory's own if that knows more keys of the same hub."""
+def choose_identity(given: HubIdentity | None, own: HubIdentity) -> HubIdentity:
+    """Return the identity to verify with: `given`, or the directory's own if it knows more keys of the same hub."""
     if given is None or (given.hub_id == own.hub_id and len(given.keys) < len(own.keys)):
         return own
     return given
 
 
 def _private_keys(fs: Fs, findings: Findings, identity: HubIdentity | None) -> None:
-    """Private keys prove nothing, but the operator should learn of a damaged one before it is needed."""
+    """Check private keys. They prove nothing, but the operator should learn of a damaged one before it is needed."""
     names = fs.list(layout.KEYS)
     for name in names:
         path = f"{layout.KEYS}/{name}"
@@ -76,10 +76,10 @@ def _private_keys(fs: Fs, findings: Findings, identity: HubIdentity | None) -> N
 def pin_fault(
     pin: TrustedKeys | None, given: HubIdentity | None, identity: HubIdentity | None, control: ControlFold, fs: Fs
 ) -> str | None:
-    """Why a key that the log is held to does not follow from those that are trusted; None if all do.
+    """Return why a key of the log does not follow from the trusted ones; None if all do.
 
-    A pinned root must have signed the identity that the directory `fs` has. A given identity is trusted with all its
-    keys. A directory that knows more of them must show where they come from.
+    A pinned root must have signed the identity of the directory `fs`. A given identity is trusted with all its keys. A
+    directory that knows more of them must prove where they come from.
     """
     if pin is not None and (fault := pin.fault(identity, control.rotation_records, signatures_of(fs))) is not None:
         return fault
@@ -89,7 +89,7 @@ def pin_fault(
 
 
 def signatures_of(fs: Fs) -> tuple[bytes, ...]:
-    """Those over the identity; none where they cannot be read, which is a finding of its own."""
+    """Return the signatures over the identity; none if they cannot be read, which is a separate finding."""
     try:
         return identities.read_signatures(fs)
     except CorruptError:
@@ -109,7 +109,7 @@ def check_pin(
 
 
 def check_rotations(identity: HubIdentity | None, control: ControlFold, findings: Findings) -> None:
-    """Each key after the first was announced by a record that an earlier key signed (HID-12)."""
+    """Check that each key after the first was announced by a record that an earlier key signed (HID-12)."""
     if identity is None:
         return
     listed, said = identity.rotations(), identity.in_force(control.rotations)
@@ -123,7 +123,7 @@ def check_rotations(identity: HubIdentity | None, control: ControlFold, findings
 
 
 def read_binding(fs: Fs, findings: Findings, identity: HubIdentity | None) -> dict[bytes, CheckpointBinding]:
-    """What checkpoint-binding.json claims, by label; the seals of the labels confirm it one by one."""
+    """Return the claims of checkpoint-binding.json, by label; the seals of the labels confirm them."""
     if identity is None or not fs.exists(layout.CHECKPOINT_BINDING):
         return {}
     try:
@@ -134,7 +134,7 @@ def read_binding(fs: Fs, findings: Findings, identity: HubIdentity | None) -> di
 
 
 def check_binding(rules: DirectoryRules) -> None:
-    """What is bound must have been seen; it may lag behind, as it is written from time to time."""
+    """Check that all bound checkpoints were seen. The file may lag behind, as it is written periodically."""
     findings = rules.findings
     if rules.identity is not None and not rules.fs.exists(layout.CHECKPOINT_BINDING) and findings.counts["chunks"]:
         findings.warning(layout.CHECKPOINT_BINDING, 0, "missing", "the file is missing; the hub writes it")

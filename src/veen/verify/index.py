@@ -1,6 +1,6 @@
-"""Verification of the index: each row is what the log gives, and there are no others.
+"""Verification of the index: each row follows from the log, and there are no others.
 
-A damaged database may hold anything in any column, so a lookup that fails is a wrong row.
+A damaged database may contain anything in any column, so a lookup that fails is a wrong row.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ class LabelIndexCheck:
             self._fault = f"entry {item.stream_seq} of label {self._label.hex()} is not listed"
 
     def lists(self, chunk: ScannedChunk) -> bool:
-        """Whether all entries of a chunk have the rows that `entry` looks for, as far as it still would."""
+        """Return True if all entries of a chunk have the rows that `entry` looks for, as far as it still would."""
         if self._fault is not None or self._rules.index is None:
             return True
         for client_id, _, first_seq, _, last_seq, _, places in chunk.writers:
@@ -77,7 +77,7 @@ class LabelIndexCheck:
         return True
 
     def chunk_entries(self, chunk: ScannedChunk) -> None:
-        """What `entry` counts, for all entries of a chunk that the index lists."""
+        """Count all entries of a chunk that the index lists, as `entry` does."""
         for auth_ref, _, hub_ts, count in chunk.uses:
             self._rules.spending.add(auth_ref, hub_ts, count)
         for client_id, first_ts, first_seq, *_ in chunk.writers:
@@ -85,7 +85,7 @@ class LabelIndexCheck:
                 self._rules.writer(client_id, first_ts)
 
     def cursors(self, fold: LabelFold, row: LabelRow, limits: list[Limits | None]) -> None:
-        """The cursors of the label and of its clients, at the point of the last retirement."""
+        """Check the cursors of the label and of its clients, at the point of the last retirement."""
         self._seen = True
         if fold.to_row(row.active_max_bytes, row.active_max_entries) != row:
             self._fault = self._fault or f"the cursor of label {self._label.hex()} is wrong"
@@ -97,7 +97,7 @@ class LabelIndexCheck:
             self._fault = self._fault or f"the limits of label {self._label.hex()} are wrong"
 
     def forget(self) -> None:
-        """A chunk cannot be read: what its rows must say is not known."""
+        """Skip a chunk that cannot be read: its rows are unknown."""
         self._fault, self._seen = None, True
 
     def finish(self) -> None:
@@ -116,7 +116,7 @@ def check_index(
     clients: int,
     retired_ts: int,
 ) -> None:
-    """What is not a matter of one label. What it must say is known only if the truth is whole."""
+    """Check the parts of the index that are not of one label, if the log has no fault."""
     if rules.index is None or not rules.findings.truth_is_whole:
         return
     try:
@@ -149,7 +149,7 @@ def check_index(
 def _check_counts(
     rules: DirectoryRules, index: Index, control: ControlCheck, rows: Mapping[bytes, LabelRow], clients: int
 ) -> None:
-    """Every row that must be there was looked up, so equal counts mean that there are no others."""
+    """Compare the counts: every required row was looked up, so equal counts mean that there are no others."""
     retired = control.retired_seq
     expected = {
         "meta": len(META) + 1,

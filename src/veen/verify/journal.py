@@ -1,7 +1,7 @@
-"""Verification of the write-ahead journal, and of the point of it from which a hub would go on: the index.
+"""Verification of the write-ahead journal, and of the point from which a hub would continue: the index.
 
-The journal is read twice: for what it holds of each label and of the control journal before those are judged, and
-for its entries afterwards, as the continuation of the labels.
+The journal is read twice: for its entries of each label and the control journal before those are checked, and for its
+entries afterwards, as the continuation of the labels.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from veen.verify.rules import Journaled
 
 
 class JournalCheck:
-    """Journal and index, as they belong together. Without a usable index `index` is None, `meta` and `rows` empty."""
+    """Journal and index that belong together. Without a usable index `index` is None, `meta` and `rows` are empty."""
 
     def __init__(self, fs: Fs, findings: Findings) -> None:
         self._fs, self._findings = fs, findings
@@ -39,7 +39,7 @@ class JournalCheck:
         self._drop_index()
 
     def open(self) -> None:
-        """A running hub may retire a segment at any moment, so look until both fit."""
+        """Open journal and index; retry until both fit, as a running hub may retire a segment at any moment."""
         while True:
             numbers = wal.segments(self._fs)
             # A first segment that a crash cut off while it began holds nothing.
@@ -89,7 +89,7 @@ class JournalCheck:
         self.index, self.meta, self.rows = None, {}, {}
 
     def read(self) -> None:
-        """The chain of groups, and what it holds of whom."""
+        """Check the chain of groups, and note their entries and records."""
         segment = self.meta.get("segment")
         oldest = self._segments[0].number if self._segments else None
         newest = self._segments[-1].number if self._segments else None
@@ -137,7 +137,7 @@ class JournalCheck:
         self.sizes[record.label] = max(record.stream_seq, self.sizes.get(record.label, 0))
 
     def entries(self) -> Iterator[tuple[Placed, Frame]]:
-        """All entries again, in order, as far as the chain is whole."""
+        """Yield all entries again, in order, as far as the chain is intact."""
         try:
             for placed in wal.walk(self._segments) if self.journaled else ():
                 if isinstance(placed, Placed) and isinstance(placed.record, Frame):
@@ -145,8 +145,8 @@ class JournalCheck:
         except CorruptError as exc:
             self._findings.error(exc.path, exc.offset, "journal", exc.what)
 
-    def written_on(self) -> bool:
-        """Whether a running hub wrote on since the journal was opened."""
+    def has_grown(self) -> bool:
+        """Return True if a running hub has written since the journal was opened."""
         newest, now = self._segments[-1] if self._segments else None, wal.segments(self._fs)
         same = now[-1:] == ([newest.number] if newest else []) and (
             newest is None or file_size(self._fs, newest.path) == newest.size

@@ -1,8 +1,7 @@
-"""Verification of one label: every entry, every artifact of every seal, and the files that follow from them.
+"""Verification of one label: every entry, every artifact of every seal, and the derived files.
 
-A label is held to its files up to `strict`, the last entry that was durable at the last retirement. Behind it the
-journal is the truth; files may be ahead of the retirement, torn or missing, but what they show must not contradict
-the journal.
+The files of a label must be valid up to `strict`, the last entry that was durable at the last retirement. After it the
+journal is the truth; files may be ahead of the retirement, torn or missing, but must not contradict the journal.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,13 +21,13 @@ from veen.verify.chunk_scan import clean_bytes, scan_chunk
 from veen.verify.compare import Compared, file_size
 from veen.verify.index import LabelIndexCheck
 from veen.verify.rules import DirectoryRules, Journaled
-from veen.verify.seals import Peaks, SealCheck, vouched_peaks
+from veen.verify.seals import Peaks, SealCheck, read_signed_peaks
 
 _UNACCOUNTED: Final = "entries that neither index nor journal account for"
 
 
 class LabelCheck:
-    """One label. `run` returns how far its log could be followed, or None if that is unknown."""
+    """Check of one label. `run` returns the position up to which its log could be followed, or None if unknown."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class LabelCheck:
         return self.fold.size if self._hole is None else self._hole - 1
 
     def _until_strict(self, runs: list[LabelRun]) -> Iterator[LabelRun]:
-        """The runs in order, as long as each joins the one before it and anything of it is retired."""
+        """Yield the runs in order, as long as each joins the previous one and a part of it is retired."""
         for run in runs:
             if self._lost or (self._strict is not None and run.start_seq > self._strict):
                 return
@@ -93,7 +92,7 @@ class LabelCheck:
     # --- one run ---------------------------------------------------------------------------------------
 
     def _run(self, run: LabelRun, *, retried: bool = False) -> bool:
-        """Read one stretch; tells whether it is good. Afterwards the fold stands behind it, or the label is lost."""
+        """Read one run; return True if it is valid. Afterwards the fold is at its end, or the label is lost."""
         path = run_path(self.label, run)
         rest = self._take_clean(run, path)
         items = self._items(run) if rest is None else rest
@@ -111,7 +110,7 @@ class LabelCheck:
             self.findings.error(exc.path, exc.offset, code, exc.what)
         except FileNotFoundError:
             if not retried:  # a running hub renames what it seals and removes what it erases: look again
-                return self._run(self._erased_since(run) or run, retried=True)
+                return self._run(self._find_erased(run) or run, retried=True)
             self.findings.error(path, 0, "missing", "the file is missing")
         else:
             return True
@@ -119,9 +118,9 @@ class LabelCheck:
         return False
 
     def _take_clean(self, run: LabelRun, path: str) -> Iterator[ScannedEntry] | None:
-        """Take all entries of a run at once, if none has a fault; returns those behind them in its file.
+        """Take all entries of a run at once, if none has a fault; return those after them in its file.
 
-        None: nothing was taken. Reading entry by entry then names the fault, or finds that there is none.
+        None means that nothing was taken. Reading entry by entry then names the fault, or finds that there is none.
         """
         fold, rules = self.fold, self.rules
         ends = [end for end in (run.end_seq, self._strict) if end is not None]
@@ -152,8 +151,8 @@ class LabelCheck:
         behind = frame.frames(data[chunk.end :], path=path, base=chunk.end)
         return (item_of(entry, self.label, path, offset) for offset, entry in behind)
 
-    def _erased_since(self, run: LabelRun) -> LabelRun | None:
-        """The growing chunk, if it was sealed and erased while we read what is before it."""
+    def _find_erased(self, run: LabelRun) -> LabelRun | None:
+        """Return the growing chunk as erased, if it was sealed and erased while earlier chunks were read."""
         for name in self.rules.fs.list(layout.LOG) if run.kind == "active" else ():
             file = layout.log_file(name)
             if file and (file.kind, file.label, file.start_seq) == ("heads", self.label, run.start_seq):
@@ -164,12 +163,12 @@ class LabelCheck:
         fs, label, path = self.rules.fs, self.label, run_path(self.label, run)
         if run.kind == "dropped" and run.end_seq is not None:
             receipts_path = layout.receipts_archive(label, run.start_seq, run.end_seq)
-            receipts = fs.exists(receipts_path) or self.rules.control.dropped(label, run.start_seq) < 2
+            receipts = fs.exists(receipts_path) or self.rules.control.drop_level(label, run.start_seq) < 2
             return archive.items(fs, label, run.start_seq, run.end_seq, receipts=receipts)
         if run.kind in ("chunk", "missing") and run.end_seq is not None and not fs.exists(path):
             bounds = (label, run.start_seq, run.end_seq)
             if fs.exists(layout.heads_archive(*bounds)):  # erased a moment ago by a running hub
-                if not self.rules.control.dropped(label, run.start_seq):
+                if not self.rules.control.drop_level(label, run.start_seq):
                     self.findings.late_error(path, 0, "missing", "the file is missing")
                 return archive.items(fs, *bounds, receipts=fs.exists(layout.receipts_archive(*bounds)))
         if run.kind == "active" and not fs.exists(path):  # sealed a moment ago by a running hub
@@ -201,7 +200,7 @@ class LabelCheck:
         self.index.cursors(self.fold, row, self._seals.active_limits())
 
     def _end_of_run(self, run: LabelRun, path: str, items: Iterator[ScannedEntry]) -> None:
-        """After the last entry of a run, or the last one that is retired."""
+        """Check the end of a run: after its last entry, or the last retired one."""
         fold = self.fold
         if self._soft and fold.size == self._strict and not self._is_sealed(run):
             self._check_ahead(items)
@@ -217,7 +216,7 @@ class LabelCheck:
             self._seal(run)
 
     def _is_sealed(self, run: LabelRun) -> bool:
-        """Whether a chunk was sealed for good by the last retirement; if not, recovery will do it again."""
+        """Return True if the last retirement made the seal of a chunk durable; if not, recovery will repeat it."""
         if run.end_seq is None or run.end_seq > self.fold.size:
             return False
         if self.row is not None:
@@ -225,7 +224,7 @@ class LabelCheck:
         return not self._soft or self.fold.size != self._strict
 
     def _seal(self, run: LabelRun) -> None:
-        seal = self.fold.seal(self._seals.dropped(run.start_seq))
+        seal = self.fold.seal(self._seals.drop_level(run.start_seq))
         self._seals.add(seal, run)
         self.index.chunk(seal)
         row, size = self.row, self.fold.size
@@ -233,7 +232,7 @@ class LabelCheck:
             self._compare_cursors(row)
 
     def _skip(self, run: LabelRun) -> None:
-        """Go on behind a run that cannot be read, from its peaks, if a checkpoint vouches for them."""
+        """Continue after an unreadable run, from its peaks, if a checkpoint confirms them."""
         end = run.end_seq
         self._hole = self._hole or self.fold.size + 1
         self.rules.bound.pop(self.label, None)
@@ -241,7 +240,7 @@ class LabelCheck:
         self._seals.forget()
         peaks: Peaks | None = None
         if end is not None and (self._strict is None or end <= self._strict):
-            peaks = vouched_peaks(self.rules.fs, self.rules.identity, self.label, end)
+            peaks = read_signed_peaks(self.rules.fs, self.rules.identity, self.label, end)
         if end is None or peaks is None:
             self._lost = True
             return
@@ -253,7 +252,7 @@ class LabelCheck:
     # --- the end of the label --------------------------------------------------------------------------
 
     def _check_end(self, items: Iterator[ScannedEntry]) -> None:
-        """Nothing may follow the last entry that index and journal account for."""
+        """Check that nothing follows the last entry of index and journal."""
         try:
             extra = next(items, None)
         except CorruptError as exc:
@@ -264,11 +263,11 @@ class LabelCheck:
 
     @property
     def _unaccounted(self) -> Code:
-        """The code for entries behind the retirement: the journal that had them may be the file that is missing."""
+        """Return the code for entries after the retirement: the journal file with them may be missing."""
         return "unverified" if self.rules.journal_missing else "entry"
 
     def _ends(self) -> bool:
-        """Whether the label ends where it should."""
+        """Return True if the label ends where it should."""
         size, strict = self.fold.size, self._strict
         if strict is not None and size < strict:
             path = layout.active(self.label, self.fold.active_start)
@@ -290,7 +289,7 @@ class LabelCheck:
         return True
 
     def _check_strays(self, extra: list[str]) -> None:
-        """Files of the label that are neither part of its log nor of a seal."""
+        """Check for files of the label that belong neither to its log nor to a seal."""
         if self._strict is None or not self._soft:
             for path in extra:
                 self.findings.warning(path, 0, "unknown", "not part of the label's log")
@@ -299,7 +298,7 @@ class LabelCheck:
             self._seals.check_strays([file for file in self.files if file.end_seq < self._strict])
 
     def _check_ahead(self, items: Iterator[ScannedEntry]) -> None:
-        """Files that are ahead of the retirement may be torn, but may not tell another story than the journal."""
+        """Check files ahead of the retirement: they may be torn, but must not contradict the journal."""
         self._went_ahead = True
         place = self.fold.size + 1
         read: list[layout.LogFile] = []

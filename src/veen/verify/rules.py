@@ -1,4 +1,4 @@
-"""What verify-data holds all labels of a directory to, and where it collects what it finds."""
+"""Rules and findings of verify-data for all labels of a directory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from veen.verify.signatures import SignaturePool
 
 @dataclass(slots=True)
 class Journaled:
-    """What the journal holds of one label: the entries first … last, by their hashes."""
+    """The entries first … last of one label in the journal, by their hashes."""
 
     first: int
     hashes: bytearray = field(default_factory=bytearray)
@@ -31,7 +31,7 @@ class Journaled:
         return self.first + len(self.hashes) // HASH_BYTES - 1
 
     def agree(self, first_seq: int, hashes: bytes) -> bool:
-        """Whether the journal holds the same as these entries, where it holds any of them."""
+        """Return True if the journal has the same hashes for those of these entries that it contains."""
         first, last = max(first_seq, self.first), min(first_seq + len(hashes) // HASH_BYTES - 1, self.last)
         if first > last:
             return True
@@ -40,7 +40,7 @@ class Journaled:
         return self.hashes[own : own + size] == hashes[start : start + size]
 
     def agrees(self, item: ScannedEntry) -> bool:
-        """Whether the journal, if it holds an entry at this position, holds the same."""
+        """Return True if the journal has no other entry at this position."""
         if not self.first <= item.stream_seq <= self.last:
             return True
         start = (item.stream_seq - self.first) * HASH_BYTES
@@ -49,7 +49,7 @@ class Journaled:
 
 @dataclass(slots=True)
 class LogScope:
-    """What any part of a log is verified with: where it lies, how thoroughly, and what it is held to."""
+    """Inputs of the verification of any part of a log: place, level and identity."""
 
     fs: Fs
     level: Level
@@ -63,7 +63,7 @@ class LogScope:
 
 @dataclass(slots=True, kw_only=True)
 class DirectoryRules(LogScope):
-    """What all labels of a data directory are held to."""
+    """Rules for all labels of a data directory, with the state that they share."""
 
     spending: Spending
     index: Index | None
@@ -75,15 +75,15 @@ class DirectoryRules(LogScope):
     _anchored: set[tuple[bytes, int]] = field(default_factory=set)  # anchors that were compared
 
     def warn(self, item: ScannedEntry, fault: EntryFault) -> None:
-        """Report a time that goes back, which is no error (D-28)."""
+        """Report a time that goes back, which is a warning (D-28)."""
         self.findings.warning(item.path, item.at, "time", f"entry {item.stream_seq}: {fault.what}")
 
     def writer(self, client_id: bytes, hub_ts: int) -> None:
-        """A client's first entry of a label; labels are read one after the other."""
+        """Note a client's first entry of a label; labels are read one after the other."""
         self.writers[client_id] = min(self.writers.get(client_id, hub_ts), hub_ts)
 
     def anchor(self, label: bytes, fold: LabelFold) -> None:
-        """What was anchored after the last entry that was added must be the root after it (D-104)."""
+        """Check that an anchored root for the last added entry is the root after it (D-104)."""
         published = self.control.anchors.get((label, fold.size))
         if published is None:
             return
@@ -93,7 +93,7 @@ class DirectoryRules(LogScope):
             self.findings.error(layout.CONTROL, 0, "control", what)
 
     def anchors_hold(self, label: bytes, first_seq: int, roots: bytes) -> bool:
-        """`anchor` after each of several entries; False if it would find a fault."""
+        """Call `anchor` after each of several entries; return False if it would find a fault."""
         anchors = self.control.anchors
         places = [
             (label, first_seq + number)
@@ -108,7 +108,7 @@ class DirectoryRules(LogScope):
         return True
 
     def tokens_hold(self, chunk: ScannedChunk) -> bool:
-        """Whether all entries of a chunk that name a token had the right to."""
+        """Return True if all entries of a chunk that name a token were allowed to."""
         caps = self.control.caps
         uses = (
             use_faults(client_id, hub_ts, caps.get(auth_ref), None) for auth_ref, client_id, hub_ts, _ in chunk.uses
@@ -123,14 +123,14 @@ class DirectoryRules(LogScope):
             self.findings.count("signatures", chunk.entries * (1 if self.identity is None else 2))
 
     def anchors_left(self) -> None:
-        """An anchor beyond the head of its label: entries were cut off, as in a fork, or the log was rolled back."""
+        """Report anchors beyond the head of their label: entries were cut off, or the log was rolled back."""
         if self.findings.truth_is_whole:
             for label, upto_seq in sorted(self.control.anchors.keys() - self._anchored):
                 what = f"entry {upto_seq} of label {label.hex()} was anchored and is not here"
                 self.findings.warning(layout.CONTROL, 0, "cut", what)
 
     def signatures(self, item: ScannedEntry) -> None:
-        """Who wrote it, who received it, and by what right (I7)."""
+        """Check the author, the hub and the authority of an entry (I7)."""
         self.findings.count("entries")
         self.findings.count("bytes", item.length)
         if self.level == "full" and item.receipt is not None:
@@ -145,7 +145,7 @@ class DirectoryRules(LogScope):
             self._first_error(item, "capability", token_faults(item, self.control.caps.get(item.auth_ref), None))
 
     def verify(self, item: ScannedEntry) -> None:
-        """The signatures of one entry."""
+        """Verify the signatures of one entry."""
         self._first_error(item, "signature", signature_faults(item, self.identity))
 
     def _first_error(self, item: ScannedEntry, code: Code, faults: Iterator[EntryFault]) -> None:

@@ -22,8 +22,8 @@ from veen.verify.rules import LogScope
 Peaks = tuple[bytes, ...]
 
 
-def vouched_peaks(fs: Fs, identity: HubIdentity | None, label: bytes, size: int) -> Peaks | None:
-    """The peaks that the seal at `size` left, if they have the root that the hub signed: the tree goes on from them."""
+def read_signed_peaks(fs: Fs, identity: HubIdentity | None, label: bytes, size: int) -> Peaks | None:
+    """Return the peaks of the seal at `size`, if they have a root that the hub signed: the tree continues from them."""
     if size == 0:
         return ()
     try:
@@ -39,7 +39,7 @@ def vouched_peaks(fs: Fs, identity: HubIdentity | None, label: bytes, size: int)
 
 
 def index_fault(data: bytes | None, entries: bytes, count: int, *, extended: bool) -> str | None:
-    """What is wrong with a checkpoint index (None: missing), given its `count` entries; later ones may follow them."""
+    """Return the fault of a checkpoint index (None: missing), given its `count` entries; later ones may follow them."""
     if data is None:
         return "the file is missing" if count else None
     width = map_head_bytes(data[:1]) if data else 0
@@ -50,7 +50,7 @@ def index_fault(data: bytes | None, entries: bytes, count: int, *, extended: boo
 def stray_fault(
     file: layout.LogFile, sealed: Container[tuple[int, int]], ends: Container[int], *, archived: bool
 ) -> tuple[Code, str] | None:
-    """Code and words for an artifact that belongs to no seal; `archived`: whether an archive belongs here."""
+    """Return code and text for an artifact without a seal; `archived`: True if an archive belongs here."""
     if file.kind in ("heads", "receipts"):
         return None if archived else ("leftover", "the archive of an erasure that was cut off")
     if file.kind in ("peaks", "checkpoint"):
@@ -61,7 +61,7 @@ def stray_fault(
 
 
 def ends_rightly(total_bytes: int, count: int, next_length: int | None, limits: Sequence[Limits | None]) -> bool:
-    """Whether some of the limits that may have applied end a chunk here; `next_length` is of the entry behind it."""
+    """Return True if one of the possible limits ends a chunk here; `next_length` is that of the following entry."""
     for limit in limits:
         if limit is None:
             return True  # no record says which limits applied
@@ -73,7 +73,7 @@ def ends_rightly(total_bytes: int, count: int, next_length: int | None, limits: 
 
 
 class SealCheck:
-    """The chunks of a label that are closed, in order. `upto`: the last control record that was in force for all."""
+    """Check of the sealed chunks of a label, in order. `upto`: the last control record that was in force for all."""
 
     def __init__(
         self, scope: LogScope, label: bytes, stream_id: bytes | None, limits: Limits | None, upto: int | None
@@ -85,12 +85,12 @@ class SealCheck:
         self._limits: list[Limits | None] = [limits]
         self._unjudged: Seal | None = None  # the last seal, until it is known what came after it
 
-    def dropped(self, start_seq: int) -> int:
-        """What was erased of the chunk that begins here."""
-        return self._scope.control.dropped(self._label, start_seq, self._upto)
+    def drop_level(self, start_seq: int) -> int:
+        """Return the erased part of the chunk that begins here."""
+        return self._scope.control.drop_level(self._label, start_seq, self._upto)
 
     def add(self, seal: Seal, run: LabelRun) -> None:
-        """The next chunk, all of whose entries were good."""
+        """Check the seal of the next chunk, all of whose entries are valid."""
         label, row, control = self._label, seal.row, self._scope.control
         self._sealed.add((row.start_seq, row.end_seq))
         self._index_entries += seal.entry
@@ -103,24 +103,24 @@ class SealCheck:
             if drop.end_seq != row.end_seq or drop.entry_hashes_root != row.entry_hashes_root:
                 what = f"control record {drop.seq} drops another chunk than {row.start_seq} to {row.end_seq}"
                 self._findings.error(layout.CONTROL, 0, "retention", what)
-        if run.kind == "chunk" and self.dropped(run.start_seq):
+        if run.kind == "chunk" and self.drop_level(run.start_seq):
             path = layout.chunk(label, row.start_seq, row.end_seq)
             self._findings.warning(path, 0, "leftover", "its payloads should have been erased")
         self._unjudged = seal
         self._check_binding(seal)
 
     def skip(self, start_seq: int, end_seq: int, mmr_root: bytes) -> None:
-        """A chunk that cannot be read, but has a checkpoint."""
+        """Skip an unreadable chunk that has a checkpoint."""
         self._index_entries += index_entry(self._label, start_seq, end_seq, mmr_root)
 
     def forget(self) -> None:
-        """Where the last chunk should have ended cannot be told any more."""
+        """Forget the last chunk, because its correct end is no longer known."""
         self._unjudged = None
 
     # --- where chunks end ------------------------------------------------------------------------------
 
     def first_entry(self, length: int, hub_ts: int) -> None:
-        """The first entry of a chunk tells whether the one before it ended in the right place."""
+        """Check with the first entry of a chunk that the previous chunk ended in the right place."""
         if self._unjudged is None:
             return
         self._check_boundary(self._unjudged, length)
@@ -132,14 +132,14 @@ class SealCheck:
             self._check_boundary(self._unjudged, None)
 
     def active_limits(self) -> list[Limits | None]:
-        """The limits that the active chunk may have been opened under."""
+        """Return the limits that the active chunk may have been opened under."""
         if self._unjudged is None:
             return self._limits
         last_ts = self._unjudged.row.last_ts  # the active chunk is empty
         return self._scope.control.limits_between(last_ts, last_ts)
 
     def _check_boundary(self, seal: Seal, next_length: int | None) -> None:
-        """Chunks end where the limits of their time say, and nowhere else (D-70)."""
+        """Check that the chunk ends where the limits of its time require (D-70)."""
         row = seal.row
         count = row.end_seq - row.start_seq + 1
         if ends_rightly(row.total_bytes, count, next_length, self._limits):
@@ -150,7 +150,7 @@ class SealCheck:
     # --- what a seal leaves ----------------------------------------------------------------------------
 
     def _check_checkpoint(self, seal: Seal) -> None:
-        """spec §4.4.1: the root re-derived, the labels of the epoch, the signature of the time."""
+        """Check root, labels, epoch and signature of the checkpoint (spec §4.4.1)."""
         row = seal.row
         path = layout.checkpoint(self._label, row.end_seq)
         try:
@@ -181,7 +181,7 @@ class SealCheck:
             self._findings.warning(path, 0, "unknown", f"{count} witness signatures by keys that are not known here")
 
     def _check_binding(self, seal: Seal) -> None:
-        """checkpoint-binding.json names this checkpoint, its root and the key of its time, or another one."""
+        """Check that checkpoint-binding.json names this checkpoint with its root and key, or another one."""
         row, bound, identity = seal.row, self._scope.bound.get(self._label), self._scope.identity
         if bound is None or identity is None or bound.upto_seq != row.end_seq:
             return
@@ -194,7 +194,7 @@ class SealCheck:
     # --- all of them -----------------------------------------------------------------------------------
 
     def check_index(self, count: int, *, extended: bool) -> None:
-        """All entries of the checkpoint index, each as its seal gave it; later seals may have `extended` it."""
+        """Check all entries of the checkpoint index against the seals; later seals may have `extended` it."""
         path = layout.checkpoint_index(self._label)
         try:
             data = read_file(self._scope.fs, path)
@@ -207,7 +207,7 @@ class SealCheck:
             self._findings.late_error(path, 0, "rebuildable", what)
 
     def check_strays(self, files: Sequence[layout.LogFile]) -> None:
-        """Artifacts that belong to no seal."""
+        """Check for artifacts without a seal."""
         ends = {end for _, end in self._sealed}
         for file in files:
             fault = stray_fault(file, self._sealed, ends, archived=self._is_archived(file))
@@ -215,9 +215,9 @@ class SealCheck:
                 self._findings.warning(file.path, 0, *fault)
 
     def _is_archived(self, file: layout.LogFile) -> bool:
-        """Whether an erasure left this archive; the second erasure of a chunk removes its receipts."""
+        """Return True if an erasure left this archive; the second erasure of a chunk removes its receipts."""
         if (file.start_seq, file.end_seq) not in self._sealed:
             return False
-        if file.kind == "receipts" and self.dropped(file.start_seq) > 1:
+        if file.kind == "receipts" and self.drop_level(file.start_seq) > 1:
             return False
-        return self._scope.control.dropped(self._label, file.start_seq) > 0
+        return self._scope.control.drop_level(self._label, file.start_seq) > 0

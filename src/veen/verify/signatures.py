@@ -1,8 +1,8 @@
 """Verification of signatures on all cores: an entry has two, and they take most of the time of a verification.
 
-Entries are read and checked in order, in one process; worker processes verify only their signatures. A worker says
-whether a whole batch is good. This process verifies a bad batch again, one entry after the other, and every other
-finding waits for the batches before it. So a report, and its order, does not depend on the number of processes.
+Entries are read and checked in order, in one process; worker processes verify only their signatures. A worker returns
+one result for a whole batch. This process verifies a bad batch again, entry by entry, and every other finding waits for
+the earlier batches. A report, and its order, therefore does not depend on the number of processes.
 """
 
 import os
@@ -22,7 +22,7 @@ _NICE: Final = 5  # the process that reads entries has priority: workers depend 
 
 
 class SignaturePool:
-    """Takes entries with their signatures; calls `judge` with those that may be bad, in order."""
+    """Pool that takes entries with their signatures and calls `judge` with those that may be bad, in order."""
 
     def __init__(self, jobs: int, judge: Callable[[ScannedEntry], None]) -> None:
         self._jobs, self._judge = jobs, judge
@@ -33,7 +33,7 @@ class SignaturePool:
         self._settling = False
 
     def add(self, item: ScannedEntry, work: bytes) -> None:
-        """`work` are the jobs of the entry, as `ed25519.verify_many` takes them."""
+        """Add an entry; `work` are its jobs, as `ed25519.verify_many` takes them."""
         self._items.append(item)
         self._work.append(work)
         if len(self._items) < _BATCH:
@@ -89,7 +89,7 @@ class SignaturePool:
 
 
 def begin_worker() -> None:
-    """The first call in a process that verifies beside the one that was started."""
+    """Prepare a worker process; its first call."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the process that was started, which ends its workers
     os.nice(_NICE)
 

@@ -1,9 +1,9 @@
-"""Columns of many frames, decoded with NumPy along the layout of a frame, a MSG and a RECEIPT.
+"""Columns of many frames, decoded with NumPy by the layout of a frame, a MSG and a RECEIPT.
 
 Only a walk over the frame lengths touches entries one by one. Every other field is gathered for the whole buffer, and
 every byte that the layout fixes is compared for the whole buffer, so following the layout is the canonical check, as in
-`Msg.from_bytes`. A buffer in which anything departs from it is given up (`Departs`): the caller then reads it entry by
-entry, which names the fault.
+`Msg.from_bytes`. A buffer that departs from it anywhere raises `Departs`: the caller then reads it entry by entry,
+which names the fault.
 """
 
 from dataclasses import dataclass
@@ -46,12 +46,12 @@ _LEAST: Final = np.array([0] * 24 + [24, 1 << 8, 1 << 16, 1 << 32] + [0] * 4, dt
 
 
 class Departs(Exception):
-    """Some entry of the buffer is not laid out as it must be."""
+    """An entry of the buffer does not follow the layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """The entries of one buffer: where each field begins, and the numbers among them."""
+    """The entries of one buffer: the start of each field, and the decoded numbers."""
 
     data: Bytes
     frame_at: Ints
@@ -75,20 +75,20 @@ class Vector:
 
     @property
     def end(self) -> int:
-        """Where the last whole frame ends."""
+        """The end of the last whole frame."""
         return int(self.frame_at[-1] + self.frame_length[-1]) if len(self) else 0
 
     def counts(self, first: int, last: int) -> bool:
-        """Return True if the entries are those from `first` to `last`, whatever number a file name claims."""
+        """Return True if the entries are those from `first` to `last`, whatever a file name claims."""
         return len(self) == last - first + 1 and np.array_equal(self.stream_seq, np.arange(first, last + 1))
 
-    def fixed(self, at: Ints, size: int = HASH_BYTES) -> Bytes:
-        """The fields of `size` bytes that begin at `at`, one row each."""
+    def rows(self, at: Ints, size: int = HASH_BYTES) -> Bytes:
+        """Return the fields of `size` bytes that begin at `at`, one row each."""
         return _rows(self.data, at, size)
 
 
 def _rows(data: Bytes, at: Ints, size: int) -> Bytes:
-    """`size` bytes from each of `at`, all inside of `data`: rows of a view, so no index of each byte is made."""
+    """Return `size` bytes from each of `at`, all inside of `data`, as rows of a view, without an index of each byte."""
     if not len(at):
         return np.empty((0, size), dtype=np.uint8)
     windows = np.lib.stride_tricks.as_strided(data, (len(data) - size + 1, size), (1, 1), writeable=False)
@@ -97,7 +97,7 @@ def _rows(data: Bytes, at: Ints, size: int) -> Bytes:
 
 
 def walk(data: bytes | memoryview, limit: int) -> tuple[Ints, Ints, Ints]:
-    """Where frames begin, and the lengths of their MSG and RECEIPT; a frame that is cut off is left out."""
+    """Return the starts of frames, and the lengths of their MSG and RECEIPT; omit an incomplete frame."""
     places: list[int] = []
     lengths: list[int] = []
     unpack, pos, size = FRAME_LENGTHS.unpack_from, 0, len(data)
@@ -116,7 +116,7 @@ def walk(data: bytes | memoryview, limit: int) -> tuple[Ints, Ints, Ints]:
 
 
 def decode(data: bytes | memoryview, label: bytes, *, max_msg_bytes: int) -> Vector:
-    """The whole frames at the beginning of `data`; Departs unless all are canonical entries of `label`."""
+    """Decode the whole frames at the beginning of `data`; raise Departs unless all are canonical entries of `label`."""
     frame_at, msg_length, receipt_length = walk(data, max_msg_bytes)
     array = np.frombuffer(data, dtype=np.uint8)
     reader = _Layout(array)
@@ -175,7 +175,7 @@ def decode(data: bytes | memoryview, label: bytes, *, max_msg_bytes: int) -> Vec
 
 
 def hashes_hold(data: bytes, v: Vector, label: bytes) -> bool:
-    """Whether entry_hash, ct_hash (I1) and leaf_hash (I2) are true for every entry that `decode` has read."""
+    """Return True if entry_hash, ct_hash (I1) and leaf_hash (I2) are true for every decoded entry."""
     ends = (v.frame_at + v.frame_length).tolist()
     whole = zip(v.msg_at.tolist(), ends, strict=True)
     if not _equal(v, v.frame_at + FRAME_HASH_AT, [sha256(ENTRY_TAG + data[at:end]).digest() for at, end in whole]):
@@ -187,23 +187,23 @@ def hashes_hold(data: bytes, v: Vector, label: bytes) -> bool:
 
 
 def _leaf_hashes(v: Vector, label: bytes) -> list[bytes]:
-    """leaf_hash of every entry, as its MSG gives it."""
-    profiles, clients = v.fixed(v.msg_at + MSG_PROFILE_AT), v.fixed(v.msg_at + MSG_CLIENT_AT)
+    """Return leaf_hash of every entry, computed from its MSG."""
+    profiles, clients = v.rows(v.msg_at + MSG_PROFILE_AT), v.rows(v.msg_at + MSG_CLIENT_AT)
     seqs = v.client_seq.astype(">u8").view(np.uint8).reshape(-1, 8)
     begin = np.frombuffer(LEAF_TAG + label, dtype=np.uint8)
-    parts = (np.broadcast_to(begin, (len(v), len(begin))), profiles, v.fixed(v.ct_hash_at), clients, seqs)
+    parts = (np.broadcast_to(begin, (len(v), len(begin))), profiles, v.rows(v.ct_hash_at), clients, seqs)
     rows = np.concatenate(parts, axis=1)
     joined, width = rows.tobytes(), rows.shape[1]
     return [sha256(joined[at : at + width]).digest() for at in range(0, len(joined), width)]
 
 
 def _equal(v: Vector, at: Ints, hashes: list[bytes]) -> bool:
-    """Whether these are the hashes in the fields that begin at `at`."""
-    return v.fixed(at).tobytes() == b"".join(hashes)
+    """Return True if the fields that begin at `at` have these hashes."""
+    return v.rows(at).tobytes() == b"".join(hashes)
 
 
 class _Layout:
-    """Reads at many places of one buffer; a place outside of it departs."""
+    """Reader at many places of one buffer; a place outside of it raises Departs."""
 
     def __init__(self, data: Bytes) -> None:
         self._data = data
@@ -221,7 +221,7 @@ class _Layout:
             raise Departs
 
     def big_endian(self, at: Ints, size: int) -> Ints:
-        """Unsigned numbers below 2^63, which all that we store are (D-07)."""
+        """Return unsigned numbers below 2^63, like all stored numbers (D-07)."""
         wide: Any = np.zeros((len(at), 8), dtype=np.uint8)
         wide[:, 8 - size :] = self.gather(at, size)
         if size == 8 and (wide[:, 0] & 0x80).any():
@@ -230,7 +230,7 @@ class _Layout:
         return numbers
 
     def uint(self, at: Ints, major: int = 0) -> tuple[Ints, Ints]:
-        """CBOR integers (or lengths, by major type) in their shortest form, and where each ends."""
+        """Return CBOR integers (or lengths, by major type) in their shortest form, and the end of each."""
         head = self.byte(at)
         if (head >> 5 != major).any():
             raise Departs

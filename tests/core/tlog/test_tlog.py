@@ -30,7 +30,7 @@ from veen.core.tlog.note import (
     VerifierKey,
     cosign,
     sign_note,
-    verified_signatures,
+    verify_signatures,
 )
 from veen.core.tlog.policy import WitnessPolicy
 from veen.core.tlog.proof import AddCheckpoint, TlogProof
@@ -53,7 +53,7 @@ LOG_KEY = VerifierKey(ORIGIN, ED25519, LOG.public)
 WITNESSES = {f"w{n}": VerifierKey(f"w{n}.example", COSIGNATURE, key.public) for n, key in enumerate((W1, W2, W3), 1)}
 TREE = TlogTree(b"leaf %d" % number for number in range(1000))
 HEAD = LogCheckpoint(ORIGIN, 1000, TREE.root())
-NOTE = HEAD.signed(LOG)
+NOTE = HEAD.sign(LOG)
 EXAMPLE_KEY = "example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k"
 EXAMPLE = (
     "This is an example message.\n\n\u2014 example.com/foo "
@@ -63,7 +63,7 @@ EXAMPLE = (
 
 def cosigned(*keys, time=1_700_000_000):
     names = {key.public: f"w{n}.example" for n, key in enumerate((W1, W2, W3), 1)}
-    return NOTE.adding(cosign(key, names[key.public], NOTE.text, time) for key in keys)
+    return NOTE.with_signatures(cosign(key, names[key.public], NOTE.text, time) for key in keys)
 
 
 # --- trees ---------------------------------------------------------------------------------------------------
@@ -139,9 +139,9 @@ def test_the_example_of_c2sp_verifies():
     note = Note.from_bytes(EXAMPLE.encode())
     assert str(key) == EXAMPLE_KEY
     assert note.to_bytes() == EXAMPLE.encode()
-    assert verified_signatures(note, (key,)) == {key: 0}
+    assert verify_signatures(note, (key,)) == {key: 0}
     with pytest.raises(NoteSignatureError):
-        verified_signatures(replace(note, text="This is another message.\n"), (key,))
+        verify_signatures(replace(note, text="This is another message.\n"), (key,))
 
 
 GOOD = NOTE.to_bytes()
@@ -180,22 +180,22 @@ def test_a_wrong_signature_of_a_known_key_counts_beside_a_right_one():
     wrong = NoteSignature(line.name, line.key_id, bytes(64))
     for lines in ((line, wrong), (wrong, line)):
         with pytest.raises(NoteSignatureError):
-            verified_signatures(Note(NOTE.text, lines), (LOG_KEY,))
+            verify_signatures(Note(NOTE.text, lines), (LOG_KEY,))
 
 
 def test_lines_of_unknown_keys_are_ignored():
-    note = NOTE.adding(NoteSignature("else.example", bytes([n]) * 4, b"x" * 20) for n in range(16))
-    assert verified_signatures(Note.from_bytes(note.to_bytes()), (LOG_KEY,)) == {LOG_KEY: 0}
+    note = NOTE.with_signatures(NoteSignature("else.example", bytes([n]) * 4, b"x" * 20) for n in range(16))
+    assert verify_signatures(Note.from_bytes(note.to_bytes()), (LOG_KEY,)) == {LOG_KEY: 0}
 
 
 def test_a_key_id_of_another_type_is_another_key():
     """INTEROP §9: the key id of type 0x01 used for 0x04."""
     plain = VerifierKey("w1.example", ED25519, W1.public)
     line = cosign(W1, "w1.example", NOTE.text, 7)
-    note = NOTE.adding((NoteSignature(line.name, plain.key_id, line.signature),))
-    assert WITNESSES["w1"] not in verified_signatures(note, (LOG_KEY, WITNESSES["w1"]))
+    note = NOTE.with_signatures((NoteSignature(line.name, plain.key_id, line.signature),))
+    assert WITNESSES["w1"] not in verify_signatures(note, (LOG_KEY, WITNESSES["w1"]))
     with pytest.raises(NoteSignatureError):
-        verified_signatures(note, (plain,))
+        verify_signatures(note, (plain,))
 
 
 def test_a_cosignature_has_a_time_and_covers_it():
@@ -242,7 +242,7 @@ def test_a_note_with_one_changed_byte_is_refused_or_reads_back(pos, byte):
     data = GOOD[:pos] + bytes([byte]) + GOOD[pos + 1 :]
     try:
         note = Note.from_bytes(data)
-        verified = verified_signatures(note, (LOG_KEY,))
+        verified = verify_signatures(note, (LOG_KEY,))
     except TlogError:
         return
     assert note.to_bytes() == data
@@ -277,7 +277,7 @@ def test_groups_may_hold_groups():
 
 
 def test_a_note_of_an_unlisted_log_satisfies_no_policy():
-    other = LogCheckpoint("other.example", 3, b"r" * 32).signed(LOG)
+    other = LogCheckpoint("other.example", 3, b"r" * 32).sign(LOG)
     with pytest.raises(QuorumError):
         policy("quorum none").check(other)
     with pytest.raises(QuorumError):
@@ -286,7 +286,7 @@ def test_a_note_of_an_unlisted_log_satisfies_no_policy():
 
 def test_a_cosignature_over_another_note_counts_for_nothing():
     other = LogCheckpoint(ORIGIN, 999, TREE.root(999))
-    note = NOTE.adding((cosign(W1, "w1.example", other.text, 5),))
+    note = NOTE.with_signatures((cosign(W1, "w1.example", other.text, 5),))
     with pytest.raises(NoteSignatureError):
         policy("quorum w1").check(note)
 

@@ -15,10 +15,10 @@ from veen.client.home import Home
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.crypto.ed25519 import SigningKey
 from veen.overlays.airgap.bodies import OnlineRecord, ReportRecord
-from veen.products.bridge.anchoring import REPORTS, SignedReport, anchored, record_report
+from veen.products.bridge.anchoring import REPORTS, SignedReport, anchor_stream, record_report
 from veen.products.bridge.audit import ONLINE_LOG
 from veen.products.bridge.errors import ReportRefused
-from veen.products.bridge.reconciling import reconcile, signed_report
+from veen.products.bridge.reconciling import reconcile, sign_report
 
 KEY = SigningKey(b"\x21" * 32)
 
@@ -50,7 +50,7 @@ def test_an_anchor_of_the_audit_log_covers_the_bundle_ids(tmp_path):
         (second,) = await world.exporter().export("record/security/auth")
         keys = StreamKeys.create(ONLINE_LOG, random=seeded(f"{tmp_path}{ONLINE_LOG}"))
         async with at_hub(world.z1, tmp_path, keys) as client:
-            anchor = await anchored(client, ONLINE_LOG)
+            anchor = await anchor_stream(client, ONLINE_LOG)
             assert world.z1.anchors.verify(anchor.mmr_root, anchor.anchor_ref)
             ids = set()
             async for entry in client.read(ONLINE_LOG):
@@ -58,9 +58,9 @@ def test_an_anchor_of_the_audit_log_covers_the_bundle_ids(tmp_path):
                 assert proven.root == anchor.mmr_root
                 ids.add(OnlineRecord.from_bytes(entry.event.body).bundle_id)
             assert ids == {first.trailer.bundle_id, second.trailer.bundle_id}
-            assert await anchored(client, ONLINE_LOG) == anchor  # once for each checkpoint
+            assert await anchor_stream(client, ONLINE_LOG) == anchor  # once for each checkpoint
         with pytest.raises(HubRefused, match=r"E\.UNAUTHORIZED"):
-            await anchored(world.online, ONLINE_LOG)
+            await anchor_stream(world.online, ONLINE_LOG)
 
     phase(tmp_path, work, settings=with_admin(tmp_path))
 
@@ -73,7 +73,7 @@ def test_a_report_is_recorded_and_anchored(tmp_path):
 
     world = phase(tmp_path, cross)
     report = reconcile(arrived(world), sides_of(world))
-    data = json.dumps(signed_report(report, KEY), indent=1).encode()
+    data = json.dumps(sign_report(report, KEY), indent=1).encode()
 
     signed = SignedReport.read(data)
     assert (signed.signer, signed.is_clean) == (KEY.public, True)
@@ -84,7 +84,7 @@ def test_a_report_is_recorded_and_anchored(tmp_path):
             at_hub(hub, tmp_path, StreamKeys.create(REPORTS)) as client,
         ):
             sent = await record_report(client, signed, operator="auditor", now=7)
-            anchor = await anchored(client, REPORTS, sent.seq)
+            anchor = await anchor_stream(client, REPORTS, sent.seq)
             assert hub.anchors.verify(anchor.mmr_root, anchor.anchor_ref)
             proven = await client.proof(REPORTS, sent.seq, tree_size=anchor.upto_seq)
             assert (proven.root, proven.receipt.leaf_hash) == (anchor.mmr_root, sent.msg_id)
@@ -109,7 +109,7 @@ def test_a_report_is_recorded_and_anchored(tmp_path):
 def test_a_report_that_was_changed_is_refused(damage):
     from veen.products.bridge.reconciling import BridgeReport
 
-    value = signed_report(BridgeReport({"clean": True, "streams": []}), KEY)
+    value = sign_report(BridgeReport({"clean": True, "streams": []}), KEY)
     assert SignedReport.read(json.dumps(value).encode()).is_clean
     with pytest.raises(ReportRefused):
         SignedReport.read(json.dumps(damage(value)).encode())

@@ -114,7 +114,7 @@ def test_files_of_every_size_arrive_over_a_wire_that_loses_and_reorders(tmp_path
         data = random.Random(size).randbytes(size)
         (received,), _ = arrived(folder, data, loss=0.05, options=options)
         same = received.path is not None and received.path.read_bytes() == data
-        return same and read_link_note(received.path) == received.note()
+        return same and read_link_note(received.path) == received.describe()
 
     with ThreadPoolExecutor(len(SIZES)) as pool:
         assert dict(zip(SIZES, pool.map(cross, SIZES), strict=True)) == dict.fromkeys(SIZES, True)

@@ -29,13 +29,13 @@ from veen.products.bridge.reconciling import (
     Arrived,
     Offline,
     Sides,
-    arrived_in,
     audit_log,
+    fold_imports,
     fold_slices,
     reconcile,
-    signed_report,
+    sign_report,
 )
-from veen.products.bridge.runs import Positions, joined, missing, overlap, size
+from veen.products.bridge.runs import Positions, gaps_of, overlap, size, union
 from veen.products.bridge.sources import Zones as ZonePlaces
 from veen.products.bridge.sources import bundle_paths, identities_of, read_zones
 from veen.products.bridge.trust import TrustList
@@ -53,9 +53,9 @@ def test_positions_are_a_multiset_in_runs(left, right):
     assert covered == set(left + right)
     doubled = {number for first, last in both.twice for number in range(first, last + 1)}
     assert doubled == {number for number in covered if (left + right).count(number) > 1}
-    assert size(both.once) + size(missing(both.once, 1, 30)) == 30
-    assert overlap(both.once, missing(both.once, 1, 30)) == ()
-    assert joined(both.once, missing(both.once, 1, 30)) == ((1, 30),)
+    assert size(both.once) + size(gaps_of(both.once, 1, 30)) == 30
+    assert overlap(both.once, gaps_of(both.once, 1, 30)) == ()
+    assert union(both.once, gaps_of(both.once, 1, 30)) == ((1, 30),)
 
 
 def keyring_of(world):
@@ -118,7 +118,7 @@ def test_a_bridge_that_worked_is_clean_and_every_invariant_holds(tmp_path):
     assert alone.is_clean
     assert verdicts(alone) == {"J1": "ok", "J2": "ok", "J3": "unknown", "K1": "unknown", "K2": "ok"}
     key = SigningKey(b"\x21" * 32)
-    signed = signed_report(report, key)
+    signed = sign_report(report, key)
     digest = Ht("veen/bridge-report", report.to_bytes())
     assert verify(key.public, digest, bytes.fromhex(signed["signature"]))
     assert json.loads(report.to_bytes()) == report.data
@@ -438,7 +438,7 @@ def test_what_is_imported_while_it_is_read_contradicts_nothing(tmp_path):
                 await bring(world)
 
             asyncio.run_coroutine_threadsafe(more(), loop).result(60)
-            return arrived_in(place, keyring_of(world))  # the imports as they are now
+            return fold_imports(place, keyring_of(world))  # the imports as they are now
 
         zones = ZonePlaces(offline=str(world.tmp / "z2"), online=str(world.tmp / "z1"))
         report = await asyncio.to_thread(lambda: reconcile(*read_zones(zones, keyring_of(world), world.trust, fold)))

@@ -5,8 +5,8 @@ from tests.products.bridge.test_reconciling import keyring_of, sides_of, write_i
 from tests.products.bridge.zones import SOURCE, crossed, phase, send_numbers
 
 from veen.lake.log.keys import write_keys
-from veen.products.bridge.on_spark import arrived_on_spark
-from veen.products.bridge.reconciling import Offline, arrived_in, reconcile
+from veen.products.bridge.on_spark import fold_on_spark
+from veen.products.bridge.reconciling import Offline, fold_imports, reconcile
 from veen.products.bridge.sources import identities_of
 from veen.products.bridge.verifier import verify_here
 
@@ -29,7 +29,7 @@ def test_any_number_of_tasks_gives_the_report_of_one_process(spark, tmp_path):
     offline = Offline(uri=str(tmp_path / "z2"), identities=identities)
     keys = write_keys(tmp_path / "keys", keyring_of(world).entries)
     sides = sides_of(world)
-    expected = reconcile(arrived_in(offline, keyring_of(world)), sides)
+    expected = reconcile(fold_imports(offline, keyring_of(world)), sides)
     assert expected.data["streams"][0]["duplicates"] == [[5, 5]]
     for parts in (1, 3, 16):
-        assert reconcile(arrived_on_spark(spark, offline, keys, parts), sides).to_bytes() == expected.to_bytes()
+        assert reconcile(fold_on_spark(spark, offline, keys, parts), sides).to_bytes() == expected.to_bytes()

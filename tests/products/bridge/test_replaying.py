@@ -49,7 +49,7 @@ def replayed(tmp_path, query, **options):
     result = api.run(str(tmp_path / "z1"), asked, keys=Keyring.of([world.source_keys]))
     return replay_imported(
         str(tmp_path / "z2"),
-        api.recorded_as(result.descriptor, result.digest),
+        api.make_recorded(result.descriptor, result.digest),
         keys=Keyring.of([world.target_keys]),
         streams={SOURCE: TARGET},
         identity=world.exporter_client.pin.identity,

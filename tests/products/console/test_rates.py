@@ -107,7 +107,7 @@ def test_samples_are_taken_while_the_console_runs_and_only_so_often(tmp_path):
         async with world_at(tmp_path, count=1) as world:
             moments = itertools.count(1000.0, 2.0)
             rates_of_hub = HubRates(world.client, clock=lambda: next(moments))
-            async with rates_of_hub.sampled(seconds=0.001):
+            async with rates_of_hub.sampling(seconds=0.001):
                 await eventually(lambda: len(rates_of_hub.samples) >= 3)
             count = len(rates_of_hub.samples)
             await rates_of_hub.sample(least_seconds=100)

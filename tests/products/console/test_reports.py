@@ -16,7 +16,7 @@ from tests.products.console.consoles import HOSTILE_TEXT, ORDERS, RING, SHOP, Wo
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.lake.log.keys import keys_for_tasks
 from veen.lake.query.descriptor import normalise
-from veen.lake.query.recording import REQUESTS, submitted_event
+from veen.lake.query.recording import REQUESTS, make_submitted
 from veen.lake.tables.loading import load
 from veen.lake.tables.sql import run_sql
 from veen.overlays.operations import agreement
@@ -142,7 +142,7 @@ def test_a_query_is_a_form_a_descriptor_and_sql_and_its_rows_are_verified(tmp_pa
 
         question, _ = normalise(descriptor_of({**dict.fromkeys(
             ("type", "subject", "from", "to", "where", "limit", "evidence"), ""), "scope": SHOP}))  # fmt: skip
-        draft = submitted_event(
+        draft = make_submitted(
             question, subject_id="bob", principal_id=world.client.client_id, received_at=1, origin="test"
         )
         await world.client.send(REQUESTS, draft.body, schema=draft.schema)

@@ -12,7 +12,7 @@ from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.send.sealing import Draft
 from veen.client.transport.inprocess import InProcess
 from veen.core.schema_id import schema_id
-from veen.products.federation.bridging import HubBridge, NothingToBridge, bridged_streams
+from veen.products.federation.bridging import HubBridge, NothingToBridge, select_streams
 
 OTHER = StreamKeys.create("ordinary", random=seeded("ordinary"))
 WRITE_ONLY = replace(StreamKeys.create("write", random=seeded("write")), reader_sk=None)
@@ -40,7 +40,7 @@ async def messages(client, stream):
 
 
 def bridge_of(source, target, *selectors):
-    return HubBridge(source, target, bridged_streams(RING, selectors), now=lambda: 1_700_000_000)
+    return HubBridge(source, target, select_streams(RING, selectors), now=lambda: 1_700_000_000)
 
 
 @pytest.mark.req("K8S-12")
@@ -87,11 +87,11 @@ def test_a_hub_that_does_not_answer_is_an_error_of_the_pass_and_not_the_end(tmp_
 
 
 def test_selectors_name_streams_of_the_keyring_with_read_keys():
-    assert [keys.name for keys in bridged_streams(RING, ["ordinary", "ord*"])] == ["orders", "ordinary"]
+    assert [keys.name for keys in select_streams(RING, ["ordinary", "ord*"])] == ["orders", "ordinary"]
     with pytest.raises(NothingToBridge, match=r"core/\*"):
-        bridged_streams(RING, ["orders", "core/*"])
+        select_streams(RING, ["orders", "core/*"])
     with pytest.raises(NothingToBridge, match="no read key of write"):
-        bridged_streams(RING.with_keys(WRITE_ONLY), ["write"])
+        select_streams(RING.with_keys(WRITE_ONLY), ["write"])
 
 
 def test_a_source_that_tells_another_history_ends_the_bridge(tmp_path):

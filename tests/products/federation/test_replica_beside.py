@@ -69,8 +69,8 @@ def rows(path):
     """What the records of a directory at rest say, but for the numbers of changes."""
     files = AttachmentFiles(OsFs(path))
     try:
-        changed = files.changed(None, 0, 1000)
-        usage = {record.owner: files.used(record.owner) for _, record in changed.records}
+        changed = files.changes_after(None, 0, 1000)
+        usage = {record.owner: files.bytes_of(record.owner) for _, record in changed.records}
         return sorted((record for _, record in changed.records), key=lambda record: record.coid), usage
     finally:
         files.close()
@@ -171,7 +171,7 @@ def test_an_attachment_with_other_bytes_is_not_written_and_is_asked_for_again(tm
         async with hub_at(tmp_path / "a") as a:
             await attach(a, tmp_path / "alice", b"one", b"two")
             wire = Tampering(InProcess(a.api))
-            [coid, _] = [record.coid for _, record in a.attachments.changed(None, 0, 9).records]
+            [coid, _] = [record.coid for _, record in a.attachments.changes_after(None, 0, 9).records]
             wire.change = {f"tooling/attachment/{coid.hex()}": lambda body: body[:-1] + bytes([body[-1] ^ 1])}
             async with replica_at(tmp_path / "r", wire, pin_of(a).to_text()) as (replica, follower):
                 await all_beside(follower)
@@ -197,7 +197,7 @@ def test_an_attachment_that_the_primary_has_lost_stops_nothing(tmp_path, monkeyp
     async def scenario():
         async with hub_at(tmp_path / "a") as a:
             await attach(a, tmp_path / "alice", b"one", b"two")
-            [lost, other] = [record.coid for _, record in a.attachments.changed(None, 0, 9).records]
+            [lost, other] = [record.coid for _, record in a.attachments.changes_after(None, 0, 9).records]
             (tmp_path / "a" / layout.attachment(lost)).unlink()
             async with following(tmp_path / "r", a) as (replica, follower):
                 await asyncio.wait_for(follower.run(once=True), 120)
@@ -235,7 +235,7 @@ def test_records_of_an_earlier_version_are_listed(tmp_path):
         db.execute("DROP TABLE about")
     files.close()
     files = AttachmentFiles(OsFs(tmp_path))
-    changed = files.changed(None, 0, 10)
+    changed = files.changes_after(None, 0, 10)
     assert len(changed.records) == 3
     assert [number for number, _ in changed.records] == [1, 2, 3]
     files.close()
@@ -245,13 +245,13 @@ def test_a_change_that_was_erased_does_not_begin_the_list_anew(tmp_path):
     files = AttachmentFiles(OsFs(tmp_path))
     for number in range(3):
         files.put(H(b"%d" % number), b"%d" % number, entry=EntryRef(bytes(32), bytes(32), number + 1))
-    instance = files.changed(None, 0, 10).instance
+    instance = files.changes_after(None, 0, 10).instance
     assert files.sweep(lambda ref: True) == 3
     files.put(H(b"new"), b"new")
-    assert [number for number, _ in files.changed(instance, 3, 10).records] == [4]
-    assert files.changed(instance, 4, 10).records == ()
-    assert files.changed(instance, 4, 10).last == 4
-    assert [number for number, _ in files.changed(bytes(32), 4, 10).records] == [4]  # another instance
+    assert [number for number, _ in files.changes_after(instance, 3, 10).records] == [4]
+    assert files.changes_after(instance, 4, 10).records == ()
+    assert files.changes_after(instance, 4, 10).last == 4
+    assert [number for number, _ in files.changes_after(bytes(32), 4, 10).records] == [4]  # another instance
     files.close()
 
 
@@ -263,7 +263,7 @@ def test_a_copy_of_the_records_counts_its_changes_by_itself(tmp_path):
     files.put(H(b"1"), b"1")
     copy_records(OsFs(tmp_path / "one"), OsFs(tmp_path / "other"))
     copy = AttachmentFiles(OsFs(tmp_path / "other"))
-    original, copied = files.changed(None, 0, 9), copy.changed(None, 0, 9)
+    original, copied = files.changes_after(None, 0, 9), copy.changes_after(None, 0, 9)
     assert original.records == copied.records
     assert original.instance != copied.instance
     files.close()
@@ -447,7 +447,7 @@ def test_what_the_primary_did_not_sign_is_not_written(tmp_path, operation, chang
 def signed_list(a, leaves):
     """A note over other leaves, signed by the key of the outer log."""
     tree = TlogTree(leaves)
-    return LogCheckpoint(a.outer.vkey.name, len(leaves), tree.root()).signed(a.outer.sign_receipt_key())
+    return LogCheckpoint(a.outer.vkey.name, len(leaves), tree.root()).sign(a.outer.sign_receipt_key())
 
 
 def bundle(leaves):

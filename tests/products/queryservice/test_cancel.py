@@ -129,7 +129,7 @@ def test_a_query_that_waits_for_a_place_is_cancelled_without_being_executed(tmp_
             assert made_by(tmp_path, second) == {"query", "final.json"}
             assert service.status(ALICE, first).state == "running"
             service.gate.set()
-            await service.settled()
+            await service.wait_idle()
             assert service.status(ALICE, first).state == "completed"
             await service.aclose()
 
@@ -317,7 +317,7 @@ def test_a_service_that_is_stopped_stops_its_executions_and_the_next_start_goes_
             assert service.running == 0
             assert await world.events(EXECUTIONS) == await world.events(RESULTS) == []
             again = await world.open()
-            await again.settled()
+            await again.wait_idle()
             expected = api.run(log, FULL, keys=KEYRING, result_id=result_id, now=lambda: 1_700_000_100)
             assert (await again.submit(ALICE, FULL)).digest == expected.digest
             await again.aclose()
@@ -338,7 +338,7 @@ def test_whoever_waits_for_an_answer_and_goes_away_ends_nothing(tmp_path, log):
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             service.gate.set()
-            await service.settled()
+            await service.wait_idle()
             assert service.status(ALICE, result_id).state == "completed"
             await service.aclose()
 

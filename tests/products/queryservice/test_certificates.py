@@ -20,7 +20,7 @@ from veen.io.asgi_server import ClientCertificate, ListenAddress, make_server
 from veen.io.tls import ExposedKeyError, TlsError
 from veen.lake import query
 from veen.lake.query.errors import ServiceRefused, ServiceUnreachable
-from veen.products.queryservice.http import Unauthorized, authenticated
+from veen.products.queryservice.http import Unauthorized, authenticate
 from veen.products.queryservice.principals import Principals
 
 WORKLOAD = "spiffe://example/ns/audit/sa/reader"
@@ -222,4 +222,4 @@ def test_a_certificate_that_expired_while_its_connection_was_open_is_refused():
     certificate = ClientCertificate(names=("alice",), expires_at=1_700_000_000.0)
     scope = {"type": "http", "headers": [], "extensions": {"veen.client_certificate": certificate}}
     with pytest.raises(Unauthorized, match="expired"):
-        authenticated(Request(scope), PRINCIPALS)
+        authenticate(Request(scope), PRINCIPALS)

@@ -68,9 +68,9 @@ def test_loggers_are_left_as_they_were():
 def test_counts_are_read_by_prometheus(tmp_path):
     metrics = ServiceMetrics()
     metrics.submitted += 2
-    metrics.ended("cancelled")
-    metrics.delivered(7)
-    metrics.refused("unauthorized")
+    metrics.count_end("cancelled")
+    metrics.count_delivery(7)
+    metrics.count_refusal("unauthorized")
     metrics.execution.observe(0.3)
     retention = ResultRetention(ResultStore(tmp_path), keep_bytes=1, keep_seconds=1)
     text = metrics.text(1, retention).decode()
@@ -94,4 +94,4 @@ def test_counts_are_read_by_prometheus(tmp_path):
 
 def test_an_end_that_there_is_not_is_a_mistake_of_ours():
     with pytest.raises(KeyError):
-        ServiceMetrics().ended("vanished")
+        ServiceMetrics().count_end("vanished")

@@ -43,7 +43,7 @@ def test_the_oldest_results_go_when_all_take_too_much_and_the_newest_stays(tmp_p
             first, second = await answered(service, "q-1", "q-2")
             assert names_in(tmp_path) == [second]
             assert names_in(tmp_path, "queries") == ["q-2.json"]
-            assert (service.retention.removed, service.retention.size) == (1, world.store.measured(second).size)
+            assert (service.retention.removed, service.retention.size) == (1, world.store.measure(second).size)
             assert service.status(ALICE, first).state == "completed"  # the log still has the digest
             with pytest.raises(QueryNotFound, match="not kept any more"):
                 await service.result(ALICE, first, 0, 10)
@@ -93,7 +93,7 @@ def test_failed_results_go_with_the_others_and_running_ones_never(tmp_path, log)
             await service.cancel(ALICE, result_id)
             service.gate.set()
             (other,) = await answered(service, "q-2")
-            await service.settled()
+            await service.wait_idle()
             assert names_in(tmp_path) == [other]
             status = service.status(ALICE, result_id)
             assert (status.state, status.error_code) == ("failed", "cancelled")
@@ -108,7 +108,7 @@ def test_a_removal_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_path):
     for name in ("query", "rows.ndjson", "final.json"):
         (remains / name).write_bytes(b"{}\n")
     store = ResultStore(tmp_path)
-    assert store.ended() == []
+    assert store.list_ended() == []
     assert not store.has_result("r-1")
     retention = ResultRetention(store, keep_bytes=1, keep_seconds=1)
     assert list((tmp_path / "results").iterdir()) == []
@@ -159,7 +159,7 @@ def test_files_of_others_in_the_store_are_passed_over(tmp_path):
     for name in ("not an id", "r-without-a-query"):
         (tmp_path / "results" / name).mkdir(parents=True)
         (tmp_path / "results" / name / "final.json").write_bytes(b"{}")
-    assert ResultStore(tmp_path).ended() == []
+    assert ResultStore(tmp_path).list_ended() == []
 
 
 def test_a_store_that_is_not_there_yet_has_nothing_to_remove(tmp_path):
@@ -238,7 +238,7 @@ def test_queries_of_a_principal_who_is_gone_end_and_those_of_others_go_on(tmp_pa
             await eventually(lambda: service.status(ALICE, result_id).state == "failed")
             assert "may not ask any more" in str(service.status(ALICE, result_id).message)
             service.gate.set()
-            await service.settled()
+            await service.wait_idle()
             assert service.status(BOB, bobs.status.result_id).state == "completed"
             await service.aclose()
 

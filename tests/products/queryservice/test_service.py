@@ -156,7 +156,7 @@ def test_a_larger_query_is_accepted_and_fetched_in_pages_each_of_which_is_audite
             submission = await service.submit(ALICE, asked(query_id="q-2"))
             assert submission.digest is None
             result_id = submission.status.result_id
-            await service.settled()
+            await service.wait_idle()
             assert service.status(ALICE, result_id).state == "completed"
             first = await service.result(ALICE, result_id, 0, 5)
             second = await service.result(ALICE, result_id, 5, 5)
@@ -426,7 +426,7 @@ def test_a_service_that_dies_at_any_step_goes_on_under_the_same_result_id(tmp_pa
             (request,) = await world.events(REQUESTS)
             result_id = result_id_of(request.leaf_hash)
             again = await world.open()
-            await again.settled()
+            await again.wait_idle()
             submission = await again.submit(ALICE, FULL)
             assert submission.status.result_id == result_id
             expected = api.run(log, FULL, keys=KEYRING, result_id=result_id, now=lambda: 1_700_000_100)
@@ -453,7 +453,7 @@ def test_a_digest_in_the_log_is_compared_with_the_one_that_was_made(tmp_path, lo
             digest = canonical.parse((directory / "digest.json").read_bytes())
             (directory / "digest.json").write_bytes(canonical.encode(digest | {"hub_id": "another hub"}))
             again = await world.open()
-            await again.settled()
+            await again.wait_idle()
             with pytest.raises(ExecutionFailed, match="another digest"):
                 await again.submit(ALICE, FULL)
             await again.aclose()

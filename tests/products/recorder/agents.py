@@ -53,9 +53,9 @@ class KilledSpool(Spool):
         super().fly(flight)
         self.boundary.cross("written down")
 
-    def landed(self, numbers):
+    def mark_sent(self, numbers):
         self.boundary.cross("receipted")
-        super().landed(numbers)
+        super().mark_sent(numbers)
         self.boundary.cross("landed")
 
 

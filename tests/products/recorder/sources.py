@@ -55,7 +55,7 @@ class Taken:
         while True:
             batch = self.spool.next_batch(1_000_000, 1 << 30)
             if batch is not None and landed:
-                self.spool.landed([waiting.n for waiting in batch[1]])
+                self.spool.mark_sent([waiting.n for waiting in batch[1]])
                 async with self.shared.freed:
                     self.shared.freed.notify_all()
             await asyncio.sleep(0.01)

@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 from veen.core.verdict import Outcome
 from veen.overlays.recorder.config import Configuration
-from veen.products.recorder.heads import covered, heads_of, is_due, read_chain, take
+from veen.products.recorder.heads import heads_of, is_due, read_chain, select_covered, take
 from veen.products.recorder.roles import record_streams
 from veen.products.recorder.setup import read_history
 
@@ -28,7 +28,7 @@ async def take_checkpoint(world, now):
         client = authority.client
         configuration = (await read_history(client, None)).now
         last = (await read_chain(client, None)).last
-        events = sum(head.last_seq for head in await heads_of(client, covered(streams)))
+        events = sum(head.last_seq for head in await heads_of(client, select_covered(streams)))
         if not is_due(last, events, now, configuration):
             return None
         return await take(authority, streams, configuration, last, now=now)

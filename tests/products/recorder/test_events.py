@@ -13,7 +13,7 @@ from veen.core import cbor
 from veen.lake.query.fields import payload_of
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.emitting import line_records
-from veen.products.recorder.events import SourceRecord, draft_of, json_line, shaped, to_bytes
+from veen.products.recorder.events import SourceRecord, draft_of, fit_record, json_line, to_bytes
 from veen.products.recorder.fields import Selectors, seconds_of, value_at
 
 CLIENT = b"\x07" * 32
@@ -37,7 +37,7 @@ def event_of(found):
 
 @pytest.mark.req("SDR-01")
 def test_a_record_becomes_an_event_whose_payload_says_where_it_comes_from():
-    shaped_record = shaped(record(payload={"a": 1.5}, source_time="12:00:01.5"), adapter="file", source="app")
+    shaped_record = fit_record(record(payload={"a": 1.5}, source_time="12:00:01.5"), adapter="file", source="app")
     event = event_of(shaped_record)
     assert (event.subject_id, event.event_type, event.origin, event.event_time) == ("alice", "login", "web", 5)
     assert event.principal_id == CLIENT
@@ -49,13 +49,13 @@ def test_a_record_becomes_an_event_whose_payload_says_where_it_comes_from():
 
 def test_bytes_that_are_not_utf_8_are_kept_byte_true():
     data = b"caf\xe9 \x1b[2J"
-    payload = payload_of(event_of(shaped(record(payload=json_line(data)), adapter="file", source="s")).payload)
+    payload = payload_of(event_of(fit_record(record(payload=json_line(data)), adapter="file", source="s")).payload)
     assert base64.b64decode(payload["message"]["base64"]) == data
 
 
 def test_a_payload_above_the_bound_is_recorded_by_its_beginning_size_and_hash():
     line = b"x" * 1_000_000
-    payload = payload_of(event_of(shaped(record(payload=json_line(line)), adapter="f", source="s")).payload)
+    payload = payload_of(event_of(fit_record(record(payload=json_line(line)), adapter="f", source="s")).payload)
     cut = payload["_cut"]
     whole = b'{"message":"' + line + b'"}'
     assert cut["code"] == "SDR.OVERSIZE"
@@ -67,7 +67,7 @@ def test_nesting_that_no_query_reads_is_recorded_as_cut():
     deep: dict[str, Any] = {}
     for _ in range(200):
         deep = {"a": deep}
-    payload = payload_of(event_of(shaped(record(payload=deep), adapter="f", source="s")).payload)
+    payload = payload_of(event_of(fit_record(record(payload=deep), adapter="f", source="s")).payload)
     assert payload["_cut"]["code"] == "SDR.PAYLOAD"
 
 
@@ -80,7 +80,7 @@ values = st.recursive(
 
 @given(values, st.text(), st.text(), st.text(), st.integers())
 def test_whatever_a_source_says_gives_an_event(payload, subject, kind, origin, when):
-    shaped_record = shaped(
+    shaped_record = fit_record(
         record(payload=payload, subject=subject, event_type=kind, origin=origin, time=when), adapter="f", source="s"
     )
     event = event_of(shaped_record)
@@ -94,7 +94,7 @@ def test_whatever_a_source_says_gives_an_event(payload, subject, kind, origin, w
 @given(st.binary())
 def test_any_line_gives_a_record(line):
     for line_record in line_records([line], Selectors(), origin="host", now=7):
-        event_of(shaped(line_record, adapter="f", source="s"))
+        event_of(fit_record(line_record, adapter="f", source="s"))
 
 
 @pytest.mark.parametrize(

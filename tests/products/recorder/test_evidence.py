@@ -14,7 +14,7 @@ from veen.core.verdict import Outcome
 from veen.overlays.recorder import events as sdr
 from veen.overlays.recorder.checkpoint import log_root_of
 from veen.products.recorder.events import CHANGES_STREAM, CHECKPOINTS_STREAM, OWN_STREAM
-from veen.products.recorder.heads import covered, heads_of, is_due, read_chain, take
+from veen.products.recorder.heads import heads_of, is_due, read_chain, select_covered, take
 from veen.products.recorder.ocsf import canonical, fingerprint_of, ocsf_event
 from veen.products.recorder.replay import EdgeUnproven, check_edges, replay_range, replay_window
 from veen.products.recorder.roles import record_streams
@@ -64,7 +64,7 @@ def test_a_checkpoint_covers_every_stream_but_its_own_and_is_chained(tmp_path):
                         client.pin.check_checkpoint(head.sealed(), 0)
                 history = await read_history(client, None)
                 assert body.sdr_profile_id == history.now.profile_id()
-                heads = await heads_of(client, covered(record_streams(ring)))
+                heads = await heads_of(client, select_covered(record_streams(ring)))
                 assert sum(head.last_seq for head in heads) == chain.last.body.events
 
     run(story())
@@ -208,7 +208,7 @@ def test_a_hub_that_lost_its_end_is_missing_evidence_not_silence(tmp_path):
                 from veen.products.recorder.setup import read_history as read
                 from veen.products.recorder.verify import judge_streams
 
-                streams = covered(record_streams(ring))
+                streams = select_covered(record_streams(ring))
                 chain = Chain((latest,), ())
                 report = await judge_streams(client, streams, await read(client, None), chain, now=int(time.time()))
         (web,) = [stream for stream in report.streams if stream.stream == WEB]

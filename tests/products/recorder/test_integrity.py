@@ -29,7 +29,7 @@ from veen.core.labels import stream_id_of
 from veen.core.verdict import Outcome
 from veen.products.recorder.adapters.otlp import Otlp, records_of_request
 from veen.products.recorder.agent import Agent, AgentSource
-from veen.products.recorder.events import shaped
+from veen.products.recorder.events import fit_record
 from veen.products.recorder.integrity import IntegrityKeys, SequenceNumbers, canonical_json, check_integrity
 from veen.products.recorder.sink import Sinks
 
@@ -112,7 +112,7 @@ def request(algorithm="EdDSA", *, full=False, body=None, signed=SIGNED, more=())
 def payload_of(tree):
     """As it stands in the log: shaped, encoded, and read again."""
     (record,) = records_of_request(tree, key="k" * 64, now=1, host="h")
-    return parse(shaped(record, adapter="otlp", source="otel").payload)
+    return parse(fit_record(record, adapter="otlp", source="otel").payload)
 
 
 def trusted(algorithm):

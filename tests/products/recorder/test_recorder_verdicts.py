@@ -13,7 +13,7 @@ from veen.core.verdict import Because, Outcome, StatedBy
 from veen.overlays.recorder import events as sdr
 from veen.overlays.recorder.checkpoint import log_root_of
 from veen.products.recorder.events import CHECKPOINTS_STREAM
-from veen.products.recorder.heads import Chain, RecordedHead, covered, read_chain
+from veen.products.recorder.heads import Chain, RecordedHead, read_chain, select_covered
 from veen.products.recorder.roles import record_streams
 from veen.products.recorder.setup import read_history
 from veen.products.recorder.verify import judge_streams, verify
@@ -76,7 +76,7 @@ def test_a_whole_log_is_good_up_to_the_head_of_the_running_hub_and_says_what_was
 
 
 async def judged_with(client, ring, records):
-    streams = covered(record_streams(ring))
+    streams = select_covered(record_streams(ring))
     chain = Chain(tuple(records), ())
     return await judge_streams(client, streams, await read_history(client, None), chain, now=int(time.time()))
 

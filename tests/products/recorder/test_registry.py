@@ -29,12 +29,12 @@ def test_sources_get_their_adapters():
         {"id": "e", "kind": "journald", "stream": "record/app/web", "options": ["--unit=ssh"]},
         {"id": "f", "kind": "webhook", "stream": "record/app/web", "redact": [".token"]},
     ]
-    opened = config(*tables, redact=[".password"]).opened(ring)
+    opened = config(*tables, redact=[".password"]).open_sources(ring)
     assert [(source.adapter.id, source.adapter.kind) for source in opened] == [
         ("a", "file"), ("b", "syslog"), ("c", "otlp"), ("d", "kubernetes"), ("e", "journald"), ("f", "webhook"),
     ]  # fmt: skip
     with pytest.raises(UnknownStream):
-        config({**FILE, "stream": "record/app/other"}).opened(ring)
+        config({**FILE, "stream": "record/app/other"}).open_sources(ring)
 
 
 @pytest.mark.parametrize(

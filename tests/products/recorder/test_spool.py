@@ -35,7 +35,7 @@ def waiting(spool):
     data = []
     while (batch := spool.next_batch(10, 1_000_000)) is not None:
         data += [record.data for record in batch[1]]
-        spool.landed([record.n for record in batch[1]])
+        spool.mark_sent([record.n for record in batch[1]])
     return data
 
 
@@ -44,7 +44,7 @@ def test_records_come_out_in_their_order_and_stay_until_they_have_landed():
         spool.append([pending(1), pending(2, stream=OTHER), pending(3)])
         stream, batch = spool.next_batch(10, 1_000_000)
         assert (stream, [record.data for record in batch]) == (STREAM, [b"record 1", b"record 3"])
-        spool.landed([record.n for record in batch])
+        spool.mark_sent([record.n for record in batch])
         assert waiting(spool) == [b"record 2"]
         assert spool.size == 0
         assert spool.counts() == {"in": 3, "sent": 3, "lost": 0, "waiting": 0, "in_flight": 0, "refused": 0}
@@ -55,7 +55,7 @@ def test_a_record_with_a_known_key_is_not_taken_twice():
     with spool_on(MemFs()) as spool:
         first = spool.append([pending(1, key="a"), pending(2, key="b"), pending(3, key="a")])
         assert first == [1, 2, 1]
-        spool.landed([1, 2])
+        spool.mark_sent([1, 2])
         assert spool.append([pending(4, key="b"), pending(5, key="c")]) == [2, 3]
         assert waiting(spool) == [b"record 5"]
 
@@ -123,7 +123,7 @@ def story(spool, done):
             flight = Flight(STREAM, 0, tuple(InFlight(r.n, r.n, b"msg %d" % r.n) for r in batch[1]))
             spool.fly(flight)
             done.append(("fly", flight.messages[-1].n))
-        spool.landed([message.n for message in flight.messages])
+        spool.mark_sent([message.n for message in flight.messages])
         done.append(("landed", flight.messages[-1].n))
 
 

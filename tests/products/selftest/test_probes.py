@@ -44,7 +44,7 @@ async def scoped_hub(tmp_path, **settings):
     issuers = [{"issuer": ISSUER.public.hex(), "streams": [STREAM]}]
     config.write_text(json.dumps({"admission": {"trusted_issuers": issuers}}))
     flags = {"data_dir": str(tmp_path / "hub"), "listen.port": "0", "engine.workers": "0", "log.level": "error"}
-    async with Hub.running(load(config, {}, {**flags, **settings})) as hub:
+    async with Hub.serve(load(config, {}, {**flags, **settings})) as hub:
         yield hub
 
 

@@ -13,7 +13,7 @@ from tests.hub.test_outer import OUTER, VKEY, begun, outer_key, policy_file, pub
 from tests.hub.test_runtime import run, running, submit
 
 from veen.client.verify.outer import OuterReader
-from veen.core.tlog.note import LogCheckpoint, Note, VerifierKey, verified_signatures
+from veen.core.tlog.note import LogCheckpoint, Note, VerifierKey, verify_signatures
 from veen.core.tlog.policy import WitnessPolicy
 
 SOURCE = Path(__file__).parents[2] / "foreign" / "tlog"
@@ -118,7 +118,7 @@ def test_we_read_what_a_foreign_witness_cosigns(tlog, signed):
     )
     answer = json.loads(done.stdout)
     note, key = Note.from_bytes(answer["note"].encode()), VerifierKey.parse(answer["vkey"])
-    assert verified_signatures(note, (key,))[key] > 1_700_000_000
+    assert verify_signatures(note, (key,))[key] > 1_700_000_000
     log = (signed / "vkey").read_text().strip()
     policy = WitnessPolicy.parse(
         f"log {log}\nwitness ours {VKEY}\nwitness theirs {key}\ngroup both all ours theirs\nquorum both\n"

@@ -18,7 +18,7 @@ from veen.hub.process.witnesses import (
     WitnessForkError,
     WitnessOfflineError,
     ask_cosignatures,
-    stored_checkpoint,
+    read_stored_checkpoint,
 )
 from veen.io.local import OsFs
 from veen.io.web_listener import WebAnswer, WebListener
@@ -35,7 +35,7 @@ NOW = 1_700_000_000
 
 
 def note(size, tree=TREE, key=LOG, origin=ORIGIN):
-    return LogCheckpoint(origin, size, tree.root(size)).signed(key)
+    return LogCheckpoint(origin, size, tree.root(size)).sign(key)
 
 
 def request(old, size, tree=TREE, **options):
@@ -246,10 +246,10 @@ def ask(witness, size=9, old=0, tree=TREE):
 
 def test_a_hub_learns_the_size_that_a_witness_has_and_proves_from_there(store):
     with Served(service(store).handle) as witness:
-        assert stored_checkpoint(witness, LOG_KEY, 20) is None
+        assert read_stored_checkpoint(witness, LOG_KEY, 20) is None
         assert len(ask(witness, 5)) == 1
         assert len(ask(witness, 9, old=0)) == 1  # 409 first
-        checkpoint = stored_checkpoint(witness, LOG_KEY, 20)
+        checkpoint = read_stored_checkpoint(witness, LOG_KEY, 20)
         assert checkpoint is not None
         assert checkpoint.size == 9
         with pytest.raises(WitnessAheadError):

@@ -1,1 +1,1 @@
-"""Capability tokens and proof of work."""
+"""Commands for capability tokens and proof of work."""

@@ -9,7 +9,8 @@ import click
 
 from veen.cli.evidence.receipt import OUT
 from veen.cli.lazy import LazyGroup
-from veen.cli.shared.authority import authorized, read_token, takes_derived, token_store
+from veen.cli.shared import options
+from veen.cli.shared.authority import authorize_token, read_token, takes_derived, token_store
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.files import OBJECT_FILE
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from veen.core.objects.captoken import CapToken
 
 _ISSUER = click.option(
-    "--issuer", type=IDENTITY, help="Whose word it is: an identity or its directory; default: yours."
+    "--issuer", type=IDENTITY, help="Identity that issues the token, or its directory. Default: yours."
 )
 
 cap = LazyGroup(
@@ -40,18 +41,23 @@ cap = LazyGroup(
 )
 
 
-def _signing_key(session: CliSession, issuer: str | None) -> "SigningKey":
-    """Issuers sign with their long-term key: it stays when client keys rotate, and hubs list it (D-45)."""
+def _issuer_key(session: CliSession, issuer: str | None) -> "SigningKey":
+    """Return the long-term key of an issuer, which stays when client keys rotate, and which hubs list (D-45)."""
     home, name = session.place_of(issuer if issuer is not None else session.settings.identity.value)
-    return session.opened(home, name).identity.id_sign
+    return session.open_keystore(home, name).identity.id_sign
 
 
-@cap.verb("issue", "Let somebody write to streams, for a while.")
+@cap.verb("issue", "Issue a token to write to streams.")
 @_ISSUER
-@click.option("--subject", required=True, help="Who may write: a card (veen1…), a client_id, an identity, a directory.")
-@click.option("--stream", "streams", type=STREAM, multiple=True, required=True, help="Where. Repeatable.")
-@click.option("--ttl", type=SPAN, required=True, help="How long, from the first time a hub sees it: 600, 10m, 7d.")
-@click.option("--rate", type=RATE, metavar="PER_SEC,BURST", help="How fast; default: as fast as the hub allows.")
+@click.option("--subject", required=True, help="Writer: a card (veen1…), a client_id, an identity, a directory.")
+@click.option("--stream", "streams", type=STREAM, multiple=True, required=True, help="Stream to write to. Repeatable.")
+@click.option("--ttl", type=SPAN, required=True, help=options.TOKEN_TTL)
+@click.option(
+    "--rate",
+    type=RATE,
+    metavar="PER_SEC,BURST",
+    help="Messages a second, and at once. Default: the hub's limit.",
+)
 @OUT
 @identity_options
 def issue(
@@ -74,7 +80,7 @@ def issue(
     from veen.core.objects.captoken import Rate
 
     who = _subject(session, subject)
-    key = _signing_key(session, issuer)
+    key = _issuer_key(session, issuer)
     limit = None if rate is None else Rate(per_sec=rate[0], burst=rate[1])
     token = mint(key, who, streams, ttl=ttl, rate=limit)
     _report_token(output, token, out)
@@ -82,7 +88,7 @@ def issue(
 
 
 def _subject(session: CliSession, text: str) -> bytes:
-    """The client key of whoever is meant."""
+    """Return the client key of the subject."""
     from veen.client.identity.card import IdentityCard
     from veen.client.identity.keystore import read_card
 
@@ -123,11 +129,11 @@ def _report_token(output: Output, token: "CapToken", out: Path | None) -> None:
     output.result({**dict(rows), "token": token.to_json()}, lambda: output.fields(rows))
 
 
-@cap.verb("show", "What a token allows, and whom.")
+@cap.verb("show", "Rights and subject of a token.")
 @click.argument("file", type=OBJECT_FILE)
 @output_options
 def show(output: Output, file: Path) -> None:
-    """What the token in FILE allows, and whom; a forged one is shown too, with what is wrong."""
+    """Show the rights in the token in FILE and its subject; of a forged one also the fault."""
     from veen.client.send.captokens import describe
 
     token = read_token(file)
@@ -150,11 +156,13 @@ def show(output: Output, file: Path) -> None:
 @output_options
 def verify(output: Output, file: Path) -> None:
     """Check every signature of the token in FILE. Whether the issuer may issue is for the hub to know."""
-    from veen.cli.shared.verifying import show_checks, verified
+    from veen.cli.shared.verifying import check_object, show_checks
     from veen.core.checks import Given
 
     token = read_token(file)
-    show_checks(output, file, token.to_bytes(), token, verified(file, token, Given()), auth_ref=token.auth_ref().hex())
+    show_checks(
+        output, file, token.to_bytes(), token, check_object(file, token, Given()), auth_ref=token.auth_ref().hex()
+    )
 
 
 @cap.verb("renew", "Sign a token once more, for another ttl.")
@@ -172,7 +180,7 @@ def renew(output: Output, session: CliSession, file: Path, issuer: str | None, o
 
     token = read_token(file)
     token.verify()
-    key = _signing_key(session, issuer)
+    key = _issuer_key(session, issuer)
     try:
         renewed = token.renew(key)
     except CapabilityError as exc:
@@ -188,8 +196,10 @@ def renew(output: Output, session: CliSession, file: Path, issuer: str | None, o
 
 @click.command("authorize")
 @click.argument("file", type=OBJECT_FILE, required=False)
-@click.option("--stream", "streams", type=STREAM, multiple=True, help="Issue a token to yourself for it. Repeatable.")
-@click.option("--ttl", type=SPAN, default="30d", show_default=True, help="How long that token lasts.")
+@click.option(
+    "--stream", "streams", type=STREAM, multiple=True, help="Stream to issue a token to yourself for. Repeatable."
+)
+@click.option("--ttl", type=SPAN, default="30d", show_default=True, help=options.TOKEN_TTL)
 @client_options
 def authorize(output: Output, session: CliSession, file: Path | None, streams: tuple[str, ...], ttl: int) -> None:
     """Show the token in FILE to the hub. Its ttl begins now, or began when the hub first saw it.
@@ -200,10 +210,10 @@ def authorize(output: Output, session: CliSession, file: Path | None, streams: t
     if (file is None) != bool(streams):
         raise click.UsageError("give FILE, or --stream to issue a token to yourself")
     if file is not None:
-        grant, saved = authorized(session, read_token(file))
+        grant, saved = authorize_token(session, read_token(file))
     else:
         grant, saved = _authorize_self(session, streams, ttl)
-    output.result({**_granted(grant), "kept": saved})
+    output.result({**_grant_data(grant), "kept": saved})
     if not saved:
         output.note("it is for another identity than yours, so it is not kept here")
 
@@ -216,7 +226,7 @@ def _authorize_self(session: CliSession, streams: tuple[str, ...], ttl: int) -> 
     subject = identity.id_sign_pk if client.run(takes_derived) else client.client_id
     token = mint(identity.id_sign, subject, streams, ttl=ttl)
     while True:
-        grant, saved = authorized(session, token)
+        grant, saved = authorize_token(session, token)
         if time.time() <= grant.expires_at:
             return grant, saved
         token = token.renew(identity.id_sign)  # equal bytes are an equal token: the hub had this one before
@@ -225,7 +235,7 @@ def _authorize_self(session: CliSession, streams: tuple[str, ...], ttl: int) -> 
 cap_authorize = authorize
 
 
-def _granted(grant: "TokenGrant") -> dict[str, Any]:
+def _grant_data(grant: "TokenGrant") -> dict[str, Any]:
     return {
         "auth_ref": grant.auth_ref.hex(),
         "issuer_pk": grant.token.issuer_pk.hex(),
@@ -237,11 +247,11 @@ def _granted(grant: "TokenGrant") -> dict[str, Any]:
     }
 
 
-@cap.verb("status", "What the hub knows of a token, or of all that you hold.")
+@cap.verb("status", "State of a token at the hub, or of all that you hold.")
 @click.argument("token", required=False)
 @client_options
 def status(output: Output, session: CliSession, token: str | None) -> None:
-    """What the hub knows of TOKEN (a file, or an auth_ref in hex); without it, the tokens that you hold.
+    """Show the hub's record of TOKEN (a file, or an auth_ref in hex); without it, the tokens that you hold.
 
     Exit code 6 if the hub knows it and it has expired.
     """
@@ -249,7 +259,7 @@ def status(output: Output, session: CliSession, token: str | None) -> None:
         _list_tokens(output, session)
         return
     grant = session.client().cap_status(_auth_ref(token))
-    data = _granted(grant)
+    data = _grant_data(grant)
     output.result(data)
     if not data["live"]:
         raise click.exceptions.Exit(Exit.POLICY)
@@ -269,7 +279,7 @@ def _auth_ref(text: str) -> bytes:
 
 
 def _list_tokens(output: Output, session: CliSession) -> None:
-    """No hub is asked: grants are kept with the tokens."""
+    """List the held tokens. No hub is asked: grants are stored with the tokens."""
     from veen.client.send.captokens import describe
 
     tokens = token_store(session).all()

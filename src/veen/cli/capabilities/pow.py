@@ -1,4 +1,4 @@
-"""`veen pow`: what a hub asks for each request, and paying it (001 SH1+ §5.2, D-59)."""
+"""`veen pow`: the proof of work that a hub asks for, and its computation (001 SH1+ §5.2, D-59)."""
 
 import sys
 import time
@@ -9,6 +9,7 @@ import click
 
 from veen.cli.hub.client import hub_options
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.files import OBJECT_FILE
 from veen.cli.shared.output import Output, output_options
 
@@ -17,22 +18,26 @@ if TYPE_CHECKING:
 
 _MAX_REQUEST_BYTES = 64 * 1024 * 1024
 
-pow_ = LazyGroup("pow", help="The price that a hub puts on requests.")
+pow_ = LazyGroup("pow", help="Proof of work that a hub asks for.")
 
 
-@pow_.verb("request", "How much a hub asks for.")
+@pow_.verb("request", "Number of zero bits that a hub asks for.")
 @hub_options
 def request(output: Output, hub: "HubApi") -> None:
-    """How many zero bits the hub asks for. `veen send --pow` pays by itself."""
+    """Show the number of zero bits that the hub asks for. `veen send --pow` pays by itself."""
     difficulty = hub.status().pow_difficulty
     output.result({"url": hub.url, "difficulty": difficulty, "expected_hashes": 1 << difficulty if difficulty else 0})
 
 
-@pow_.verb("solve", "Pay for one request.")
+@pow_.verb("solve", "Compute the cookie for one request.")
 @click.argument("file", type=OBJECT_FILE)
-@click.option("--difficulty", type=click.IntRange(1, 64), required=True, help="Zero bits: see `veen pow request`.")
-@click.option("--start", type=click.IntRange(0, 2**63), default=0, help="First nonce to try, for another cookie.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the cookie here, as CBOR.")
+@click.option(
+    "--difficulty", type=click.IntRange(1, 64), required=True, help="Number of zero bits. `veen pow request` shows it."
+)
+@click.option(
+    "--start", type=click.IntRange(0, 2**63), default=0, help="First nonce to try. Another one gives another cookie."
+)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help=options.CBOR_OUT)
 @output_options
 def solve(output: Output, file: Path, difficulty: int, start: int, out: Path | None) -> None:
     """Find a cookie for the request body in FILE ("-": standard input). It fits this body only, and passes once.

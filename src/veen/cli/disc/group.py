@@ -11,12 +11,13 @@ from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.authority import CAP, authority
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import CONTEXT, STREAM
-from veen.cli.shared.nouns import Noun, Outgoing
+from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import make_keys, show_folded
-from veen.cli.shared.overlay_values import HEX32, plain
+from veen.cli.shared.overlay_values import HEX32
 from veen.cli.shared.pinned_hubs import hubs_of
 from veen.cli.shared.values import SPAN
+from veen.overlays.framework.nouns import plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,12 +33,12 @@ _KEYS: Final = option(
     "--make-keys", "keys", is_flag=True, help="Make the keys of the discovery stream, if there are none."
 )
 
-disc: Final = Noun(
+disc: Final = NounGroup(
     "disc",
     "A directory of hubs, overlays and services: published, found and verified by the log.",
     others={"advertise": ("veen.cli.disc.group:advertise", "Publish a hub, an overlay or a service.")},
 )
-advertise: Final = Noun("advertise", "Publish a descriptor, so that others find a hub, an overlay or a service.")
+advertise: Final = NounGroup("advertise", "Publish a descriptor, so that others find a hub, an overlay or a service.")
 
 
 def _fold() -> "DirectoryFold":

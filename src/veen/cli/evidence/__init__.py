@@ -1,1 +1,1 @@
-"""receipt, proof, checkpoint, verify, audit, inspect, equivocation."""
+"""Commands for evidence: receipt, proof, checkpoint, verify, audit, inspect, equivocation."""

@@ -1,4 +1,4 @@
-"""`veen audit`: is this log what its hub signed, from the first entry to the last?"""
+"""`veen audit`: checks that a log is the one its hub signed, from the first entry to the last."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.bulk import ENGINE, MASTER, PARTITIONS, LogPlace, log_options, spark_at_work
 from veen.cli.shared.command import CliSession, client_options, home_options
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Fail, Output, output_options
-from veen.cli.shared.pinning import PinnedKeys, bad_directory, pin_options, pinned_by
+from veen.cli.shared.pinning import PinnedKeys, bad_directory, pin_options, resolve_pin
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.cli.shared.witness_policy import POLICY, read_policy_file
 from veen.core.verdict import Because, Outcome, Reason
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from veen.verify.audit.run import LabelResult
 
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
+_IDENTITY = click.Path(path_type=Path, exists=True)
 _KEEP: Final = "keep the directory as evidence and compare it with a replica or a clone: `veen audit diff A B`"
 
 _COMPARE: Final = "bring the shorter copy up to date, or repair what cannot be read (veen audit run), and compare again"
@@ -47,35 +49,43 @@ _ENGINE: Final = log_options(
     PARTITIONS,
     MASTER,
     click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True,
-                 help="Processes of the python engine."),
+                 help=f"{options.JOBS} For the python engine."),
     ENGINE,
 )  # fmt: skip
 
 
-@audit.verb("run", "Check every entry of a log, and what the hub left about it.")
+@audit.verb("run", "Check every entry of a log, and the hub's records about it.")
 @click.argument("data_dir", required=False)
-@click.option("--data-dir", "named", help="The same, by name.")
+@click.option("--data-dir", "named", help="DATA_DIR, by name.")
 @_ENGINE
 @click.option(
     "--level",
     type=click.Choice(["full", "sampled", "structure"]),
     default="full",
     show_default=True,
-    help="How many signatures are verified: all, a sample, none.",
+    help="Signatures to verify: all, a sample, or none.",
 )
-@click.option("--sample", type=click.IntRange(0, 1_000_000), help="Of a million entries, how many are in a sample.")
-@click.option("--seed", default="", help="Chooses another sample.")
+@click.option("--sample", type=click.IntRange(0, 1_000_000), help="Entries of a million to sample. Default: 62500.")
+@click.option("--seed", default="", help="Seed of the sample.")
 @click.option("--label", "labels", type=hex32, multiple=True, help="Only this label. Repeatable.")
 @click.option(
-    "--profile", "profiles", multiple=True, help="A profile the hub supports: a name, or EPOCH_SEC,PAD_BLOCK."
+    "--profile", "profiles", multiple=True, help="Profile of the hub: a name, or EPOCH_SEC,PAD_BLOCK. Repeatable."
 )
-@click.option("--identity", type=click.Path(path_type=Path, exists=True), help="hub-identity.json from elsewhere.")
-@click.option("--root-pk", type=hex32, help="The offline key that signed the identity.")
+@options.renamed("--hub-identity", "identity", former="--identity", type=_IDENTITY, help=options.HUB_IDENTITY)
+@click.option("--root-pk", type=hex32, help="Offline key that signed the identity, in hex.")
 @pin_options
-@click.option("--chunks-only", is_flag=True, help="DATA_DIR was given nothing but chunks; authority is not checked.")
-@click.option("--policy", type=POLICY, help="Witnesses (k of n) that must have cosigned the newest published note.")
-@click.option("--since", type=_DIRECTORY, help="Go on from what an earlier audit left by --out.")
-@click.option("--out", type=_DIRECTORY, help="Leave verdict, tables and report.html in this directory.")
+@click.option("--chunks-only", is_flag=True, help="DATA_DIR has only chunks. Do not check authority.")
+@options.renamed(
+    "--witness-policy", "policy", former="--policy", type=POLICY, metavar="FILE", help=options.WITNESS_POLICY
+)
+@options.renamed(
+    "--earlier",
+    "since",
+    former="--since",
+    type=_DIRECTORY,
+    help=options.EARLIER,
+)
+@click.option("--out", type=_DIRECTORY, help="Directory to write verdict, tables and report.html to.")
 @home_options
 def run(
     output: Output,
@@ -106,9 +116,9 @@ def run(
 
     \b
     veen audit run ./hub --out ./audit-1
-    veen audit run ./hub --since ./audit-1 --out ./audit-2
+    veen audit run ./hub --earlier ./audit-1 --out ./audit-2
     veen audit run ./hub --engine python --jobs 4 --json
-    veen audit run ./hub --engine python --policy witnesses.policy
+    veen audit run ./hub --engine python --witness-policy witnesses.policy
     """
     from veen.verify.audit import AuditOptions, Previous
     from veen.verify.audit import audit as judge
@@ -120,7 +130,7 @@ def run(
     if "://" not in path and not Path(path).is_dir():
         raise click.UsageError(f"{path}: there is no such directory")
     with failing_as(f"{path}: the audit cannot be made"), output.progress("auditing") as progress:
-        keys, reservations = _trusted_for(path, pinned_by(session, pin, no_pin))
+        keys, reservations = _resolve_keys(path, resolve_pin(session, pin, no_pin))
         options = AuditOptions(
             level=level,  # type: ignore[arg-type]  # click.Choice allows no other
             sample_per_million=62_500 if sample is None else sample,
@@ -134,7 +144,7 @@ def run(
             policy=None if policy is None else read_policy_file(policy),
         )
         earlier = Previous.read(since) if since else None
-        with _engine(place.resolved(output, path), progress) as (chosen, tell):
+        with _engine(place.choose_engine(output, path), progress) as (chosen, tell):
             result = judge(path, options, engine=chosen, since=earlier, progress=tell)
         result = replace(result, reservations=reservations)
         verdict = write(result, out, _report_context(result.hub_id, result.labels)) if out else document(result)
@@ -144,8 +154,8 @@ def run(
     _end(path, verdict)
 
 
-def _trusted_for(uri: str, pinned: PinnedKeys) -> "tuple[TrustedKeys | None, tuple[Reason, ...]]":
-    """Return the keys that a directory is verified under, and what is to be said about them.
+def _resolve_keys(uri: str, pinned: PinnedKeys) -> "tuple[TrustedKeys | None, tuple[Reason, ...]]":
+    """Return the keys that a directory is verified under, and reservations for the verdict.
 
     A pin that the context in use implies is meant for its hub. The directory of another hub is verified under the keys
     that it names itself, and the verdict says so.
@@ -167,7 +177,7 @@ def _trusted_for(uri: str, pinned: PinnedKeys) -> "tuple[TrustedKeys | None, tup
 
 
 def _report_context(hub_id: bytes | None, labels: "Sequence[LabelResult]") -> "ReportContext":
-    """When, by what and how the audit was made; and the names of streams that were used on this machine."""
+    """Return time, version and command of the audit, and names of streams that were used on this machine."""
     import shlex
     import sys
     from datetime import UTC, datetime
@@ -224,7 +234,7 @@ def _end(what: str, summary: dict[str, Any]) -> None:
 
 @contextmanager
 def _engine(place: LogPlace, progress: "Tell") -> Iterator[tuple["AuditEngine", "Tell"]]:
-    """Who does the work, and whom to tell about it."""
+    """Provide the engine, and a function for its progress."""
     if place.engine == "python":
         from veen.verify.audit import ProcessesEngine
 
@@ -243,7 +253,7 @@ def _identity(path: Path | None) -> "HubIdentity | None":
     try:
         return None if path is None else HubIdentity.from_bytes(path.read_bytes())
     except VeenError as exc:
-        raise click.UsageError(f"--identity {path}: {exc}") from exc
+        raise click.UsageError(f"--hub-identity {path}: {exc}") from exc
 
 
 def _profile(text: str) -> "Profile":
@@ -275,7 +285,7 @@ def summary(output: Output, audit_dir: Path) -> None:
 
 
 @audit.verb("copy", "Check the copy of a hub that queries and tables read, and repair it.")
-@click.option("--repair", is_flag=True, help="Ask the hub again for what is missing or damaged.")
+@click.option("--repair", is_flag=True, help="Fetch missing and damaged entries from the hub again.")
 @client_options
 def copy(output: Output, session: CliSession, repair: bool) -> None:
     """Check the copy of the hub's entries in your home, which tables and queries of a hub by its address read.
@@ -288,10 +298,10 @@ def copy(output: Output, session: CliSession, repair: bool) -> None:
     veen audit copy --hub https://hub.example
     veen audit copy --hub https://hub.example --repair
     """
-    from veen.cli.shared.bulk import copies_of, hub_address, named_failures
+    from veen.cli.shared.bulk import copies_of, hub_address, unwrap_failures
     from veen.lake.log.hub_copy import check_copy
 
-    with output.progress("checking the copy"), named_failures():
+    with output.progress("checking the copy"), unwrap_failures():
         check = check_copy(hub_address(session), copies_of(session), repair=repair)
     data = {
         **verdict_json(check.verdict),
@@ -316,11 +326,11 @@ def copy(output: Output, session: CliSession, repair: bool) -> None:
     end_by(check.verdict, check.directory, hint=None if repair else "veen audit copy --repair")
 
 
-@audit.verb("diff", "Compare two directories of one hub: did it tell two stories?")
+@audit.verb("diff", "Compare two directories of one hub for equivocation.")
 @click.argument("one")
 @click.argument("other")
-@click.option("--identity", type=click.Path(path_type=Path, exists=True), help="hub-identity.json from elsewhere.")
-@click.option("--out", type=_DIRECTORY, help="Leave the evidence in this directory.")
+@options.renamed("--hub-identity", "identity", former="--identity", type=_IDENTITY, help=options.HUB_IDENTITY)
+@click.option("--out", type=_DIRECTORY, help="Directory to write the evidence to.")
 @pin_options
 @home_options
 def diff(
@@ -343,9 +353,9 @@ def diff(
     """
     from veen.verify.audit.equivocation import compare
 
-    pinned = pinned_by(session, pin, no_pin)
+    pinned = resolve_pin(session, pin, no_pin)
     with failing_as("the directories cannot be compared"), output.progress("comparing"):
-        keys, reservations = _trusted_for(one, pinned)
+        keys, reservations = _resolve_keys(one, pinned)
         comparison = compare(one, other, _identity(identity), trusted=keys)
         comparison = replace(comparison, reservations=reservations)
         names = []

@@ -1,4 +1,4 @@
-"""`veen checkpoint`: what the hub signed about a whole log, seen from the client (spec §4.4)."""
+"""`veen checkpoint`: the hub's signature over a whole log, seen from the client (spec §4.4)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,18 +7,19 @@ import click
 
 from veen.cli.evidence.receipt import OUT
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.files import OBJECT_FILE, hex32
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.stream_args import EPOCH, SEQ, stream_argument
 from veen.cli.shared.text import short
-from veen.cli.shared.verifying import HUB_PK, read_as, show_checks, trusted_keys, verified
+from veen.cli.shared.verifying import HUB_PK, check_object, read_as, resolve_keys, show_checks
 
 if TYPE_CHECKING:
     from veen.core.objects.checkpoint import Checkpoint
 
-checkpoint = LazyGroup("checkpoint", help="What the hub signed about a whole log.")
+checkpoint = LazyGroup("checkpoint", help="Checkpoints: the hub's signatures over whole logs.")
 
 
 def _data(signed: "Checkpoint") -> dict[str, Any]:
@@ -36,9 +37,9 @@ def _data(signed: "Checkpoint") -> dict[str, Any]:
 @checkpoint.verb("list", "The latest checkpoint of every label of a stream.")
 @stream_argument()
 @client_options
-def list_(output: Output, session: CliSession, stream: str) -> None:
-    """The latest CHECKPOINT of every label of STREAM, by epoch: verified, and one log with what was proven before."""
-    from veen.cli.shared.named import named
+def list_checkpoints(output: Output, session: CliSession, stream: str) -> None:
+    """List the latest CHECKPOINT of every label of STREAM, by epoch: verified, and consistent with earlier proofs."""
+    from veen.cli.shared.named import to_named
 
     with output.progress("asking for checkpoints"):
         signed = session.client().checkpoints(stream)
@@ -47,42 +48,42 @@ def list_(output: Output, session: CliSession, stream: str) -> None:
     with output.records("checkpoints", ("epoch", "upto_seq", "root", "label"), (5, 8, 9, 9)) as records:
         for item in signed:
             shown = short if human else bytes.hex
-            data = {**_data(item), "verified": True, "checkpoint": named(item)}
+            data = {**_data(item), "verified": True, "checkpoint": to_named(item)}
             records.add(data, (item.epoch, item.upto_seq, shown(item.mmr_root), shown(item.label_curr)))
 
 
 @checkpoint.verb("show", "A checkpoint of a stream, verified.")
 @stream_argument()
-@click.option("--upto", type=SEQ, help="Of the first so many entries; default: the latest there is.")
+@click.option("--upto", type=SEQ, help="Number of entries to cover. Default: all.")
 @EPOCH
 @OUT
 @client_options
-def show(
+def show_checkpoint(
     output: Output, session: CliSession, stream: str, upto: int | None, epoch: int | None, out: Path | None
 ) -> None:
-    """A CHECKPOINT of STREAM: signed by the pinned hub, and one log with what it proved before.
+    """Show a CHECKPOINT of STREAM: signed by the pinned hub, and consistent with earlier proofs.
 
     \b
     veen checkpoint show record/app/http --out checkpoint.cbor
     veen checkpoint verify checkpoint.cbor
     """
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
 
     signed = session.client().checkpoint(stream, upto, epoch=epoch)
     session.remember_stream(stream)
     if out is not None:
         out.write_bytes(signed.to_bytes())
-    data = {**_data(signed), "verified": True, "checkpoint": named(signed)}
+    data = {**_data(signed), "verified": True, "checkpoint": to_named(signed)}
     output.result(data, lambda: output.fields((name, value) for name, value in data.items() if name != "checkpoint"))
 
 
 @checkpoint.verb("verify", "Check a checkpoint that you have, without a hub.")
 @click.argument("file", type=OBJECT_FILE)
 @HUB_PK
-@click.option("--witness", type=hex32, multiple=True, help="A witness that must have signed it too. Repeatable.")
-@click.option("--stream", type=STREAM, help="The stream that it must be about; needs the hub's first key.")
+@click.option("--witness", type=hex32, multiple=True, help=options.WITNESS)
+@click.option("--stream", type=STREAM, help="Stream that the CHECKPOINT must be about. Requires the hub's first key.")
 @client_options
-def verify(
+def verify_checkpoint(
     output: Output,
     session: CliSession,
     file: Path,
@@ -95,8 +96,8 @@ def verify(
     from veen.core.objects.checkpoint import Checkpoint
 
     data, obj = read_as(file, Checkpoint)
-    keys = trusted_keys(session, trusted)
-    checks = verified(file, obj, Given(hub_pks=keys, witness_pks=witness))
+    keys = resolve_keys(session, trusted)
+    checks = check_object(file, obj, Given(hub_pks=keys, witness_pks=witness))
     assert isinstance(obj, Checkpoint)  # noqa: S101 - read_as made sure
     if stream is not None:
         checks.append(_about(obj, file, keys, stream))
@@ -104,7 +105,7 @@ def verify(
 
 
 def _about(signed: "Checkpoint", file: Path, keys: tuple[bytes, ...], stream: str) -> str:
-    """Labels derive from the hub's first key and the stream: whoever knows both can tell."""
+    """Check that a checkpoint is about a stream. Labels derive from the hub's first key and the stream."""
     from veen.client.identity.keyring import StreamRef
     from veen.core.errors import VerifyError
     from veen.core.labels import hub_id_of, routing_key_of

@@ -1,4 +1,4 @@
-"""`veen equivocation`: proof that a hub told two stories: make it, look at it, tell the hub (spec §4.3, RCPT-07)."""
+"""`veen equivocation`: proof that a hub told two stories: make it, show it, report it (spec §4.3, RCPT-07)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.files import OBJECT_FILE
 from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.text import short
-from veen.cli.shared.verifying import HUB_PK, read_as, trusted_keys, verified
+from veen.cli.shared.verifying import HUB_PK, check_object, read_as, resolve_keys
 
 if TYPE_CHECKING:
     from veen.core.objects.evidence import Equivocation, Statement
@@ -29,21 +29,21 @@ def show(output: Output, session: CliSession, file: Path, trusted: tuple[bytes, 
     With --hub-pk, or a pinned key, the statements must be signed by that very hub. Exit code 1 means that the
     evidence proves nothing.
     """
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
     from veen.core.checks import Given
     from veen.core.objects.evidence import Equivocation
 
     data, evidence = read_as(file, Equivocation)
     assert isinstance(evidence, Equivocation)  # noqa: S101 - read_as made sure
-    checks = verified(file, evidence, Given(hub_pks=trusted_keys(session, trusted)))
-    rows = list(_compared(evidence))
+    checks = check_object(file, evidence, Given(hub_pks=resolve_keys(session, trusted)))
+    rows = list(_compare_fields(evidence))
     document = {
         "ok": True,
         "bytes": len(data),
         "hub_pks": [f"ed25519:{key.hex()}" for key in evidence.hub_pks],
         "checks": checks,
-        "first": named(evidence.first),
-        "second": named(evidence.second),
+        "first": to_named(evidence.first),
+        "second": to_named(evidence.second),
         "differs": [name for name, left, other in rows if left != other],
     }
 
@@ -63,9 +63,9 @@ def show(output: Output, session: CliSession, file: Path, trusted: tuple[bytes, 
     output.result(document, human)
 
 
-def _compared(evidence: "Equivocation") -> "list[tuple[str, Any, Any]]":
-    """Fields of both statements by name; what only one of them has stands against nothing."""
-    first, second = dict(evidence.first.named()), dict(evidence.second.named())
+def _compare_fields(evidence: "Equivocation") -> "list[tuple[str, Any, Any]]":
+    """Return the fields of both statements by name; a missing one is None."""
+    first, second = dict(evidence.first.present_fields()), dict(evidence.second.present_fields())
     return [(name, first.get(name), second.get(name)) for name in dict.fromkeys((*first, *second))]
 
 
@@ -77,7 +77,7 @@ def _shown(value: Any, cut: bool) -> Any:
 @click.argument("files", type=OBJECT_FILE, nargs=-1, required=True)
 @OUT
 @HUB_PK
-@click.option("--send/--no-send", "tell", default=True, help="Tell the hub, whose operator may not know.")
+@click.option("--send/--no-send", "tell", default=True, help="Report it to the hub, whose operator may not know.")
 @client_options
 def report(
     output: Output,
@@ -117,10 +117,10 @@ def report(
 
 
 def _hub_keys(session: CliSession, trusted: tuple[bytes, ...], tell: bool) -> list[bytes]:
-    """Whose signatures count. Who tells the hub asks it for its rotations too; offline, the known keys must do."""
+    """Return the keys whose signatures count. A report asks the hub for its rotations."""
     if tell and not trusted:
         return [key.hub_pk for key in session.client().pin.keys]
-    keys = list(trusted_keys(session, trusted))
+    keys = list(resolve_keys(session, trusted))
     if not keys:
         raise Fail(
             "E.USAGE",
@@ -140,7 +140,7 @@ def _evidence(session: CliSession, files: tuple[Path, ...], trusted: tuple[bytes
 
     objects = [read_as(file, None)[1] for file in files]
     if len(objects) == 1 and isinstance(objects[0], Equivocation):
-        verified(files[0], objects[0], Given(hub_pks=trusted))
+        check_object(files[0], objects[0], Given(hub_pks=trusted))
         return objects[0]
     statements = [obj for obj in objects if isinstance(obj, (Receipt, Checkpoint))]
     if len(statements) != 2 or len(objects) != 2:
@@ -157,7 +157,7 @@ def _evidence(session: CliSession, files: tuple[Path, ...], trusted: tuple[bytes
 
 
 def _signer(statement: "Statement", keys: list[bytes]) -> bytes:
-    """Which of the hub's keys signed; any of them if none did, for the proof to fail on."""
+    """Return the key of the hub that signed; any of them if none did, for the proof to fail on."""
     from veen.core.errors import SignatureError
 
     for key in keys:

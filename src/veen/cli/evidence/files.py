@@ -1,12 +1,14 @@
-"""`veen evidence`: entries of a stream as one file, or one page, that an outsider can check without hub and keys."""
+"""`veen evidence`: entries of a stream as one file or page that an outsider can check without hub and keys."""
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options, home_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.files import hex32
@@ -41,24 +43,22 @@ evidence = LazyGroup(
 
 @evidence.verb("export", "Write entries and all their proofs into one file or page.")
 @stream_argument()
-@click.option("--from-seq", "--from", "first", type=SEQ, help="The first entry; default: the beginning.")
-@click.option("--to-seq", "--to", "last", type=SEQ, help="The last entry; default: the end.")
-@click.option("--range", "span", type=RANGE, help="The same in one word: 10..20; either end may be left open.")
-@click.option("--since", type=MOMENT, help="From this time of the hub on: ISO 8601, or -15m.")
-@click.option("--until", type=MOMENT, help="Up to this time of the hub.")
+@click.option("--from-seq", "--from", "first", type=SEQ, help=options.FIRST)
+@click.option("--to-seq", "--to", "last", type=SEQ, help=options.LAST)
+@click.option("--range", "span", type=RANGE, help=options.RANGE)
+@click.option("--since", type=MOMENT, help=options.SINCE)
+@click.option("--until", type=MOMENT, help=options.UNTIL)
 @EPOCH
-@click.option("--query", "result_id", help="The entries behind a query result that is kept here (veen query run).")
-@click.option("--store", type=click.Path(file_okay=False), help="Where query results are; default: in your home.")
-@click.option(
-    "--open", "opened", is_flag=True, help="With the opening of each entry: outsiders can read exactly these."
-)
-@click.option("--plaintext", is_flag=True, help="With the plaintext, as you state it: nothing in the file proves it.")
-@click.option("--head", is_flag=True, help="With the newest checkpoint, and the proof that the log only grew.")
-@click.option("--outside", is_flag=True, help="With proofs by others: tlog-proof and COSE receipt of the outer log.")
-@click.option("--no-name", is_flag=True, help="Do not say which stream it is.")
-@click.option("--out", type=_TARGET, help="The evidence file to write.")
-@click.option("--html", type=_TARGET, help="Write a page that checks itself in a browser, without a network.")
-@click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option("--query", "result_id", help="Query result whose entries are exported (veen query run).")
+@click.option("--store", type=click.Path(file_okay=False), help=options.STORE)
+@click.option("--open", "opened", is_flag=True, help="Add the opening of each entry: outsiders can read exactly these.")
+@click.option("--plaintext", is_flag=True, help="Add the plaintext as you state it. Nothing in the file proves it.")
+@click.option("--head", is_flag=True, help="Add the newest checkpoint, and the proof that the log only grew.")
+@click.option("--outside", is_flag=True, help="Add proofs by others: tlog-proof and COSE receipt of the outer log.")
+@click.option("--no-name", is_flag=True, help="Leave out the name of the stream.")
+@click.option("--out", type=_TARGET, help="Evidence file to write.")
+@click.option("--html", type=_TARGET, help="HTML page to write, which checks itself in a browser without a network.")
+@options.renamed("--replace", "force", former="--force", is_flag=True, help=options.REPLACE)
 @client_options
 def export(
     output: Output,
@@ -105,9 +105,10 @@ def export(
     if result_id is not None and ranged:
         raise click.UsageError("--query names the entries: leave out ranges, times and --epoch")
     for path in (out, html):
-        _check_free(path, force)
+        if path is not None and path.exists() and not force:
+            raise Fail("E.LOCAL", f"{path}: it exists already", "nothing was written", "add --replace to overwrite it")
     contents: Contents = "openings" if opened else "plaintext" if plaintext else "sealed"
-    selection = None if result_id is None else list(_selected(session, result_id, store))
+    selection = None if result_id is None else list(_select_entries(session, result_id, store))
     client = session.client()
     if selection is not None:
         selection = _of_stream(output, client, stream, selection)
@@ -156,17 +157,12 @@ def export(
 
 
 def _key_option(pin: "HubPin") -> str:
-    """How an outsider gives the key of the page; a root is taken from a context."""
+    """Return the option by which an outsider gives the key of the page; none for a root, which needs a context."""
     return "" if pin.root_pk is not None else f" --hub-pk {pin.keys[0].hub_pk.hex()}"
 
 
-def _check_free(path: Path | None, force: bool) -> None:
-    if path is not None and path.exists() and not force:
-        raise Fail("E.LOCAL", f"{path}: it exists already", "nothing was written", "add --force to replace it")
-
-
-def _selected(session: CliSession, result_id: str, store: str | None) -> Iterator[tuple[bytes, int]]:
-    """Label and number of each entry that a query result has verified."""
+def _select_entries(session: CliSession, result_id: str, store: str | None) -> Iterator[tuple[bytes, int]]:
+    """Yield label and number of each entry that a query result has verified."""
     from veen.core import canonical
     from veen.lake.query.store import ResultStore
 
@@ -179,7 +175,7 @@ def _selected(session: CliSession, result_id: str, store: str | None) -> Iterato
 def _of_stream(
     output: Output, client: "SyncClient", stream: str, entries: Sequence[tuple[bytes, int]]
 ) -> list[tuple[bytes, int]]:
-    """Those that are in the stream: a query may cover several, a file has one."""
+    """Return the entries that are in the stream: a query may cover several, a file has one."""
     if not entries:
         raise Fail(
             "E.USAGE",
@@ -198,17 +194,17 @@ def _of_stream(
 
 @evidence.verb("show", "The entries of an evidence file, and what it proves.")
 @click.argument("file", type=_FILE)
-@click.option("--hub-pk", type=hex32, multiple=True, help="A hub key you trust; default: that of the context.")
-@click.option("--no-pin", is_flag=True, help="Judge by the keys that the file itself names.")
+@click.option("--hub-pk", type=hex32, multiple=True, help=options.HUB_PK)
+@click.option("--no-pin", is_flag=True, help=options.NO_PIN)
 @home_options
 def show(output: Output, session: CliSession, file: Path, hub_pk: tuple[bytes, ...], no_pin: bool) -> None:
-    """The entries of an evidence FILE, and what it proves. A file that does not verify is not shown.
+    """Show the entries of an evidence FILE, and what it proves. A file that does not verify is not shown.
 
     \b
     veen evidence show orders.veen-evidence
     """
-    pinned = _pinned_for(session, hub_pk, no_pin)
-    report, reasons = _checked(read_evidence(file), file, pinned)
+    pinned = _resolve_keys(session, hub_pk, no_pin)
+    report, reasons = _check_file(read_evidence(file), file, pinned)
     verdict = _verdict_of(report, pinned, reasons)
     rows = [_entry_data(entry) for entry in report.entries]
     data = {**pinned.to_json(), **verdict_json(verdict), **_facts(report), "entries": rows}
@@ -219,8 +215,10 @@ def show(output: Output, session: CliSession, file: Path, hub_pk: tuple[bytes, .
         for key in report.identity.keys:
             output.line(f"hub key ed25519:{key.hub_pk.hex()}, from {when(key.valid_from)} on")
         columns = ("seq", "time", "author", "content")
-        is_human = output.mode is Mode.HUMAN
-        output.table(columns, ([row["seq"], row["time"], _author(row, is_human), _shown(row)] for row in rows))
+        author = (
+            (lambda row: short(bytes.fromhex(row["author"]))) if output.mode is Mode.HUMAN else itemgetter("author")
+        )
+        output.table(columns, ([row["seq"], row["time"], author(row), _shown(row)] for row in rows))
         show_verdict(output, verdict)
         _tell_claims(output, report)
 
@@ -229,7 +227,7 @@ def show(output: Output, session: CliSession, file: Path, hub_pk: tuple[bytes, .
 
 
 def read_evidence(path: Path) -> bytes:
-    """The bytes of a file, never more than a file may have."""
+    """Read a file, up to the maximal size of an evidence file."""
     from veen.core.evidence_file import MAX_FILE_BYTES
 
     with path.open("rb") as opened:
@@ -246,8 +244,8 @@ def verify_evidence_file(
     policy: "WitnessPolicy | None" = None,
 ) -> None:
     """Verify an evidence file for `veen verify`, print the verdict and end the command by it."""
-    pinned = _pinned_for(session, hub_pk, no_pin)
-    report, reasons = _checked(data, file, pinned, policy)
+    pinned = _resolve_keys(session, hub_pk, no_pin)
+    report, reasons = _check_file(data, file, pinned, policy)
     verdict = _verdict_of(report, pinned, reasons)
     facts = {**verdict_json(verdict), "kind": "evidence", "bytes": len(data), "sha256": _sha256(data)}
     facts |= {**pinned.to_json(), **_facts(report), "checks": list(report.checks)}
@@ -267,7 +265,7 @@ def verify_evidence_file(
 
 
 def _verdict_of(report: "EvidenceReport", pinned: "PinnedKeys", reasons: "Sequence[Reason]") -> Verdict:
-    """Return the verdict over the ranges that the file brings. The file itself states them, under signed roots."""
+    """Return the verdict over the ranges of the file. The file itself states them, under signed roots."""
     identity = None if any(reason.because is Because.COVERAGE for reason in reasons) else pinned.identity
     compared = [
         Coverage(log=log.label.hex(), first=first, read=last, head=last, stated_by=StatedBy.FILE, identity=identity)
@@ -277,17 +275,17 @@ def _verdict_of(report: "EvidenceReport", pinned: "PinnedKeys", reasons: "Sequen
     return Verdict.of(compared, reasons)
 
 
-def _pinned_for(session: CliSession, hub_pk: tuple[bytes, ...], no_pin: bool) -> "PinnedKeys":
+def _resolve_keys(session: CliSession, hub_pk: tuple[bytes, ...], no_pin: bool) -> "PinnedKeys":
     """Return the keys that a file is verified under: those given, or else the pin of the context in use."""
-    from veen.cli.shared.pinning import PinnedKeys, pinned_by
+    from veen.cli.shared.pinning import PinnedKeys, resolve_pin
     from veen.client.evidence_file import TrustedKeys
 
     if hub_pk and no_pin:
         raise click.UsageError("give one of --hub-pk and --no-pin")
-    return PinnedKeys(TrustedKeys(hub_pks=hub_pk), "--hub-pk") if hub_pk else pinned_by(session, None, no_pin)
+    return PinnedKeys(TrustedKeys(hub_pks=hub_pk), "--hub-pk") if hub_pk else resolve_pin(session, None, no_pin)
 
 
-def _checked(
+def _check_file(
     data: bytes, file: Path, pinned: "PinnedKeys", policy: "WitnessPolicy | None" = None
 ) -> "tuple[EvidenceReport, list[Reason]]":
     """Check a file; return its report and the reasons why the verdict is incomplete. Bad evidence is a Fail.
@@ -377,10 +375,6 @@ def _entry_data(entry: "CheckedEntry") -> dict[str, Any]:
         "body": body,
         "body_hex": body_hex,
     }
-
-
-def _author(row: dict[str, Any], is_human: bool) -> str:
-    return short(bytes.fromhex(row["author"])) if is_human else str(row["author"])
 
 
 def _shown(row: dict[str, Any]) -> str:

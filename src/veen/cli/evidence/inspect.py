@@ -17,10 +17,10 @@ def inspect(output: Output, file: Path) -> None:
 
     FILE holds CBOR, its JSON form, or hex; "-" reads standard input.
     """
-    from veen.cli.shared.wire_tree import derived_of, fields_of
+    from veen.cli.shared.wire_tree import derive_fields, fields_of
 
     data, recognised = read_object(file, exit_code=Exit.USAGE)
-    derived = derived_of(recognised.obj)
+    derived = derive_fields(recognised.obj)
     document: dict[str, Any] = {
         "kind": recognised.obj.KIND,
         "encoding": recognised.encoding,

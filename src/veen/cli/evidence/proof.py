@@ -7,6 +7,7 @@ import click
 
 from veen.cli.evidence.receipt import OUT
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.files import OBJECT_FILE, hex32
 from veen.cli.shared.output import Output
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from veen.client.read.picture import Picture
     from veen.client.verify.evidence import Proven
 
-_SIZE = click.option("--size", type=SEQ, help="Under the root of a log of so many entries; default: of SEQ entries.")
+_SIZE = click.option("--size", type=SEQ, help=options.TREE_SIZE)
 
-proof = LazyGroup("proof", help="That an entry stands in the log, shown with a few hashes.")
+proof = LazyGroup("proof", help="Inclusion proofs.")
 
 
 @proof.verb("get", "The proof of an entry, verified.")
@@ -27,11 +28,9 @@ proof = LazyGroup("proof", help="That an entry stands in the log, shown with a f
 @_SIZE
 @EPOCH
 @OUT
-@click.option(
-    "--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the RECEIPT here, as CBOR."
-)
+@click.option("--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), help=options.RECEIPT_OUT)
 @client_options
-def get(
+def get_proof(
     output: Output,
     session: CliSession,
     stream: str,
@@ -41,24 +40,24 @@ def get(
     out: Path | None,
     receipt_file: Path | None,
 ) -> None:
-    """The inclusion proof of entry SEQ of STREAM, verified against the root that the hub signed.
+    """Show the inclusion proof of entry SEQ of STREAM, verified against the root that the hub signed.
 
     \b
     veen proof get record/app/http 3 --out proof.cbor --receipt receipt.cbor
     veen proof verify proof.cbor --with receipt.cbor
     """
-    proven = _proven(session, stream, seq, size, epoch)
+    proven = _prove(session, stream, seq, size, epoch)
     if out is not None:
         out.write_bytes(proven.proof.to_bytes())
     if receipt_file is not None:
         receipt_file.write_bytes(proven.receipt.to_bytes())
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
 
-    data = {**proof_data(proven), "proof": proven.proof.to_json(), "receipt": named(proven.receipt)}
+    data = {**proof_data(proven), "proof": proven.proof.to_json(), "receipt": to_named(proven.receipt)}
     output.result(data, lambda: output.fields(proof_data(proven).items()))
 
 
-def _proven(session: CliSession, stream: str, seq: int, size: int | None, epoch: int | None) -> "Proven":
+def _prove(session: CliSession, stream: str, seq: int, size: int | None, epoch: int | None) -> "Proven":
     if size is not None and size < seq:
         raise click.UsageError(f"a log of {size} entries has no entry {seq}")
     proven = session.client().proof(stream, seq, tree_size=size, epoch=epoch)
@@ -67,7 +66,7 @@ def _proven(session: CliSession, stream: str, seq: int, size: int | None, epoch:
 
 
 def proof_data(proven: "Proven") -> dict[str, Any]:
-    """A proof by names."""
+    """Return the fields of a proof by name."""
     return {
         "label": proven.receipt.label.hex(),
         "seq": proven.receipt.stream_seq,
@@ -84,10 +83,10 @@ def proof_data(proven: "Proven") -> dict[str, Any]:
 @stream_argument(seq=SEQ)
 @_SIZE
 @EPOCH
-@click.option("--tree", is_flag=True, help="Draw it as text: this is also the default.")
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw it into this file, as SVG.")
+@click.option("--tree", is_flag=True, help="Draw it as text. This is the default.")
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw it as SVG, into this file.")
 @client_options
-def show(
+def show_proof(
     output: Output,
     session: CliSession,
     stream: str,
@@ -107,14 +106,14 @@ def show(
     """
     from veen.client.read.picture import Picture, text
 
-    proven = _proven(session, stream, seq, size, epoch)
+    proven = _prove(session, stream, seq, size, epoch)
     picture = Picture.of(proven.proof, stream_seq=seq, root=proven.root, tree_size=proven.tree_size)
     if svg is not None:
         from veen.client.read.svg import to_svg
 
         hub = f"hub ed25519:{session.client().pin.identity.current.hub_pk.hex()[:8]}…"
         svg.write_text(to_svg(picture, signed_by=hub), "utf-8")
-    data = {**proof_data(proven), **_drawn(picture), "svg": None if svg is None else str(svg)}
+    data = {**proof_data(proven), **_picture_data(picture), "svg": None if svg is None else str(svg)}
 
     def human() -> None:
         if tree or svg is None:
@@ -130,8 +129,8 @@ def show(
     output.result(data, human)
 
 
-def _drawn(picture: "Picture") -> dict[str, Any]:
-    """The picture as data: each step of the fold, and the peaks."""
+def _picture_data(picture: "Picture") -> dict[str, Any]:
+    """Return the picture as data: each step of the fold, and the peaks."""
     return {
         "steps": [
             {
@@ -150,12 +149,12 @@ def _drawn(picture: "Picture") -> dict[str, Any]:
 @proof.verb("verify", "Check a proof that you have, without a hub.")
 @click.argument("file", type=OBJECT_FILE)
 @HUB_PK
-@click.option("--with", "related", type=OBJECT_FILE, multiple=True, help="RECEIPT, CHECKPOINT or MSG. Repeatable.")
-@click.option("--root", type=hex32, help="A root you trust on other grounds; goes with --size.")
+@click.option("--with", "related", type=OBJECT_FILE, multiple=True, help=options.WITH)
+@click.option("--root", type=hex32, help=options.ROOT)
 @_SIZE
-@click.option("--seq", type=SEQ, help="The entry it is about; default: the last one.")
+@click.option("--seq", type=SEQ, help=options.SEQ)
 @client_options
-def verify(
+def verify_proof(
     output: Output,
     session: CliSession,
     file: Path,

@@ -1,4 +1,4 @@
-"""`veen verify`: is this what it claims to be? One verb for any artefact, whose kind is told from its content."""
+"""`veen verify`: one verb for any artefact, whose kind is recognised by its content."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.files import hex32, read_object
 from veen.cli.shared.output import Exit, Fail, Output
-from veen.cli.shared.pinning import PinnedKeys, pinned_by
+from veen.cli.shared.pinning import PinnedKeys, resolve_pin
 from veen.cli.shared.verdicts import show_verdict, verdict_json
-from veen.cli.shared.verifying import show_checks, trusted_keys, verified
+from veen.cli.shared.verifying import check_object, resolve_keys, show_checks
 from veen.cli.shared.witness_policy import POLICY, read_policy_file
 from veen.core.verdict import Coverage, StatedBy, Verdict
 
 if TYPE_CHECKING:
     from veen.core.checks import Given
-    from veen.core.tlog.policy import WitnessPolicy
     from veen.core.wire import Wire
 
 _OBJECT = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -42,16 +42,16 @@ _ANYTHING = _Artefact(exists=True, allow_dash=True, path_type=Path)
 
 @click.command()
 @click.argument("file", type=_ANYTHING)
-@click.option("--hub-pk", type=hex32, multiple=True, help="A hub key you trust, in hex. Repeat after a key rotation.")
-@click.option("--with", "related", type=_OBJECT, multiple=True, help="Another object the check needs. Repeatable.")
-@click.option("--witness", type=hex32, multiple=True, help="A witness that must have signed the CHECKPOINT.")
-@click.option("--root", type=hex32, help="A root you trust on other grounds; goes with --size.")
-@click.option("--size", type=click.IntRange(min=1), help="How many entries the root stands for.")
-@click.option("--seq", type=click.IntRange(min=1), help="The stream_seq a proof is about; default: the last entry.")
-@click.option(
-    "--policy", type=POLICY, help="A witness policy (k of n) that the proofs by others in an evidence file satisfy."
+@click.option("--hub-pk", type=hex32, multiple=True, help=options.HUB_PK)
+@click.option("--with", "related", type=_OBJECT, multiple=True, help=options.WITH)
+@click.option("--witness", type=hex32, multiple=True, help=options.WITNESS)
+@click.option("--root", type=hex32, help=options.ROOT)
+@click.option("--size", type=click.IntRange(min=1), help=options.TREE_SIZE)
+@click.option("--seq", type=click.IntRange(min=1), help=options.SEQ)
+@options.renamed(
+    "--witness-policy", "policy", former="--policy", type=POLICY, metavar="FILE", help=options.WITNESS_POLICY
 )
-@click.option("--no-pin", is_flag=True, help="Do not use the pin of the context.")
+@click.option("--no-pin", is_flag=True, help=options.NO_PIN)
 @home_options
 def verify(
     output: Output,
@@ -79,7 +79,7 @@ def verify(
 
     \b
     veen verify orders.veen-evidence --hub-pk 8a88e3dd…
-    veen verify orders.veen-evidence --hub-pk 8a88e3dd… --policy witnesses.policy
+    veen verify orders.veen-evidence --hub-pk 8a88e3dd… --witness-policy witnesses.policy
     veen verify receipt.cbor --hub-pk 8a88e3dd…
     veen verify proof.cbor --with receipt.cbor --hub-pk 8a88e3dd…
     veen verify consistency.json --with old.cbor --with new.cbor --hub-pk 8a88e3dd…
@@ -102,11 +102,12 @@ def verify(
         if begins_as_evidence:
             if related or witness or root is not None or seq is not None:
                 raise click.UsageError("an evidence file brings what its check needs, but for --hub-pk")
-            verify_evidence_file(output, session, file, read_evidence(file), hub_pk, no_pin, _read_policy(policy))
+            witness_policy = None if policy is None else read_policy_file(policy)
+            verify_evidence_file(output, session, file, read_evidence(file), hub_pk, no_pin, witness_policy)
             return
     if policy is not None:
         raise click.UsageError(
-            "--policy judges an evidence file; for a note: veen witness policy check POLICY --note FILE"
+            "--witness-policy is for an evidence file; for a note: veen witness policy check POLICY --note FILE"
         )
     data, recognised = read_object(file, exit_code=Exit.BAD_EVIDENCE)
     inputs = Given(
@@ -131,12 +132,12 @@ def _checks(
     try:
         return check(obj, inputs), inputs.hub_pks
     except MissingInput:
-        if inputs.hub_pks or no_pin or not (keys := trusted_keys(session, ())):
-            return verified(file, obj, inputs), inputs.hub_pks
+        if inputs.hub_pks or no_pin or not (keys := resolve_keys(session, ())):
+            return check_object(file, obj, inputs), inputs.hub_pks
     except VeenError:
-        return verified(file, obj, inputs), inputs.hub_pks
+        return check_object(file, obj, inputs), inputs.hub_pks
     try:
-        return verified(file, obj, replace(inputs, hub_pks=keys)), keys
+        return check_object(file, obj, replace(inputs, hub_pks=keys)), keys
     except Fail as fail:
         if fail.code == "E.VERIFY":
             fail.hint = f"it was judged by the pin of {session.settings.hub_pk.origin}; of another hub: --hub-pk HEX"
@@ -154,7 +155,7 @@ def _verify_directory(
     elif (directory / layout.IDENTITY).is_file() or (directory / layout.LOG).is_dir():
         from veen.cli.hub.data import check_data
 
-        check_data(output, directory, _pinned(session, hub_pks, no_pin))
+        check_data(output, directory, _resolve_pinned(session, hub_pks, no_pin))
     else:
         raise Fail(
             "E.USAGE",
@@ -164,18 +165,18 @@ def _verify_directory(
         )
 
 
-def _pinned(session: CliSession, hub_pks: tuple[bytes, ...], no_pin: bool) -> PinnedKeys:
+def _resolve_pinned(session: CliSession, hub_pks: tuple[bytes, ...], no_pin: bool) -> PinnedKeys:
     from veen.core.objects.trusted_root import TrustedKeys
 
     if not hub_pks:
-        return pinned_by(session, None, no_pin)
+        return resolve_pin(session, None, no_pin)
     if no_pin:
         raise click.UsageError("give one of --hub-pk and --no-pin")
     return PinnedKeys(TrustedKeys(hub_pks=hub_pks), "--hub-pk")
 
 
 def _verify_set(output: Output, directory: Path, hub_pks: tuple[bytes, ...]) -> None:
-    """Every byte of an exported set, without its passphrase (D-72)."""
+    """Verify every byte of an exported set, without its passphrase (D-72)."""
     from veen.client.errors import PortableSetInvalid
     from veen.client.portable.portability import check_set
     from veen.io.local import OsFs
@@ -222,7 +223,3 @@ def _verify_set(output: Output, directory: Path, hub_pks: tuple[bytes, ...]) -> 
         output.fields((name, value) for name, value in data.items() if name not in ("keys", "hub_pks", "verdict"))
 
     output.result(data, human)
-
-
-def _read_policy(path: Path | None) -> "WitnessPolicy | None":
-    return None if path is None else read_policy_file(path)

@@ -1,1 +1,1 @@
-"""veen hub."""
+"""Commands of `veen hub`."""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.hub.common import DATA_DIR, existing, holder_of
+from veen.cli.hub.common import DATA_DIR, holder_of, open_directory
+from veen.cli.shared import options
 from veen.cli.shared.command import FILE, INSECURE_HTTP, CliSession, several
 from veen.cli.shared.names import CONTEXT
 from veen.cli.shared.output import Fail, Output, output_options
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 _FILES: Final = ("ca_file", "token_file")
 
 HUB_FLAGS: Final = several(
-    click.option("--hub", help="The URL of the hub. [VEEN_HUB]"),
-    click.option("--data-dir", type=DATA_DIR, help="The data directory of a hub on this machine."),
-    click.option("--ca-file", type=FILE, help="Certificates to trust instead of the system's (PEM). [VEEN_CA_FILE]"),
-    click.option("--token-file", type=FILE, help="A file with the hub's bearer token. [VEEN_TOKEN_FILE]"),
+    click.option("--hub", help=f"{options.HUB} [VEEN_HUB]"),
+    click.option("--data-dir", type=DATA_DIR, help=options.HUB_DIR),
+    click.option("--ca-file", type=FILE, help=f"{options.CA_FILE} [VEEN_CA_FILE]"),
+    click.option("--token-file", type=FILE, help=f"{options.TOKEN_FILE} [VEEN_TOKEN_FILE]"),
     INSECURE_HTTP,
-    click.option("--context", type=CONTEXT, help="The context that names the hub. [VEEN_CONTEXT]"),
+    click.option("--context", type=CONTEXT, help=options.CONTEXT),
 )
 HUB_NAMES: Final = ("hub", "data_dir", "ca_file", "token_file", "insecure_http", "context")  # what HUB_FLAGS give
 
@@ -47,7 +48,7 @@ def hub_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def hub_api(session: CliSession, url: str, ca_file: Path | None, token_file: Path | None) -> "HubApi":
-    """The hub at a URL, for as long as one call may take by the settings."""
+    """Connect to the hub at a URL, with the timeout of the settings."""
     from veen.client.transport.hubapi import HubApi
 
     settings = session.settings
@@ -61,7 +62,7 @@ def hub_api(session: CliSession, url: str, ca_file: Path | None, token_file: Pat
 
 
 def open_hub(output: Output, *, data_dir: Path | None, **flags: str | None) -> "HubApi":
-    """The hub that options of `HUB_FLAGS` name."""
+    """Connect to the hub that options of `HUB_FLAGS` name."""
     session = CliSession(output, flags)
     if data_dir is not None:  # this very hub, whatever is configured
         if flags["hub"] is not None:
@@ -86,7 +87,7 @@ def _local_hub(session: CliSession, data_dir: Path, flags: dict[str, str | None]
 
 
 def _url_of(data_dir: Path) -> str:
-    holder = holder_of(existing(data_dir))
+    holder = holder_of(open_directory(data_dir))
     if holder is None or holder.url is None:
         what = "no hub runs it" if holder is None else f"its hub (pid {holder.pid}) does not listen yet"
         raise Fail("E.NET.UNREACHABLE", f"{data_dir}: no answer", what, f"veen hub start --data-dir {data_dir}")

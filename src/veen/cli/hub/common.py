@@ -1,4 +1,4 @@
-"""What the hub's commands share: where a data directory is, and who runs it."""
+"""Data directories and their holders, for the commands of `veen hub`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DATA_DIR: Final = click.Path(file_okay=False, path_type=Path)
 ACCEPT_CLOCK: Final = click.option(
-    "--accept-clock", is_flag=True, help="The clock is right, however far it is ahead of the log."
+    "--accept-clock", is_flag=True, help="Accept the clock, however far it is ahead of the log."
 )
 
 
@@ -29,8 +29,8 @@ class Holder:
     url: str | None
 
 
-def existing(data_dir: Path) -> OsFs:
-    """A data directory that must be there, and no clone or fork that was cut off."""
+def open_directory(data_dir: Path) -> OsFs:
+    """Open an existing data directory. Raise Fail for a missing one, or an unfinished clone or fork."""
     if not data_dir.is_dir():
         raise Fail(
             "E.LOCAL",
@@ -44,7 +44,10 @@ def existing(data_dir: Path) -> OsFs:
 
 
 def holder_of(fs: OsFs) -> Holder | None:
-    """Who runs this directory; None if nobody does. The lock tells, not the process id in its file."""
+    """Return the process that runs this directory; None if there is none.
+
+    The lock shows this, not the process id in its file.
+    """
     try:
         with fs.lock():
             return None
@@ -56,7 +59,7 @@ def holder_of(fs: OsFs) -> Holder | None:
 
 
 def pin_for_clients(identity: "HubIdentity", root_pk: bytes | None) -> "PinnedKey":
-    """What clients of a hub pin: its first key, which leads to all later ones, or the root of an ephemeral hub.
+    """Return the pin for clients: the hub's first key, which leads to later ones, or the root of an ephemeral hub.
 
     A later key would verify nothing that was signed before it (`HubPin.of_key`).
     """

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, open_directory
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Output, output_options
-from veen.cli.shared.pinning import PIN_HINT, PinnedKeys, pin_options, pinned_by
+from veen.cli.shared.pinning import PIN_HINT, PinnedKeys, pin_options, resolve_pin
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Coverage, Outcome, Reason, Signatures, StatedBy, Verdict
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 @click.command("verify-data")
 @click.argument("data_dir", type=DATA_DIR)
-@click.option("--structure", is_flag=True, help="Leave out the signatures: much faster, but proves less.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes or threads that verify (default: one per core).")
+@click.option("--structure", is_flag=True, help="Do not verify signatures: much faster, but proves less.")
+@click.option("--jobs", type=click.IntRange(min=1), help=f"{options.JOBS} Default: one per core.")
 @pin_options
 @home_options
 def verify_data(
@@ -47,22 +48,22 @@ def verify_data(
     or the pin of the context in use is that of another hub. docs/verdicts.md explains what a verdict covers. With
     --structure no signature is verified, and the verdict says so: "good (structure only)".
     """
-    check_data(output, data_dir, pinned_by(session, pin, no_pin), structure=structure, jobs=jobs)
+    check_data(output, data_dir, resolve_pin(session, pin, no_pin), structure=structure, jobs=jobs)
 
 
 def check_data(
     output: Output, data_dir: Path, pinned: PinnedKeys, *, structure: bool = False, jobs: int | None = None
 ) -> None:
-    """What `hub verify-data` does, and `verify` on a data directory."""
+    """Run `hub verify-data`, and `verify` on a data directory."""
     from veen.hub.process.forking import verify_all
 
     with failing_as(f"{data_dir}: verification FAILED"), output.progress("verifying") as progress:
         level: Level = "structure" if structure else "full"
         reports = verify_all(
-            existing(data_dir), level=level, pin=pinned.keys, progress=progress, jobs=jobs or os.cpu_count() or 1
+            open_directory(data_dir), level=level, pin=pinned.keys, progress=progress, jobs=jobs or os.cpu_count() or 1
         )
     findings = [finding for report in reports for finding in report.findings]
-    verdict = verdict_of(reports, pinned, _claimed_identity(data_dir))
+    verdict = verdict_of(reports, pinned, _read_identity(data_dir))
     data = {
         **pinned.to_json(),
         **verdict_json(verdict),
@@ -134,12 +135,12 @@ def verdict_of(
     return Verdict.of(compared, reasons)
 
 
-def _claimed_identity(data_dir: Path) -> "HubIdentity | None":
+def _read_identity(data_dir: Path) -> "HubIdentity | None":
     from veen.core.errors import VeenError
     from veen.storage.keys.identity import read_identity
 
     try:
-        return read_identity(existing(data_dir))
+        return read_identity(open_directory(data_dir))
     except (VeenError, OSError):
         return None
 
@@ -178,7 +179,7 @@ def rebuild_index(output: Output, data_dir: Path) -> None:
     from veen.storage.maintenance.rebuild import rebuild_index as rebuild
 
     with failing_as(f"{data_dir}: the index cannot be rebuilt"), output.progress("rebuilding") as progress:
-        fs = existing(data_dir)
+        fs = open_directory(data_dir)
         with fs.lock():
             try:
                 reseal = Sealing(identities.load(fs)).checkpoint
@@ -202,16 +203,14 @@ def rebuild_index(output: Output, data_dir: Path) -> None:
 
 @click.command("cut-tail")
 @click.argument("data_dir", type=DATA_DIR)
-@click.option("--yes", is_flag=True, help="Cut it. Without this, only show what would be cut.")
-@click.option(
-    "--no-receipt-left", is_flag=True, help="You know that no client got a receipt for an entry of the group."
-)
+@click.option("--yes", is_flag=True, help="Cut it. Default: only show what would be cut.")
+@click.option("--no-receipt-left", is_flag=True, help="Confirm that no client got a receipt for an entry of the group.")
 @click.option(
     "--compare",
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
     metavar="PATH",
-    help="What somebody else saw: the directory of a replica or clone, or a file with a RECEIPT or CHECKPOINT.",
+    help="Replica or clone to compare with, or a file with a RECEIPT or CHECKPOINT. Repeatable.",
 )
 @output_options
 def cut_tail(output: Output, data_dir: Path, yes: bool, no_receipt_left: bool, compare: tuple[Path, ...]) -> None:
@@ -230,7 +229,7 @@ def cut_tail(output: Output, data_dir: Path, yes: bool, no_receipt_left: bool, c
     from veen.storage.maintenance import cut_tail as cuttail
 
     with failing_as(f"{data_dir}: the end of the journal cannot be cut"):
-        fs = existing(data_dir)
+        fs = open_directory(data_dir)
         with fs.lock():
             tail = cuttail.find_tail(fs)
             statements = [cuttail.read_statement(path) for path in compare]
@@ -265,8 +264,8 @@ def cut_tail(output: Output, data_dir: Path, yes: bool, no_receipt_left: bool, c
 @click.command()
 @click.argument("source", type=DATA_DIR)
 @click.argument("target", type=DATA_DIR)
-@click.option("--with-keys/--without-keys", default=False, help="Copy the private keys too: needed to run the copy.")
-@click.option("--verify/--no-verify", default=True, help="Check the copy afterwards.")
+@click.option("--with-keys/--without-keys", default=False, help="Copy the private keys, too. Required to run the copy.")
+@click.option("--verify/--no-verify", default=True, help="Verify the copy afterwards.")
 @pin_options
 @home_options
 def clone(
@@ -291,9 +290,9 @@ def clone(
     from veen.hub.process.startup import data_fs
     from veen.storage.copies import copying as outcomes
 
-    pinned = pinned_by(session, pin, no_pin)
+    pinned = resolve_pin(session, pin, no_pin)
     with failing_as("the hub cannot be cloned"):
-        original = existing(source)
+        original = open_directory(source)
         outcomes.check_apart(source, target)
         copy = data_fs(target)
         at_rest = outcomes.clone(original, copy, with_keys=with_keys)
@@ -303,7 +302,7 @@ def clone(
         with failing_as(f"{target}: the copy does not verify"):
             reports = verify_all(copy, pin=pinned.keys)
         data.update(pinned.to_json())
-        verdict = verdict_of(reports, pinned, _claimed_identity(target))
+        verdict = verdict_of(reports, pinned, _read_identity(target))
         if verdict.value is Outcome.BAD:
             end_by(verdict, f"{target}: the copy does not verify", hint=f"veen hub verify-data {source}")
         data |= {"verified": verdict.is_good, "verdict": verdict.to_json()}
@@ -344,9 +343,9 @@ class _Cut(click.ParamType["tuple[bytes, int]"]):
 @click.argument("source", type=DATA_DIR)
 @click.argument("target", type=DATA_DIR)
 @click.option(
-    "--upto", type=_Cut(), multiple=True, metavar="LABEL=SEQ", help="Keep only so much of a label; default: all of it."
+    "--upto", type=_Cut(), multiple=True, metavar="LABEL=SEQ", help="Last entry to keep of a label. Default: all."
 )
-@click.option("--same-identity", is_flag=True, help="Disaster recovery only: go on under the keys of SOURCE.")
+@click.option("--same-identity", is_flag=True, help="Continue under the keys of SOURCE. For disaster recovery only.")
 @ACCEPT_CLOCK
 @output_options
 def fork(
@@ -369,7 +368,7 @@ def fork(
 
     cuts = dict(upto)
     with failing_as("the hub cannot be forked"):
-        original = existing(source)
+        original = open_directory(source)
         check_apart(source, target)
         fs = data_fs(target)
         origin = fork_hub(

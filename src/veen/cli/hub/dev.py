@@ -1,4 +1,4 @@
-"""A hub to try things with: a directory and a port that stay, and a context that is registered with its key."""
+"""A hub for trying things: a permanent directory and port, and a context that is registered with its key."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ def check_name(name: str) -> None:
 
 
 def default_directory() -> Path:
-    """Where the hub of `veen hub start --dev` is, unless --data-dir says otherwise."""
+    """Return the default directory of `veen hub start --dev`."""
     from veen.client.home import Home, PrivateFs
 
     home = Home.default()
@@ -35,7 +35,7 @@ def default_directory() -> Path:
 
 
 def port_of(output: Output, data_dir: Path, asked: str | None) -> int:
-    """The port of a directory: always the same one, as its number follows from the path. Another one if it is taken."""
+    """Return the port of a directory: the same each time, since it follows from the path; 0 if it is taken."""
     from veen.core.hashing import Ht
 
     if asked is not None:

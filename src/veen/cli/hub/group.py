@@ -38,6 +38,6 @@ hub = LazyGroup(
 
 
 def veen_hub_main() -> NoReturn:
-    """`veen-hub --profile=tenant --config=F --data-dir=D` is `veen hub start` (spec-4)."""
+    """Run `veen-hub --profile=tenant --config=F --data-dir=D` as `veen hub start` (spec-4)."""
     sys.argv[1:1] = ["hub", "start"]
     main()

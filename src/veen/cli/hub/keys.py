@@ -9,7 +9,8 @@ import click
 
 from veen.cli.app import LazyGroup
 from veen.cli.hub.client import HUB_FLAGS, open_hub
-from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of, pin_for_clients
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, holder_of, open_directory, pin_for_clients
+from veen.cli.shared import options
 from veen.cli.shared.entries import when
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.files import hex32
@@ -23,8 +24,8 @@ key = LazyGroup("key", help="Create, show and rotate the keys of a hub.")
 
 
 @key.verb("create", "Make the identity of a new hub.")
-@click.option("--data-dir", type=DATA_DIR, help="Give this new data directory its identity.")
-@click.option("--keys-dir", type=DATA_DIR, help="Only write a private key here, for a hub whose keys lie elsewhere.")
+@click.option("--data-dir", type=DATA_DIR, help="New data directory to give an identity.")
+@click.option("--keys-dir", type=DATA_DIR, help="New directory for a private key alone, for a hub with keys_dir.")
 @output_options
 def create(output: Output, data_dir: Path | None, keys_dir: Path | None) -> None:
     """Make the identity of a new hub before its first start, as an authority hub needs it.
@@ -60,7 +61,7 @@ def _create_identity(data_dir: Path) -> "HubIdentity":
 
 
 def _write_key(keys_dir: Path) -> bytes:
-    """A private key file and nothing else."""
+    """Write a private key file and nothing else."""
     from veen.core.crypto.ed25519 import SigningKey
     from veen.storage.keys.directory import write_private_key
 
@@ -70,9 +71,9 @@ def _write_key(keys_dir: Path) -> bytes:
 
 
 @click.command()
-@click.option("--data-dir", type=DATA_DIR, help="Give this new data directory its identity, keys included.")
-@click.option("--keys-dir", type=DATA_DIR, help="Write key and birth certificate here, for a hub with keys_dir.")
-@click.option("--valid", default="24h", show_default=True, help="How long the first start may take place.")
+@click.option("--data-dir", type=DATA_DIR, help="New data directory to give an identity.")
+@click.option("--keys-dir", type=DATA_DIR, help="New directory for key and birth certificate, for a hub with keys_dir.")
+@click.option("--valid", default="24h", show_default=True, help="Time within which the first start must happen.")
 @click.option("--reuse-key", is_flag=True, help="Certify the key in --keys-dir. Only if no hub ever ran with it.")
 @output_options
 def init(output: Output, data_dir: Path | None, keys_dir: Path | None, valid: str, reuse_key: bool) -> None:
@@ -125,7 +126,7 @@ def _init_keys(keys_dir: Path, not_after: int, reuse_key: bool) -> "HubIdentity"
 
 @key.verb("show", "The public keys of a hub and when they are valid.")
 @HUB_FLAGS
-@click.option("--only-pin", is_flag=True, help="Print only what clients pin: the first key, or the root key.")
+@click.option("--only-pin", is_flag=True, help="Print only the pin for clients: the first key, or the root key.")
 @output_options
 def show(output: Output, data_dir: Path | None, only_pin: bool, **flags: str | None) -> None:
     """Show hub_id and all keys of a data directory, or of the hub that --hub or the context names.
@@ -143,12 +144,12 @@ def show(output: Output, data_dir: Path | None, only_pin: bool, **flags: str | N
     root_pk: bytes | None = None
     if data_dir is not None:
         with failing_as(f"{data_dir}: the identity cannot be shown"):
-            fs = existing(data_dir)
+            fs = open_directory(data_dir)
             identity, root_pk = read_identity(fs), read_root(fs)
         where, signed = str(data_dir), True
     else:
         with open_hub(output, data_dir=None, **flags) as hub:
-            where, (identity, signed) = hub.url, _claimed_identity(hub)
+            where, (identity, signed) = hub.url, _fetch_identity(hub)
     data: dict[str, Any] = {
         "hub_id": identity.hub_id.hex(),
         "hub_keys": [{**entry.to_json(), "hub_pk": f"ed25519:{entry.hub_pk.hex()}"} for entry in identity.keys],
@@ -186,8 +187,8 @@ def show(output: Output, data_dir: Path | None, only_pin: bool, **flags: str | N
     output.result(data, human)
 
 
-def _claimed_identity(hub: "HubApi") -> "tuple[HubIdentity, bool]":
-    """What a hub says about its keys, and whether its newest key signed that; Fail if it contradicts itself."""
+def _fetch_identity(hub: "HubApi") -> "tuple[HubIdentity, bool]":
+    """Return the identity that a hub states, and True if its newest key signed it. Raise Fail for a contradiction."""
     from veen.core.errors import SignatureError, VerifyError
 
     answer = hub.identity()
@@ -209,7 +210,9 @@ def _claimed_identity(hub: "HubApi") -> "tuple[HubIdentity, bool]":
 
 @key.verb("rotate", "Add a new key; the old one signs until the overlap ends.")
 @HUB_FLAGS
-@click.option("--overlap", default="1d", show_default=True, help="How long the old key stays valid beside the new one.")
+@click.option(
+    "--overlap", default="1d", show_default=True, help="Time for which the old key stays valid beside the new one."
+)
 @click.option(
     "--request-id",
     type=hex32,
@@ -238,11 +241,12 @@ def rotate(
         raise click.UsageError("give the data directory or --hub")
     seconds = _seconds(overlap, "--overlap")
     request_id = request_id or os.urandom(32)
-    if data_dir is not None and holder_of(existing(data_dir)) is None:
+    if data_dir is not None and holder_of(open_directory(data_dir)) is None:
         data = _rotate_at_rest(data_dir, seconds, request_id, accept_clock)
     else:
         with open_hub(output, data_dir=data_dir, **flags) as running:
-            data = _rotate_live(running, seconds, request_id)
+            _, rotation = running.rotate_key(seconds, request_id=request_id)
+            data = _rotation_data(running.identity().hub_id.hex(), rotation.hub_pk.hex(), rotation.valid_from)
     data["request_id"] = request_id.hex()
     output.result(data, lambda: output.fields((name, str(value)) for name, value in data.items()))
     if data_dir is not None:
@@ -264,22 +268,21 @@ def _rotate_at_rest(data_dir: Path, overlap_seconds: int, request_id: bytes, acc
 
     with failing_as("the key cannot be rotated"):
         identity = rotate_at_rest(
-            existing(data_dir), int(time.time()), overlap_seconds, request_id=request_id, accept_clock=accept_clock
+            open_directory(data_dir),
+            int(time.time()),
+            overlap_seconds,
+            request_id=request_id,
+            accept_clock=accept_clock,
         )
-    return _rotated(identity.hub_id.hex(), identity.current.hub_pk.hex(), identity.current.valid_from)
+    return _rotation_data(identity.hub_id.hex(), identity.current.hub_pk.hex(), identity.current.valid_from)
 
 
-def _rotate_live(hub: "HubApi", overlap_seconds: int, request_id: bytes) -> dict[str, Any]:
-    _, rotation = hub.rotate_key(overlap_seconds, request_id=request_id)
-    return _rotated(hub.identity().hub_id.hex(), rotation.hub_pk.hex(), rotation.valid_from)
-
-
-def _rotated(hub_id: str, hub_pk: str, valid_from: int) -> dict[str, Any]:
+def _rotation_data(hub_id: str, hub_pk: str, valid_from: int) -> dict[str, Any]:
     return {"hub_id": hub_id, "hub_pk": f"ed25519:{hub_pk}", "valid_from": valid_from}
 
 
 @key.verb("verify-rotation", "Check that each key was introduced by one before it.")
-@click.option("--data-dir", type=DATA_DIR, help="The data directory.")
+@click.option("--data-dir", type=DATA_DIR, help=options.HUB_DIR)
 @output_options
 def verify_rotation(output: Output, data_dir: Path | None) -> None:
     """Check that a record signed by an older key introduces each key, and that the identity lists just these.
@@ -294,7 +297,7 @@ def verify_rotation(output: Output, data_dir: Path | None) -> None:
     if data_dir is None:
         raise click.UsageError("give the data directory")
     with failing_as(f"{data_dir}: the rotation does not verify"):
-        checks = check_rotations(existing(data_dir))
+        checks = check_rotations(open_directory(data_dir))
 
     def human() -> None:
         for line in checks:
@@ -304,8 +307,8 @@ def verify_rotation(output: Output, data_dir: Path | None) -> None:
 
 
 @key.verb("repair", "Find and repair two rotations that ran at the same time.")
-@click.option("--data-dir", type=DATA_DIR, help="The data directory.")
-@click.option("--dry-run", is_flag=True, help="Report what is found and change nothing.")
+@click.option("--data-dir", type=DATA_DIR, help=options.HUB_DIR)
+@click.option("--dry-run", is_flag=True, help=options.DRY_RUN)
 @output_options
 def repair(output: Output, data_dir: Path | None, dry_run: bool) -> None:
     """Find two rotations that retire one key, and make the identity go on with one of them. The hub must be stopped.
@@ -323,7 +326,7 @@ def repair(output: Output, data_dir: Path | None, dry_run: bool) -> None:
     if data_dir is None:
         raise click.UsageError("give the data directory")
     with failing_as(f"{data_dir}: the rotations cannot be repaired"):
-        fs = existing(data_dir)
+        fs = open_directory(data_dir)
         with fs.lock():
             conflicts = storage.open_conflicts(fs)
             unrepaired = any(conflict.choice is None for conflict in conflicts)

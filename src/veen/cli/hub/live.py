@@ -1,6 +1,5 @@
 """Commands that ask a running hub: status, health, checkpoint, limits, admission, metrics."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +24,7 @@ _WARNED: Final = {  # metrics that are not 0 while an operator should look
 @click.command()
 @hub_options
 def status(output: Output, hub: "HubApi") -> None:
-    """Who a hub is, what time it is there, and how much it holds. It is believed, nothing is verified.
+    """Show the identity, clock and size of a hub, as it states them: nothing is verified.
 
     A data directory of this machine names the hub that runs it. It is asked through its local door: no token and no
     certificate is needed.
@@ -34,7 +33,7 @@ def status(output: Output, hub: "HubApi") -> None:
     veen hub status ./hub
     veen hub status --hub https://hub.example.org
     """
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
 
     about, labels, ready = hub.status(), hub.label_count(), hub.ready()
     rows = [
@@ -52,7 +51,7 @@ def status(output: Output, hub: "HubApi") -> None:
     background, warnings = _background(hub)
     rows.append(("background", _background_text(background)))
     rows += [("warning", warning) for warning in warnings]
-    about_json = {**named(about), "hub_pk": f"ed25519:{about.hub_pk.hex()}"}
+    about_json = {**to_named(about), "hub_pk": f"ed25519:{about.hub_pk.hex()}"}
     data = {**dict(rows), "ready": ready.to_json(), "status": about_json, "labels": labels}
     data |= {"background": background, "warnings": warnings}
     data.pop("warning", None)
@@ -60,7 +59,7 @@ def status(output: Output, hub: "HubApi") -> None:
 
 
 def _background(hub: "HubApi") -> "tuple[list[dict[str, Any]] | None, list[str]]":
-    """Return the tasks beside the log, None if the caller may not see them, and what an operator should look at."""
+    """Return the background tasks, None if the caller may not see them, and warnings for the operator."""
     from veen.client.errors import HubRefused
     from veen.client.transport.hubapi import metric_samples
 
@@ -100,7 +99,7 @@ def _readiness(ready: "ReadyResponse") -> str:
 @click.command()
 @hub_options
 def health(output: Output, hub: "HubApi") -> None:
-    """Is the hub alive, and does it admit messages? Exit code 6 if it lives but does not."""
+    """Check that the hub is alive and admits messages. Exit code 6 if it is alive but does not."""
     about, ready = hub.health(), hub.ready()
     state = {"alive": about.ok, "ready": ready.ready}
     data = {"url": hub.url, **state, "healthz": about.to_json(), "readyz": ready.to_json()}
@@ -136,9 +135,11 @@ def fence(output: Output, hub: "HubApi") -> None:
 
 @click.command()
 @hub_options
-@click.option("--label", type=hex32, help="The label, in hex; default: all labels of the hub.")
-@click.option("--upto", type=click.IntRange(min=1), help="Up to which entry; default: all.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write each CHECKPOINT here, as CBOR.")
+@click.option("--label", type=hex32, help="Label, in hex. Default: all labels of the hub.")
+@click.option("--upto", type=click.IntRange(min=1), help="Number of entries to cover. Default: all.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Directory to write each CHECKPOINT to, as CBOR."
+)
 def checkpoint(output: Output, hub: "HubApi", label: bytes | None, upto: int | None, out: Path | None) -> None:
     """Have the hub sign what its log is now. It keeps no record of it; the checkpoints of its chunks it writes itself.
 
@@ -146,21 +147,16 @@ def checkpoint(output: Output, hub: "HubApi", label: bytes | None, upto: int | N
     veen hub checkpoint --data-dir ./hub --out ./checkpoints
     veen verify ./checkpoints/*.cbor --hub-pk ed25519:…
     """
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
 
     if upto is not None and label is None:
         raise click.UsageError("--upto needs --label")
     with output.records("checkpoints", ("label", "upto_seq", "root"), (64, 8, 64)) as records:
-        for signed in _checkpoints(hub, label, upto):
+        for info in hub.labels() if label is None else [hub.label(label)]:
+            signed = hub.checkpoint(info.label, upto or info.last_stream_seq)
             if out is not None:
                 _save(signed, out)
-            records.add(named(signed), (signed.label_curr, signed.upto_seq, signed.mmr_root))
-
-
-def _checkpoints(hub: "HubApi", label: bytes | None, upto: int | None) -> Iterator["Checkpoint"]:
-    """One by one, as many labels a hub may have."""
-    for info in hub.labels() if label is None else [hub.label(label)]:
-        yield hub.checkpoint(info.label, upto or info.last_stream_seq)
+            records.add(to_named(signed), (signed.label_curr, signed.upto_seq, signed.mmr_root))
 
 
 def _save(signed: "Checkpoint", out: Path) -> None:
@@ -177,7 +173,7 @@ def _save(signed: "Checkpoint", out: Path) -> None:
 @click.command()
 @hub_options
 def limits(output: Output, hub: "HubApi") -> None:
-    """The limit registry that is in force: fixed for the life of the process (spec §14.1)."""
+    """Show the limits in force: fixed for the life of the process (spec §14.1)."""
     registry = hub.status().limits
     output.result(registry)
 
@@ -185,7 +181,7 @@ def limits(output: Output, hub: "HubApi") -> None:
 @click.command()
 @hub_options
 def admission(output: Output, hub: "HubApi") -> None:
-    """What the hub admits."""
+    """Show the hub's rules of admission."""
     about = hub.status().to_json()
     data = {name: about[name] for name in ("profiles", "capability_gating", "stream_scope", "pow_difficulty")}
     output.result(data)

@@ -1,4 +1,4 @@
-"""`veen hub retention`: what is kept, what a policy would let go, and letting it go (COMP0, D-74)."""
+"""`veen hub retention`: contents, effects of a policy, and erasure (COMP0, D-74)."""
 
 import time
 from pathlib import Path
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.app import LazyGroup
-from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, open_directory
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, identity_options, several
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Output, output_options
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
 retention = LazyGroup(
     "retention",
-    help="Erase old payloads; receipts and proofs stay. A running hub does it by itself if retention.payloads is set.",
+    help="Erase old payloads; receipts and proofs stay. A running hub does so if retention.payloads is set.",
 )
 
 
 _PERIODS: Final = several(
-    click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory."),
-    click.option("--payloads", required=True, help="Age after which payloads go, such as 90d."),
-    click.option("--receipts", default="0", help="Age after which archived receipts go too; default: never."),
-    click.option("--classes", is_flag=True, help="Of a label whose class has a retention hint, go by the hint."),
+    click.option("--data-dir", type=DATA_DIR, required=True, help=options.HUB_DIR),
+    click.option("--payloads", required=True, help="Age after which payloads are erased, such as 90d."),
+    click.option("--receipts", default="0", help=f"{options.RECEIPT_AGE} Default: never."),
+    click.option("--classes", is_flag=True, help="Use the retention hint of a label's class, if it has one."),
     identity_options,
 )
 
@@ -83,13 +84,13 @@ def _tell(output: Output, done: str, rows: list[dict[str, Any]], attachments: in
     output.result({"erasures": rows} if attachments is None else {"erasures": rows, "attachments": attachments}, human)
 
 
-@retention.verb("plan", "What a policy would erase now; nothing is changed.")
+@retention.verb("plan", "Show the effect of a policy; change nothing.")
 @_PERIODS
 def plan(output: Output, session: CliSession, data_dir: Path, payloads: str, receipts: str, classes: bool) -> None:
-    """What a policy would erase now. Whole sealed chunks only; the hub may run.
+    """Show what a policy would erase now. Whole sealed chunks only; the hub may run.
 
-    With --classes the retention hints of label classes count before --payloads. They lie on an encrypted stream, so the
-    identity needs its read key.
+    With --classes the retention hints of label classes take precedence over --payloads. They are in an encrypted
+    stream, so the identity needs its read key.
 
     \b
     veen hub retention plan --data-dir ./hub --payloads 90d
@@ -100,7 +101,7 @@ def plan(output: Output, session: CliSession, data_dir: Path, payloads: str, rec
 
     with failing_as("no plan can be made"):
         policy = _policy(payloads, receipts, _hints(session, data_dir, classes=classes))
-        index = Index(existing(data_dir), read_only=True)
+        index = Index(open_directory(data_dir), read_only=True)
         try:
             steps = plan_of(index, policy, int(time.time()))
         finally:
@@ -108,7 +109,7 @@ def plan(output: Output, session: CliSession, data_dir: Path, payloads: str, rec
     _tell(output, "would be erased", _rows(steps))
 
 
-@retention.verb("apply", "Erase what a policy lets go. The hub must be stopped.")
+@retention.verb("apply", "Erase by a policy. The hub must be stopped.")
 @ACCEPT_CLOCK
 @_PERIODS
 def apply(
@@ -120,7 +121,10 @@ def apply(
     classes: bool,
     accept_clock: bool,
 ) -> None:
-    """Erase what a policy lets go. Each step is recorded in the control journal; receipts and proofs stay."""
+    """Erase the payloads and receipts that a policy gives up. Each step is recorded in the control journal.
+
+    Receipts that the policy keeps, and all proofs, stay.
+    """
     from veen.hub.process.at_rest import at_rest
     from veen.storage.attachments import erase_attachments
     from veen.storage.index import Index
@@ -128,7 +132,7 @@ def apply(
 
     with failing_as("nothing more can be erased"):
         policy = _policy(payloads, receipts, _hints(session, data_dir, classes=classes))
-        fs = existing(data_dir)
+        fs = open_directory(data_dir)
         with at_rest(fs, int(time.time()), accept_clock=accept_clock) as hub:
             hub.store.retire()  # what a crash left in the journal is in the index then, and so in the plan
             index = Index(fs)
@@ -136,22 +140,22 @@ def apply(
                 steps = storage.plan(index, policy, hub.hub_ts)
             finally:
                 index.close()
-            steps = storage.apply(fs, steps, hub.journal, dropped=hub.store.dropped)
+            steps = storage.apply(fs, steps, hub.journal, dropped=hub.store.drop_level)
             hub.store.retire()  # the chunks go, and the index says so
             attachments = erase_attachments(fs)
     _tell(output, "erased", _rows(steps), attachments)
 
 
-@retention.verb("show", "What is kept of each label.")
-@click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory.")
+@retention.verb("show", "Contents of each label.")
+@click.option("--data-dir", type=DATA_DIR, required=True, help=options.HUB_DIR)
 @output_options
 def show(output: Output, data_dir: Path) -> None:
-    """How many chunks of each label there are, and how many of them have lost payloads or receipts."""
+    """Show the number of chunks of each label, and of those without payloads or receipts."""
     from veen.storage.index import Index
     from veen.storage.maintenance import retention as storage
 
     with failing_as("retention cannot be shown"):
-        index = Index(existing(data_dir), read_only=True)
+        index = Index(open_directory(data_dir), read_only=True)
         try:
             labels = storage.show(index)
         finally:
@@ -176,8 +180,8 @@ def show(output: Output, data_dir: Path) -> None:
 
 
 @retention.verb("check", "Find receipts that were erased too early, and erased files that came back.")
-@click.option("--data-dir", type=DATA_DIR, required=True, help="The data directory.")
-@click.option("--receipts", help="Age after which the policy lets receipts go, 0 for never. Default: not known.")
+@click.option("--data-dir", type=DATA_DIR, required=True, help=options.HUB_DIR)
+@click.option("--receipts", help=f"{options.RECEIPT_AGE} Default: not known.")
 @click.option("--remove-leftovers", is_flag=True, help="Remove erased files that came back.")
 @ACCEPT_CLOCK
 @output_options
@@ -202,7 +206,7 @@ def check(output: Output, data_dir: Path, receipts: str | None, remove_leftovers
 
     with failing_as("the directory cannot be checked"):
         periods = None if receipts is None else _policy(receipts if receipts != "0" else "1s", receipts).periods
-        fs = existing(data_dir)
+        fs = open_directory(data_dir)
         with at_rest(fs, int(time.time()), accept_clock=accept_clock) as hub:
             hub.store.retire()  # what a crash left in the journal is in the index then
             index = Index(fs)

@@ -13,8 +13,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, holder_of, open_directory
 from veen.cli.hub.dev import DEV_CONTEXT, check_name, default_directory, port_of, register
+from veen.cli.shared import options
 from veen.cli.shared.command import several
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Exit, Fail, Output, output_options
@@ -27,14 +28,18 @@ _POLL_SECONDS: Final = 0.05
 
 
 _SETTINGS: Final = several(  # the options from which a configuration is made
-    click.option("--config", "-c", "file", type=_FILE, help="TOML or YAML. See docs/configuration.md."),
-    click.option("--data-dir", help="The data directory."),
-    click.option("--profile", "--role", "role", help="authority or tenant."),
-    click.option("--keys-dir", help="Where the private keys are, if not in the data directory."),
-    click.option("--host", help="Address to listen on."),
-    click.option("--port", help="Port to listen on; 0 takes a free one."),
-    click.option("--log-level", help="debug, info, warning or error."),
-    click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Set any key of the configuration."),
+    click.option(
+        "--config", "-c", "file", type=_FILE, help="Configuration file in TOML or YAML: see docs/configuration.md."
+    ),
+    click.option("--data-dir", help=options.HUB_DIR),
+    click.option("--profile", "--role", "role", help="Profile of the hub: authority or tenant."),
+    click.option("--keys-dir", help="Directory of the private keys. Default: the data directory."),
+    click.option("--host", help=options.HOST),
+    click.option("--port", help=options.PORT),
+    click.option("--log-level", help=options.LOG_LEVEL),
+    click.option(
+        "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Value of any key of the configuration. Repeatable."
+    ),
 )
 _FLAGS: Final = {
     "data_dir": "data_dir",
@@ -63,10 +68,12 @@ def _flags(options: dict[str, Any], pairs: tuple[str, ...]) -> dict[str, str]:
 
 @click.command()
 @_SETTINGS
-@click.option("--dev", is_flag=True, help="For trying things: loopback, the same port again, no capabilities needed.")
-@click.option("--context", "context_name", help="With --dev: register the hub under this name; see above.")
+@click.option(
+    "--dev", is_flag=True, help="Run a hub for trying things: loopback, a fixed port, no capabilities needed."
+)
+@click.option("--context", "context_name", help="Context to register the hub as. Requires --dev.")
 @ACCEPT_CLOCK
-@click.option("--detach", is_flag=True, help="Return once the hub listens; it goes on in the background.")
+@click.option("--detach", is_flag=True, help="Run in the background; return once the hub listens.")
 @click.option("--ready-fd", type=int, hidden=True)
 @output_options
 def start(
@@ -106,7 +113,7 @@ def start(
         guard = {"dev": "true"} if dev else {}  # behind what others say: --dev is never without it
         return load(file, os.environ, {**defaults, **_flags(options, pairs), **guard})
 
-    with _told(ready_fd), failing_as("the hub cannot start"):
+    with _report_failure(ready_fd), failing_as("the hub cannot start"):
         settings = read()
         if detach:
             _announce(output, _detach(settings, is_named=options["data_dir"] is not None), context_name)
@@ -138,8 +145,8 @@ def start(
 
 
 @contextlib.contextmanager
-def _told(ready_fd: int | None) -> Iterator[None]:
-    """Tell the command that started this process by --detach why it does not start, part by part."""
+def _report_failure(ready_fd: int | None) -> Iterator[None]:
+    """Tell the process that started this one by --detach why it does not start, part by part."""
     try:
         yield
     except Fail as exc:
@@ -174,7 +181,7 @@ def _about(url: str, hub_pk: bytes, hub_id: bytes, pin: str, data_dir: Path) -> 
 
 
 def _announce(output: Output, data: dict[str, Any], context_name: str | None) -> None:
-    """Say where the hub is; a hub with --dev is registered first, so that what is said can be used at once."""
+    """Print the address of the hub. With --dev register it first, so that the printed commands work at once."""
     is_registered = context_name is not None and register(output, data, context_name)
     data = {**data, "context": context_name} if is_registered else data
     output.result(data)
@@ -186,7 +193,7 @@ def _announce(output: Output, data: dict[str, Any], context_name: str | None) ->
 
 
 def _detach(settings: "HubConfig", *, is_named: bool) -> dict[str, Any]:
-    """Start the same command again in a session of its own, and wait until it says where it listens.
+    """Start the same command in a new session, and wait until it prints its address.
 
     `is_named`: the command line has the directory, as DIR or as --data-dir.
     """
@@ -199,7 +206,7 @@ def _detach(settings: "HubConfig", *, is_named: bool) -> dict[str, Any]:
     if not is_named:  # a directory made up for --dev must stay the same one
         arguments += ["--data-dir", str(settings.data_dir)]
     read_end, write_end = os.pipe()
-    with os.fdopen(read_end) as pipe, _appended(log) as errors:
+    with os.fdopen(read_end) as pipe, _open_log(log) as errors:
         try:
             process = subprocess.Popen(  # noqa: S603 - our own program and the arguments it got
                 [sys.executable, "-m", "veen", *arguments, "--ready-fd", str(write_end)],
@@ -230,8 +237,8 @@ def _detach(settings: "HubConfig", *, is_named: bool) -> dict[str, Any]:
     return {**reply, "log": str(log)}
 
 
-def _appended(log: Path) -> IO[bytes]:
-    """The log beside the data directory. Not through a link: who made the directory may have made it too."""
+def _open_log(log: Path) -> IO[bytes]:
+    """Open the log beside the data directory. Refuse a link: the owner of the directory may have planted it."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.fdopen(os.open(log, flags, 0o640), "ab")
@@ -241,8 +248,8 @@ def _appended(log: Path) -> IO[bytes]:
 
 
 @click.command()
-@click.option("--data-dir", type=DATA_DIR, help="The data directory of the hub to stop; default: that of --dev.")
-@click.option("--timeout", type=click.IntRange(1, 3600), default=60, show_default=True, help="Seconds to wait.")
+@click.option("--data-dir", type=DATA_DIR, help=f"{options.HUB_DIR} Default: that of --dev.")
+@click.option("--timeout", type=click.IntRange(1, 3600), default=60, show_default=True, help=options.TIMEOUT)
 @output_options
 def stop(output: Output, data_dir: Path | None, timeout: int) -> None:
     """Stop the hub that runs a data directory, and wait until it has. It finishes what it took in.
@@ -253,7 +260,7 @@ def stop(output: Output, data_dir: Path | None, timeout: int) -> None:
     """
     data_dir = data_dir or default_directory()
     with failing_as("the hub cannot be stopped"):
-        fs = existing(data_dir)
+        fs = open_directory(data_dir)
         holder = holder_of(fs)
         if holder is None:
             output.result({"stopped": False, "running": False}, lambda: output.line(f"no hub runs {data_dir}"))
@@ -286,7 +293,7 @@ def config(output: Output, file: Path | None, pairs: tuple[str, ...], **options:
 
     with failing_as("the hub would not start"):
         settings = load(file, os.environ, _flags(options, pairs))
-        shown = list(settings.shown())
+        shown = list(settings.rows())
     data = {key: {"value": value, "origin": origin} for key, value, origin in shown}
     output.result(
         data, lambda: output.fields((key, f"{json.dumps(value)}  ({origin})") for key, value, origin in shown)

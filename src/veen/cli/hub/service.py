@@ -11,8 +11,9 @@ from typing import IO, Any, Final
 
 import click
 
-from veen.cli.hub.common import DATA_DIR, existing, holder_of
+from veen.cli.hub.common import DATA_DIR, holder_of, open_directory
 from veen.cli.hub.dev import default_directory
+from veen.cli.shared import options
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Fail, Output, output_options
 
@@ -23,8 +24,8 @@ _FIELDS: Final = ("ts", "level", "operation", "code", "detail", "client_id_prefi
 
 
 @click.command()
-@click.option("--data-dir", type=DATA_DIR, help="The data directory of the hub.")
-@click.option("--timeout", type=click.IntRange(1, 3600), default=30, show_default=True, help="Seconds to wait.")
+@click.option("--data-dir", type=DATA_DIR, help=options.HUB_DIR)
+@click.option("--timeout", type=click.IntRange(1, 3600), default=30, show_default=True, help=options.TIMEOUT)
 @output_options
 def reload(output: Output, data_dir: Path | None, timeout: int) -> None:
     """Have a running hub read its configuration and the files it names again, and tell what came of it.
@@ -38,7 +39,7 @@ def reload(output: Output, data_dir: Path | None, timeout: int) -> None:
     if data_dir is None:
         raise click.UsageError("give the data directory")
     with failing_as("the hub cannot be reloaded"):
-        holder = holder_of(existing(data_dir))
+        holder = holder_of(open_directory(data_dir))
         if holder is None or holder.url is None:
             raise Fail(
                 "E.NET.UNREACHABLE",
@@ -67,7 +68,7 @@ def reload(output: Output, data_dir: Path | None, timeout: int) -> None:
 
 
 def _note(data_dir: Path) -> dict[str, Any] | None:
-    """What the hub noted about its last reload; None if there was none since it started."""
+    """Return the hub's note about its last reload; None if there was none since it started."""
     from veen.storage import layout
 
     try:
@@ -100,12 +101,12 @@ def _await_note(data_dir: Path, before: dict[str, Any] | None, pid: int, timeout
 
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path), required=False)
-@click.option("--request-id", help="Only the lines of this request: the id that a refused client was shown.")
-@click.option("--client", metavar="PREFIX", help="Only lines of the client whose client_id begins so, in hex.")
+@click.option("--request-id", help="Only lines of this request, by the id that a refused client was shown.")
+@click.option("--client", metavar="PREFIX", help="Only lines of the client whose client_id has this prefix, in hex.")
 @click.option("--code", help="Only lines with this error code or detail, such as E.AUTH or CLIENT_REVOKED.")
 @click.option("--operation", help="Only lines of this operation: submit, request, reload, disk, scrub, …")
 @click.option("--refused", is_flag=True, help="Only refusals and failures.")
-@click.option("--last", type=click.IntRange(min=1), help="Only the newest so many.")
+@click.option("--last", type=click.IntRange(min=1), help="Number of newest lines to show.")
 @output_options
 def log(
     output: Output,
@@ -174,7 +175,7 @@ def _open(source: Path) -> IO[str]:
 
 
 def _lines(file: IO[str]) -> Iterator[dict[str, Any]]:
-    """The lines that are JSON objects; what else stands in a journal is passed over."""
+    """Yield the lines that are JSON objects; skip other lines of a journal."""
     while line := file.readline(_MAX_LINE_CHARS):
         try:
             value = json.loads(line)

@@ -1,6 +1,5 @@
 """What the commands of the identity overlay share: which realm, whose keys, on which streams."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -16,7 +15,7 @@ from veen.cli.shared.overlay_commands import derived_streams
 if TYPE_CHECKING:
     from veen.cli.shared.as_of import View
     from veen.cli.shared.folding import Folded
-    from veen.overlays.id.drafts import Addressed
+    from veen.overlays.framework.nouns import Message
     from veen.overlays.id.fold import IdFold
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,7 +34,7 @@ class Realm:
 
         return realm_id_of(self.name)
 
-    def fold(self) -> "IdFold":
+    def fold(self, session: CliSession | None = None) -> "IdFold":
         from veen.client.identity.keyring import StreamRef
         from veen.overlays.id.fold import IdFold
 
@@ -45,8 +44,25 @@ class Realm:
     def streams(self, session: CliSession) -> list[str]:
         return derived_streams(session) if self.stream is None else [self.stream]
 
-    def stream_of(self, message: "Addressed") -> str:
-        return f"hex:{message.stream_id.hex()}" if self.stream is None else self.stream
+    def stream_of(self, message: "Message") -> str:
+        from veen.overlays.id.drafts import stream_of
+
+        return f"hex:{stream_of(message.body).hex()}" if self.stream is None else self.stream
+
+    def value(self, session: CliSession, kind: str, text: str | None) -> Any:
+        match kind:
+            case "account":
+                return ctx_of(session, self, text)
+            case "org":
+                from veen.overlays.id.ids import org_id_of
+
+                return bytes_of(text) or org_id_of(principal_of(session, text))
+            case "card":
+                from veen.client.identity.card import IdentityCard
+
+                return session.keystore.identity.card() if text is None else IdentityCard.from_text(text)
+            case _:
+                return self.id
 
 
 def id_options(command: F) -> F:
@@ -61,23 +77,11 @@ def id_options(command: F) -> F:
     return run  # type: ignore[return-value]  # wraps keeps the name, click keeps the parameters
 
 
-def now() -> int:
-    """Of this machine: messages of ID carry the time of their writer."""
-    return int(time.time())
-
-
 def ctx_of(session: CliSession, realm: Realm, text: str | None) -> bytes:
     """Return a ctx_id: of a principal given as `me`, a card or a contact, or the id itself."""
     from veen.overlays.id.ids import ctx_id_of
 
     return bytes_of(text) or ctx_id_of(principal_of(session, text), realm.id)
-
-
-def org_of(session: CliSession, text: str | None) -> bytes:
-    """Return an org_id: that of your own key, of a card or of a contact, or the id itself."""
-    from veen.overlays.id.ids import org_id_of
-
-    return bytes_of(text) or org_id_of(principal_of(session, text))
 
 
 def folded_ids(session: CliSession, realm: Realm, view: "View") -> "Folded":

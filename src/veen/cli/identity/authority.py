@@ -11,8 +11,8 @@ from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import absent, show_folded
-from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.values import RATE, SPAN
+from veen.overlays.framework.nouns import plain
 
 
 @click.command()

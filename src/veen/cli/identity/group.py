@@ -201,7 +201,7 @@ def show(output: Output, session: CliSession, name: str | None, keys: bool) -> N
         "directory": str(fs.root),
     }
     if keys:
-        secrets = session.opened(home, name).secrets
+        secrets = session.open_keystore(home, name).secrets
         key = secrets.identity.client_key
         data |= {
             "client_key_generation": key.generation,
@@ -249,7 +249,7 @@ def rotate(output: Output, session: CliSession, name: str | None) -> None:
     """
     home, name = _place(session, name)
     with home.lock(name):
-        keystore = session.opened(home, name)
+        keystore = session.open_keystore(home, name)
         before = keystore.identity.client_id
         identity = keystore.rotate(int(time.time()))
     data = {
@@ -280,7 +280,7 @@ def passphrase(
 
     home, name = _place(session, name)
     with home.lock(name):
-        keystore = session.opened(home, name)
+        keystore = session.open_keystore(home, name)
         salt = keystore.salt
         asked = f"new passphrase for {name}"
         secret = None if insecure else session.new_passphrase(asked, name, new_passphrase_file)

@@ -9,16 +9,16 @@ from click import argument, option
 from veen.cli.label.realm import MAKE_KEYS, AdminRealm, realm_options
 from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.command import CliSession
-from veen.cli.shared.nouns import Noun, Outgoing
+from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.overlay_commands import absent, make_keys, show_folded, show_rows, state_of
-from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.values import SPAN
+from veen.overlays.framework.nouns import plain
 
 if TYPE_CHECKING:
     from veen.overlays.framework.body import Draft
     from veen.overlays.naming.label_class import LabelClassFold
 
-label_class: Final = Noun(
+label_class: Final = NounGroup(
     "label-class",
     "Hints about labels: padding, rate and retention. They advise; a hub admits messages as ever.",
     writes=[realm_options],

@@ -10,15 +10,16 @@ from veen.cli.label.realm import MAKE_KEYS, AdminRealm, realm_options
 from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import Noun, Outgoing
+from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.overlay_commands import absent, make_keys, show_folded, state_of
-from veen.cli.shared.overlay_values import HEX32, plain
+from veen.cli.shared.overlay_values import HEX32
+from veen.overlays.framework.nouns import plain
 
 if TYPE_CHECKING:
     from veen.overlays.naming.schema_registry import SchemaRegistryFold
 
-schema: Final = Noun(
+schema: Final = NounGroup(
     "schema",
     "Payload schemas: their ids, and what the registry of a realm says of them (META0+).",
     writes=[realm_options],

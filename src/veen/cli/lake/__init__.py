@@ -1,1 +1,1 @@
-"""Queries, tables, Spark."""
+"""Commands of bulk work: folds, queries, tables, Spark."""

@@ -1,4 +1,4 @@
-"""`veen fold`: the state that any overlay makes of streams, also one that another package brings.
+"""`veen fold`: the state that any overlay makes of streams, also an overlay of another package.
 
 From a hub, as a client reads it; or from a data directory, in bulk (`veen.cli.lake.fold_data`).
 """
@@ -9,12 +9,13 @@ import click
 
 from veen.cli.lake.fold_data import Bulk, bulk_options
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.as_of import AS_OF, AsOf, View, view_options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output, output_options
 from veen.cli.shared.overlay_commands import show_folded
-from veen.cli.shared.overlay_values import plain
+from veen.overlays.framework.nouns import plain
 
 if TYPE_CHECKING:
     from veen.overlays.framework.fold import AnyFold
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 fold = LazyGroup(
     "fold",
-    help="What streams amount to: any overlay, recomputed from the log, at any moment of it.",
+    help="States of streams: any overlay, folded from the log, at any moment of it.",
     table={
         "repair": ("veen.cli.lake.fold_data:repair", "Fold states again that other keys may have read."),
         "verify": (
@@ -33,11 +34,11 @@ fold = LazyGroup(
 )
 
 
-_OVERLAY = click.option("--overlay", required=True, metavar="NAME", help="Which one: see `veen fold list`.")
+_OVERLAY = click.option("--overlay", required=True, metavar="NAME", help=options.OVERLAY)
 
 
 def fold_named(name: str) -> "AnyFold":
-    """The fold of an overlay, or all of them if it has several; also by the name of a single fold."""
+    """Return the fold of an overlay by name, or all of them if it has several; also by the name of a single fold."""
     from veen.overlays.framework.registry import BUILTIN
 
     registry = BUILTIN.with_installed()
@@ -48,20 +49,20 @@ def fold_named(name: str) -> "AnyFold":
     raise click.UsageError(f"there is no overlay {name!r}: `veen fold list` shows which there are")
 
 
-def _owned(session: CliSession, fold: "AnyFold") -> "AnyFold":
+def _with_owners(session: CliSession, fold: "AnyFold") -> "AnyFold":
     """Give a fold of policy the client keys of the owner of each of its streams (D-186)."""
     from veen.cli.label.realm import AdminRealm
-    from veen.lake.folds.owners import by_owner, unowned_streams
+    from veen.lake.folds.owners import by_owner, streams_without_owner
 
     realm = AdminRealm("default")
-    named = {stream: realm.emitters(session, f"hex:{stream.hex()}") for stream in unowned_streams(fold)}
+    named = {stream: realm.emitters(session, f"hex:{stream.hex()}") for stream in streams_without_owner(fold)}
     return by_owner(fold, named) if named else fold
 
 
 @fold.verb("list", "The overlays that are installed.")
 @output_options
 def list_(output: Output) -> None:
-    """The overlays that are built in or installed, and those that cannot be used."""
+    """List the overlays that are built in or installed, and those that cannot be used."""
     from veen.overlays.framework.registry import BUILTIN
 
     registry = BUILTIN.with_installed()
@@ -85,16 +86,16 @@ def list_(output: Output) -> None:
 
 @fold.verb("show", "The state that an overlay makes of streams, or one that was written.")
 @click.argument("streams", metavar="[STREAM]...", type=STREAM, nargs=-1)
-@click.option("--overlay", metavar="NAME", help="Which one: see `veen fold list`.")
-@click.option("--state", metavar="DIR", help="Instead of a stream: a state that was kept by --out of `veen fold run`.")
+@click.option("--overlay", metavar="NAME", help=options.OVERLAY)
+@click.option("--state", metavar="DIR", help="State that `veen fold run --out` wrote, instead of a stream.")
 @view_options
 @client_options
 def show(
     output: Output, session: CliSession, streams: tuple[str, ...], overlay: str | None, state: str | None, view: View
 ) -> None:
-    """The state that an overlay makes of STREAM, its state_hash, and the messages that had no effect.
+    """Show the state that an overlay makes of STREAM, its state_hash, and the messages without effect.
 
-    What expires is judged at the time of the last entry, so that everyone with the same log gets the same state_hash.
+    Expiry is evaluated at the time of the last entry, so that everyone with the same log gets the same state_hash.
 
     \b
     veen fold show app/settings --overlay kv
@@ -118,7 +119,9 @@ def _show_streams(output: Output, session: CliSession, streams: tuple[str, ...],
 
     if len(streams) > 1 and view.moment is not None and view.moment.position is not None:
         raise click.UsageError("a position is one of a single stream: give a time instead")
-    folded = fold_streams(session, _owned(session, fold_named(overlay)), streams, moment=view.moment, keep=view.keep)
+    folded = fold_streams(
+        session, _with_owners(session, fold_named(overlay)), streams, moment=view.moment, keep=view.keep
+    )
     state = plain(folded.state)
 
     def human() -> None:
@@ -134,9 +137,9 @@ def _show_streams(output: Output, session: CliSession, streams: tuple[str, ...],
 @fold.verb("run", "Fold a stream at many moments, or a data directory in bulk.")
 @click.argument("streams", metavar="[STREAM]...", type=STREAM, nargs=-1)
 @_OVERLAY
-@click.option("--every", type=click.IntRange(min=1), help="After every so many entries, and at the end.")
-@click.option("--as-of", "moments", type=AS_OF, multiple=True, help="At this position or time. Repeatable.")
-@click.option("--interval", type=click.IntRange(min=1), default=1024, show_default=True, help="Entries of a block.")
+@click.option("--every", type=click.IntRange(min=1), help="Entries between two results; one more at the end.")
+@click.option("--as-of", "moments", type=AS_OF, multiple=True, help=f"{options.AS_OF} Repeatable.")
+@click.option("--interval", type=click.IntRange(min=1), default=1024, show_default=True, help="Entries in a block.")
 @bulk_options
 @client_options
 def run(
@@ -155,13 +158,13 @@ def run(
 
     With --data-dir, fold a directory or bucket instead, without its hub: all streams that the keys can open, or those
     named, on Spark or in one process, with the same state to the byte. The state is bound to the roots of what was
-    folded; --out keeps it, and --since goes on from there.
+    folded; --out keeps it, and --earlier resumes from it.
 
     \b
     veen fold run app/settings --overlay kv --every 1000
     veen fold run app/settings --overlay kv --as-of 120 --as-of -15m
     veen fold run --data-dir ./hub --overlay kv --out ./state
-    veen fold run --data-dir ./hub --overlay kv --since ./state --engine python
+    veen fold run --data-dir ./hub --overlay kv --earlier ./state --engine python
     """
     if bulk is not None:
         from veen.cli.lake.fold_data import run_bulk
@@ -189,7 +192,7 @@ def _run_stream(
 
     with output.progress("reading and folding"):
         runner = Runner(
-            _owned(session, fold_named(overlay)), MemorySource(events_of(session, [stream])), interval=interval
+            _with_owners(session, fold_named(overlay)), MemorySource(events_of(session, [stream])), interval=interval
         )
         runner.refresh()
     session.remember_stream(stream)

@@ -1,4 +1,4 @@
-"""`veen fold` over data directories: in bulk, on Spark or in one process, with states that are kept and verified."""
+"""`veen fold` over data directories: in bulk, on Spark or in one process, with states that are stored and verified."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.as_of import AsOf
 from veen.cli.shared.bulk import DATA_DIR, ENGINE, HUB_IDENTITY, KEY_FILE, MASTER, PARTITIONS, LogPlace, log_options
 from veen.cli.shared.command import FILE, CliSession, identity_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import send_draft
-from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Outcome, Reason, Verdict
+from veen.overlays.framework.nouns import plain
 
 if TYPE_CHECKING:
     from veen.lake.folds import FoldResult, StateCheck, StateClaim, WrittenState
@@ -42,23 +43,23 @@ _PLACE: Final = log_options(
     MASTER,
     PARTITIONS,
     click.option("--plan", type=click.Choice(["auto", "generic", "native"]), default="auto", show_default=True,
-                 help="How Spark goes about it; the state is the same."),
+                 help="Plan of Spark. The state is the same."),
 )  # fmt: skip
 
 
 def bulk_options(command: F) -> F:
-    """Give a command its `bulk`: what --data-dir and the options beside it say, or None."""
+    """Give a command its `bulk`: the values of --data-dir and the options beside it, or None."""
 
-    @click.option("--data-dir", help="Instead of a hub. The data directory: a path, or a URL that Arrow can read.")
+    @click.option("--data-dir", help=f"{options.LOG_DIR} Instead of a hub.")
     @_PLACE
-    @click.option("--since", metavar="DIR", help="Go on from a state that --out has kept.")
-    @click.option("--out", metavar="DIR", help="Keep the state here: a directory, or a URL that Arrow can write.")
-    @click.option("--checkpoint", type=STREAM, help="Say so in this stream: send a state.checkpoint.v1 to the hub.")
+    @options.renamed("--earlier", "since", former="--since", metavar="DIR", help=options.EARLIER)
+    @click.option("--out", metavar="DIR", help="Directory to write the state to, or a URL that Arrow can write.")
+    @click.option("--checkpoint", type=STREAM, help="Stream to send a state.checkpoint.v1 about the state to.")
     @wraps(command)
     def run(*args: Any, data_dir: str | None, place: LogPlace, **kwargs: Any) -> Any:
         asked = {name: kwargs.pop(name) for name in ("since", "out", "checkpoint")}
         if data_dir is None and any(value is not None for value in asked.values()):
-            raise click.UsageError("--since, --out and --checkpoint are for a --data-dir")
+            raise click.UsageError("--earlier, --out and --checkpoint require --data-dir")
         bulk = None if data_dir is None else Bulk(place=replace(place, data_dir=data_dir), **asked)
         return command(*args, bulk=bulk, **kwargs)
 
@@ -72,12 +73,12 @@ def bulk_options(command: F) -> F:
 def run_bulk(
     output: Output, session: CliSession, bulk: Bulk, fold: "AnyFold", streams: Sequence[str], moment: AsOf | None
 ) -> None:
-    """`veen fold run --data-dir`."""
+    """Run `veen fold run --data-dir`."""
     from veen.lake import folds
 
     if moment is not None and moment.position is not None:
         raise click.UsageError("a directory has many labels, and positions count within one: give a time")
-    place = bulk.place.resolved(output)
+    place = bulk.place.choose_engine(output)
     with output.progress("folding") as progress, place.spark("veen fold", progress) as spark:
         result = folds.run(
             place.data_dir, fold, keys=place.keys(session), engine=place.engine, spark=spark, parts=place.partitions,
@@ -151,7 +152,7 @@ def _document(result: "FoldResult") -> dict[str, Any]:
 
 
 def show_written(output: Output, path: str) -> None:
-    """`veen fold show --state`."""
+    """Run `veen fold show --state`."""
     from veen.lake import folds
 
     written = folds.load(path)
@@ -178,7 +179,7 @@ def show_written(output: Output, path: str) -> None:
 
 
 def _view(written: "WrittenState") -> Any:
-    """The state as its overlay shows it; its canonical form, if that overlay is not here or has other settings."""
+    """Return the state as its overlay shows it; its canonical form if that overlay is absent or has other settings."""
     from veen.core import cbor
     from veen.lake import folds
     from veen.lake.folds.errors import NoSuchFold
@@ -199,8 +200,8 @@ def _view(written: "WrittenState") -> Any:
 @click.command()
 @click.argument("state", metavar="[STATE]", required=False)
 @DATA_DIR
-@click.option("--checkpoint", type=FILE, help="Instead of a written state: the body of a state.checkpoint.v1.")
-@click.option("--label", help="Of a checkpoint that names no labels: the one it is about, in hex.")
+@click.option("--checkpoint", type=FILE, help="File with the body of a state.checkpoint.v1, instead of STATE.")
+@click.option("--label", help="Label, in hex, of a checkpoint that names none.")
 @HUB_IDENTITY
 @_PLACE
 @identity_options
@@ -229,7 +230,7 @@ def verify(
     if state is not None and checkpoint is not None:
         raise click.UsageError("give a written state or a checkpoint, not both")
     keys, identity = place.keys(session), replace(place, hub_identity=hub_identity).identity()
-    place = place.resolved(output, data_dir)
+    place = place.choose_engine(output, data_dir)
     with output.progress("folding again") as progress, place.spark("veen fold", progress) as spark:
         claims: Sequence[StateClaim]
         if state is not None:
@@ -295,7 +296,7 @@ def _show_verdicts(output: Output, checks: "Sequence[StateCheck]") -> None:
 
 
 def _reasons(check: "StateCheck") -> "list[Reason]":
-    """Return what speaks against one state; a state that is made of nothing is not verified by that."""
+    """Return the reasons against one state; a state without labels is not verified by that."""
     nothing = [] if check.compared else [Reason(Because.COVERAGE, "a state names no label: nothing was compared")]
     return [*(Reason(different.because, str(different)) for different in check.differences), *nothing]
 
@@ -306,7 +307,7 @@ def _reasons(check: "StateCheck") -> "list[Reason]":
 @click.command()
 @click.argument("states", metavar="STATE...", nargs=-1, required=True)
 @DATA_DIR
-@click.option("--dry-run", is_flag=True, help="Report what would change; write nothing.")
+@click.option("--dry-run", is_flag=True, help=options.DRY_RUN)
 @_PLACE
 @identity_options
 def repair(
@@ -325,7 +326,7 @@ def repair(
     from veen.lake import folds
 
     keys = place.keys(session)
-    place = place.resolved(output, data_dir)
+    place = place.choose_engine(output, data_dir)
     with output.progress("folding again") as progress, place.spark("veen fold", progress) as spark:
         done = [
             folds.repair(state, data_dir, keys=keys, engine=place.engine, spark=spark, dry_run=dry_run)

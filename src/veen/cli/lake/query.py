@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,7 @@ import click
 
 from veen.cli.lake.where import condition_of, order_of
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.bulk import DATA_DIR, DIR_OR_HUB, ENGINE, HUB_IDENTITY, KEY_FILE, MASTER, LogPlace, log_options
 from veen.cli.shared.command import FILE, CliSession, client_options, identity_options, several
 from veen.cli.shared.output import Fail, Mode, Output
@@ -51,14 +53,12 @@ query = LazyGroup(
 
 _READING: Final = (HUB_IDENTITY, KEY_FILE, MASTER, ENGINE)
 _PLACE: Final = log_options(*_READING, DATA_DIR)
-_STORE: Final = click.option(
-    "--store", "store_dir", type=click.Path(file_okay=False), help="Where results are kept; default: in your home."
-)
+_STORE: Final = click.option("--store", "store_dir", type=click.Path(file_okay=False), help=options.STORE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """Which query service is asked, if one is, and how the caller is known to it."""
+    """Options of a query service: its URL and the credentials of the caller."""
 
     url: str | None
     token_file: Path | None
@@ -69,14 +69,15 @@ class ServiceOptions:
 
 _PATH: Final = click.Path(path_type=Path)
 _SERVICE: Final = several(
-    click.option("--service", "url", envvar="VEEN_QUERY_SERVICE", metavar="URL", help="Ask a query service."),
+    click.option("--service", "url", envvar="VEEN_QUERY_SERVICE", metavar="URL", help="URL of a query service to ask."),
     click.option("--service-token", "token_file", envvar="VEEN_QUERY_TOKEN_FILE", type=_PATH,
-                 help="The file with the bearer token for --service."),
+                 help="File with the bearer token for --service."),
     click.option("--service-cert", "cert", envvar="VEEN_QUERY_CERT_FILE", type=_PATH,
                  help="Your certificate for --service, in PEM, instead of a token."),
-    click.option("--service-key", "key", envvar="VEEN_QUERY_KEY_FILE", type=_PATH, help="Its private key."),
+    click.option("--service-key", "key", envvar="VEEN_QUERY_KEY_FILE", type=_PATH,
+                 help="Key of --service-cert, in PEM."),
     click.option("--service-ca", "ca_file", envvar="VEEN_QUERY_CA_FILE", type=_PATH,
-                 help="Who signed the certificate of --service, if no public authority did."),
+                 help="Certificates to trust for --service instead of the system's (PEM)."),
 )  # fmt: skip
 
 
@@ -111,35 +112,40 @@ def query_connection(service: ServiceOptions) -> "QueryConnection":
 
 
 @query.verb("run", "Answer a query from a data directory or a hub.")
-@click.option("--scope", "scopes", multiple=True, help="A stream, or a pattern of names in your keyring. Repeatable.")
+@click.option("--scope", "scopes", multiple=True, help="Stream, or pattern of names in your keyring. Repeatable.")
 @click.option("--type", "types", multiple=True, help="Only events of this type. Repeatable.")
 @click.option("--subject", help="Only events of this subject.")
-@click.option("--from", "first", type=MOMENT, help="Not before this time of the hub: ISO 8601, seconds, or -15m.")
-@click.option("--to", "last", type=MOMENT, help="Not after this time of the hub.")
+@options.renamed("--since", "first", former="--from", type=MOMENT, help=options.SINCE)
+@options.renamed("--until", "last", former="--to", type=MOMENT, help=options.UNTIL)
 @click.option(
     "--where",
     "conditions",
     multiple=True,
     metavar="FIELD OP VALUE",
-    help="Only events whose field fits: = in < <= > >= ^= (prefix). Repeatable: all must fit.",
+    help="Only events that satisfy this condition: = in < <= > >= ^= (prefix). Repeatable.",
 )
-@click.option("--field", "fields", multiple=True, help="A field of the rows, such as payload.a.b, or '*'. Repeatable.")
+@click.option("--field", "fields", multiple=True, help="Field of the rows, such as payload.a.b, or '*'. Repeatable.")
 @click.option(
     "--order",
     "orders",
     multiple=True,
     metavar="FIELD [desc]",
-    help="Order rows by this field of theirs; needs --limit. Repeatable. Default: order of the log.",
+    help="Field to order rows by. Requires --limit. Repeatable. Default: order of the log.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="No more rows than this.")
-@click.option("--group-by", "groups", multiple=True, help="Aggregate by this field. Repeatable.")
-@click.option("--metric", "metrics", multiple=True, help="count, or min, max, sum, avg of a field: avg(payload.ms).")
-@click.option("--evidence", type=click.Choice(["none", "spot", "full"]), default="none", show_default=True,
-              help="How many rows are verified down to receipts and proofs.")  # fmt: skip
-@click.option("--sample-rate", help="Of --evidence spot: which part of the rows, as 0.1.")
-@click.option("--descriptor", "file", type=click.File("rb"), help="A QueryDescriptor in JSON, instead of the options.")
+@click.option("--limit", type=click.IntRange(min=1), help=options.LIMIT)
+@click.option("--group-by", "groups", multiple=True, help="Field to aggregate by. Repeatable.")
 @click.option(
-    "--tables", metavar="TABLES", help="Answer from these tables what they are proven to cover; the same bytes, sooner."
+    "--metric",
+    "metrics",
+    multiple=True,
+    help="Metric: count, or min, max, sum, avg of a field, such as avg(payload.ms). Repeatable.",
+)
+@click.option("--evidence", type=click.Choice(["none", "spot", "full"]), default="none", show_default=True,
+              help="Rows to verify down to receipts and proofs: none, a sample, or all.")  # fmt: skip
+@click.option("--sample-rate", help="Proportion of rows to verify with --evidence spot, such as 0.1.")
+@click.option("--descriptor", "file", type=click.File("rb"), help=f"{options.DESCRIPTOR} Instead of the options.")
+@click.option(
+    "--tables", metavar="TABLES", help="Tables to answer from, as far as they are proven to cover the log. Same result."
 )
 @log_options(*_READING, DIR_OR_HUB)
 @_STORE
@@ -164,7 +170,7 @@ def run(
     veen query run --data-dir ./hub --scope 'record/app/*' --type login --evidence full
     veen query run --data-dir ./hub --scope record/app/http --where payload.level=error --where 'payload.ms>=100'
     veen query run --data-dir ./hub --scope record/app/http --field payload.ms --order 'payload.ms desc' --limit 10
-    veen query run --data-dir ./hub --scope record/app/http --group-by origin --metric count --from -1h
+    veen query run --data-dir ./hub --scope record/app/http --group-by origin --metric count --since -1h
     veen query run --data-dir ./hub --tables ./tables --scope record/app/http --subject alice
     veen query run --hub https://hub.example --scope record/app/http --limit 10
     """
@@ -178,8 +184,8 @@ def run(
     if not directory:
         scope = normalise(question).descriptor
         api.check_scope(scope, keys)
-        directory = place.fetched(session, output, scope.stream_names.keys())
-    place = place.resolved(output, directory)
+        directory = place.locate(session, output, scope.stream_names.keys())
+    place = place.choose_engine(output, directory)
     with output.progress("answering") as progress, place.spark("veen query", progress) as spark:
         answer = api.run(
             directory,
@@ -218,7 +224,7 @@ def _descriptor(asked: Mapping[str, Any], keys: "Keys") -> dict[str, Any]:
     except (InvalidOperation, ValueError) as exc:
         raise click.UsageError(f"{rate!r} is no sample rate such as 0.1" if rate else str(exc)) from exc
     question: dict[str, Any] = {
-        "scope": [name for pattern in asked["scopes"] for name in _expanded(pattern, keyring)],
+        "scope": [name for pattern in asked["scopes"] for name in _expand(pattern, keyring)],
         "filter": {"subject_id": asked["subject"], "event_type": list(asked["types"]) or None, "time": time},
         "projection": list(asked["fields"]) or list(_FIELDS),
         "evidence": evidence,
@@ -233,8 +239,8 @@ def _descriptor(asked: Mapping[str, Any], keys: "Keys") -> dict[str, Any]:
     return question
 
 
-def _expanded(pattern: str, keyring: "Keyring") -> Iterable[str]:
-    """Streams are hashes: a pattern means the names that the keyring knows (D-22)."""
+def _expand(pattern: str, keyring: "Keyring") -> Iterable[str]:
+    """Expand a pattern to the names that the keyring knows: streams are hashes (D-22)."""
     if not any(character in pattern for character in "*?["):
         return [pattern]
     names = [keys.name for keys in keyring.matching(pattern) if keys.name is not None]
@@ -253,7 +259,7 @@ def _store(session: CliSession, store_dir: str | None) -> "ResultStore":
 
 
 def _columns(question: Any, asked: Mapping[str, Any]) -> Sequence[str]:
-    """The columns in the order they were asked for: a descriptor has them sorted."""
+    """Return the columns in the order of the request: a descriptor has them sorted."""
     from veen.core import canonical
 
     if isinstance(question, bytes):
@@ -283,7 +289,7 @@ def _show(output: Output, answer: "Result", order: Sequence[str]) -> None:
 
 
 def _text(value: Any) -> str:
-    """JSON from the canonical form: every digit of a number stays."""
+    """Return JSON from the canonical form: every digit of a number stays."""
     from veen.core import canonical
 
     return harmless(canonical.encode(value).decode())
@@ -292,7 +298,7 @@ def _text(value: Any) -> str:
 def show_rows(
     output: Output, rows: Iterable[Mapping[str, Any]], beside: Mapping[str, Any], order: Sequence[str] = _FIELDS
 ) -> None:
-    """Rows as they come; columns in this order, and then the others."""
+    """Print rows as they come; columns in this order, then the others."""
     if output.mode is Mode.NDJSON:
         for row in rows:
             click.echo(_text(row))
@@ -310,15 +316,10 @@ def show_rows(
     names = dict.fromkeys("payload" if name == "payload.*" else name for name in order)
     columns = [name for name in names if name in first] + [name for name in first if name not in names]
     with output.records("rows", columns) as records:
-        for number, row in enumerate(_chain(first, remaining)):
+        for number, row in enumerate(chain((first,), remaining)):
             if number >= _SHOWN and output.mode is Mode.HUMAN:
                 break
             records.add(row, [cell if isinstance(cell := row[name], str) else _text(cell) for name in columns])
-
-
-def _chain(first: Any, rest: Iterable[Any]) -> Iterable[Any]:
-    yield first
-    yield from rest
 
 
 def _facts(digest: "ResultDigest", coverage: Any) -> list[tuple[str, Any]]:
@@ -345,7 +346,7 @@ def _plan_words(plan: "PlanReport") -> str:
 
 
 def _tell_plan(output: Output, plan: "PlanReport") -> None:
-    """Why tables that were named did not answer everything."""
+    """Note why the given tables did not answer everything."""
     for reason in plan.reasons[:_REASONS]:
         output.note(f"from the log: {reason}")
     if len(plan.reasons) > _REASONS:
@@ -358,7 +359,7 @@ def _tell_skipped(output: Output, skipped: Mapping[str, int]) -> None:
 
 
 def _tell_empty(output: Output, answer: "Result") -> None:
-    """Why there may be no rows, if other bodies than recorder events are what the streams have."""
+    """Note a reason for no rows: the streams have other bodies than recorder events."""
     others = answer.skipped.get("schema", 0)
     if others and not answer.digest.row_count:
         output.note(
@@ -370,8 +371,8 @@ def _tell_empty(output: Output, answer: "Result") -> None:
 
 @query.verb("result", "Fetch a stored result, page by page.")
 @click.argument("result_id")
-@click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, help="The first row.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="How many rows.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, help=options.OFFSET)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help=options.LIMIT)
 @_STORE
 @SERVICE
 @identity_options
@@ -421,7 +422,7 @@ def result(
         output.next(f"veen query result {result_id} --offset {offset + len(page['rows'])}")
 
 
-@query.verb("status", "How far a query has come.")
+@query.verb("status", "Progress of a query.")
 @click.argument("result_id")
 @_STORE
 @SERVICE
@@ -433,7 +434,7 @@ def status(
     store_dir: str | None,
     service: ServiceOptions,
 ) -> None:
-    """How far a query has come, and why it failed if it did.
+    """Show the progress of a query, and why it failed if it did.
 
     \b
     veen query status r-… --service https://query.example --service-token alice.token
@@ -507,14 +508,14 @@ def verify(
 
     keys = place.keys(session)
     try:
-        recorded = _fetched(output, result_id, place, service) if service.url is not None else None
+        recorded = _fetch(output, result_id, place, service) if service.url is not None else None
         if recorded is None:
-            recorded = api.stored(_store(session, store_dir), result_id)
+            recorded = api.load_stored(_store(session, store_dir), result_id)
     except VerifyError as exc:
         verdict = Verdict.of([], [Reason(Because.EVIDENCE, str(exc))])
         _show_check(output, result_id, ResultCheck(verdict=verdict, comparison=None))
         return
-    place = place.resolved(output)
+    place = place.choose_engine(output)
     with output.progress("answering again") as progress, place.spark("veen query", progress) as spark:
         check = check_result(
             place.data_dir, recorded, keys=keys, engine=place.engine, identity=place.identity(), spark=spark
@@ -522,7 +523,7 @@ def verify(
     _show_check(output, result_id, check)
 
 
-def _fetched(output: Output, result_id: str, place: LogPlace, service: ServiceOptions) -> "Recorded":
+def _fetch(output: Output, result_id: str, place: LogPlace, service: ServiceOptions) -> "Recorded":
     """Fetch a result of a service, and check its rows and its times."""
     from veen.lake.query import api
 
@@ -538,8 +539,8 @@ def _fetched(output: Output, result_id: str, place: LogPlace, service: ServiceOp
 
 @query.verb("replay", "Answer a recorded query from another directory, and compare.")
 @click.argument("result_id", required=False)
-@click.option("--descriptor", "descriptor_file", type=FILE, help="The recorded descriptor, if it comes from elsewhere.")
-@click.option("--digest", "digest_file", type=FILE, help="The recorded digest that belongs to it.")
+@click.option("--descriptor", "descriptor_file", type=FILE, help=f"{options.DESCRIPTOR} Instead of RESULT_ID.")
+@click.option("--digest", "digest_file", type=FILE, help="File with the ResultDigest of --descriptor.")
 @_PLACE
 @_STORE
 @identity_options
@@ -563,12 +564,12 @@ def replay(
     if (result_id is None) == (descriptor_file is None) or (descriptor_file is None) != (digest_file is None):
         raise click.UsageError("give RESULT_ID, or --descriptor and --digest")
     recorded = (
-        api.stored(_store(session, store_dir), result_id)
+        api.load_stored(_store(session, store_dir), result_id)
         if result_id is not None
-        else _recorded(str(descriptor_file), str(digest_file))
+        else _read_recorded(str(descriptor_file), str(digest_file))
     )
     keys = place.keys(session)
-    place = place.resolved(output)
+    place = place.choose_engine(output)
     with output.progress("answering again") as progress, place.spark("veen query", progress) as spark:
         comparison = api.replay(
             place.data_dir, recorded, keys=keys, engine=place.engine, identity=place.identity(), spark=spark
@@ -576,12 +577,12 @@ def replay(
     _compare(output, comparison)
 
 
-def _recorded(descriptor_file: str, digest_file: str) -> "Recorded":
-    from veen.lake.query.api import recorded_as
+def _read_recorded(descriptor_file: str, digest_file: str) -> "Recorded":
+    from veen.lake.query.api import make_recorded
     from veen.lake.query.descriptor import QueryDescriptor
     from veen.lake.query.digest import ResultDigest
 
-    return recorded_as(
+    return make_recorded(
         QueryDescriptor.from_bytes(Path(descriptor_file).read_bytes().rstrip(b"\n")),
         ResultDigest.from_bytes(Path(digest_file).read_bytes()),
     )

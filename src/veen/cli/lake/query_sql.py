@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from veen.cli.lake.query import show_rows
-from veen.cli.shared.bulk import fetched_copy
+from veen.cli.shared import options
+from veen.cli.shared.bulk import fetch_copy
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.output import Fail, Mode, Output
 
@@ -18,11 +19,13 @@ _MAX_DIGEST_BYTES: Final = 1 << 20
 
 @click.command()
 @click.argument("statement", metavar="SELECT", required=False)
-@click.option("--tables", "place", required=True, metavar="TABLES", help="Where `veen table load` put the tables.")
-@click.option("--version", "at_version", type=click.IntRange(min=1), help="An older version of the tables.")
-@click.option("--again", metavar="RESULT_ID", help="Execute a kept statement over its version again, and compare.")
-@click.option("--store", "store_dir", type=click.Path(file_okay=False), help="Where digests are kept; default: home.")
-@click.option("--refresh", is_flag=True, help="First load what is new at the hub (--hub, --context) into the tables.")
+@click.option("--tables", "place", required=True, metavar="TABLES", help="Tables that `veen table load` made.")
+@click.option("--version", "at_version", type=click.IntRange(min=1), help=options.TABLE_VERSION)
+@click.option(
+    "--again", metavar="RESULT_ID", help="Result to execute again over its version of the tables, and to compare."
+)
+@click.option("--store", "store_dir", type=click.Path(file_okay=False), help=options.STORE)
+@click.option("--refresh", is_flag=True, help="Load new entries of the hub (--hub, --context) into the tables first.")
 @client_options
 def sql(
     output: Output,
@@ -56,12 +59,12 @@ def sql(
             raise click.UsageError("--refresh makes a new version: give it without --version and --again")
         _refresh(output, session, place)
     if again is not None:
-        _compare(output, _kept(root, check_id(again, "result_id")), place)
+        _compare(output, _load(root, check_id(again, "result_id")), place)
         return
     with output.progress("answering"):
         result = run_sql(place, statement or "", version=at_version)
     digest = result.digest
-    _keep(root, digest)
+    _save(root, digest)
     rows = (canonical.parse(row) for row in result.rows)
     show_rows(output, rows, {"sql_digest": digest.to_json()}, result.columns)
     facts = [(name, value) for name, value in digest.to_json().items() if name not in ("sql", "version")]
@@ -76,19 +79,19 @@ def _refresh(output: Output, session: CliSession, place: str) -> None:
     from veen.lake import tables
     from veen.lake.log.keys import keys_for_tasks
 
-    directory = fetched_copy(session, output)
+    directory = fetch_copy(session, output)
     with keys_for_tasks(session.keystore.secrets.keyring) as keys, output.progress("loading"):
         tables.load(directory, place, keys=keys, engine="python")
 
 
-def _keep(root: Path, digest: "SqlDigest") -> None:
-    from veen.lake.query.store import put_once
+def _save(root: Path, digest: "SqlDigest") -> None:
+    from veen.lake.query.store import create_once
 
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    put_once(root / f"{digest.result_id}.json", digest.to_bytes())
+    create_once(root / f"{digest.result_id}.json", digest.to_bytes())
 
 
-def _kept(root: Path, result_id: str) -> "SqlDigest":
+def _load(root: Path, result_id: str) -> "SqlDigest":
     from veen.io.inside import check_inside, read_path
     from veen.lake.query.errors import QueryNotFound
     from veen.lake.tables.sql import SqlDigest

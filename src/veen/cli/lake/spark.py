@@ -1,4 +1,4 @@
-"""`veen spark`: running the pipeline elsewhere, and looking at what it runs on."""
+"""`veen spark`: running commands on a cluster, and showing its environment."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.bulk import MASTER, spark_at_work
 from veen.cli.shared.command import FILE
 from veen.cli.shared.output import Fail, Mode, Output, output_options
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from veen.lake.spark.executor_check import Executor
 
 _CONFS: Final = click.option(
-    "--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A setting of Spark. Repeatable."
+    "--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Setting of Spark. Repeatable."
 )
 
 spark = LazyGroup("spark", help="Spark: on this machine or on a cluster, with the same results to the byte.")
@@ -31,18 +32,20 @@ class _Submit(click.Command):
 
 @spark.verb("submit", "Run a command on a cluster; the package travels along.", cls=_Submit)
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
-@click.option("--master", required=True, help="spark://HOST:PORT, yarn, k8s://https://HOST:PORT, or local[N].")
+@click.option(
+    "--master", required=True, help="Spark master: spark://HOST:PORT, yarn, k8s://https://HOST:PORT, or local[N]."
+)
 @click.option("--deploy-mode", type=click.Choice(["client", "cluster"]), default="client", show_default=True,
-              help="Where the driver runs: here, or on the cluster.")  # fmt: skip
+              help="Place of the driver: here, or on the cluster.")  # fmt: skip
 @click.option("--ship", type=click.Choice(["code", "all", "nothing"]), default="code", show_default=True,
-              help="What travels: the package; and all it needs; or nothing, where it is installed.")  # fmt: skip
-@click.option("--python", help="The Python of the executors; default: PYSPARK_PYTHON, or the path of this one.")
+              help="Files to ship: the package, all that it needs, or nothing if it is installed.")  # fmt: skip
+@click.option("--python", help="Python of the executors. Default: PYSPARK_PYTHON, or the path of this one.")
 @_CONFS
 @click.option("--spark-option", "options", multiple=True, metavar="WORD",
-              help="A further word for spark-submit, such as --queue=audits. Repeatable.")  # fmt: skip
+              help="Further argument for spark-submit, such as --queue=audits. Repeatable.")  # fmt: skip
 @click.option("--staging", type=click.Path(path_type=Path, file_okay=False),
-              help="Put there what travels, and keep it; default: a temporary directory.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Show how spark-submit would be called.")
+              help="Directory for the shipped files, which remain. Default: a temporary directory.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help=options.DRY_RUN)
 @output_options
 def submit(
     output: Output,
@@ -101,7 +104,7 @@ def _show_plan(output: Output, words: Sequence[str], environment: Mapping[str, s
 
 
 def _application(words: Sequence[str]) -> tuple[str, ...]:
-    """The command, told to use Spark; one that knows no engine would run on the driver alone."""
+    """Return the command with --engine spark. Refuse one without --engine: it would run on the driver alone."""
     from veen.cli.app import cli
 
     command: click.Command = cli
@@ -134,9 +137,9 @@ def _conf(text: str) -> tuple[str, str]:
 # --- check -------------------------------------------------------------------------------------------------------
 
 
-@spark.verb("check", "What Spark would run on here, and whether executors can do our work.")
-@click.option("--master", help="Ask the executors of this master as well: one of a cluster, or local[N].")
-@click.option("--key-file", type=click.Path(), help="A path that executors must be able to read.")
+@spark.verb("check", "Check Java, Spark and, with --master, its executors.")
+@click.option("--master", help="Spark master whose executors are checked as well. Default: none.")
+@click.option("--key-file", type=click.Path(), help="File of read keys that executors must be able to read.")
 @_CONFS
 @output_options
 def check(output: Output, master: str | None, key_file: str | None, confs: tuple[str, ...]) -> None:
@@ -162,14 +165,14 @@ def check(output: Output, master: str | None, key_file: str | None, confs: tuple
     executors: list[Executor] = []
     wrong: list[str] = []
     if master is not None:
-        from veen.lake.spark.executor_check import ask, faults
+        from veen.lake.spark.executor_check import ask_executors, find_faults
 
         with (
             output.progress("asking") as progress,
             spark_at_work("veen spark check", master, progress, dict(map(_conf, confs))) as (session, _),
         ):
-            executors = ask(session, key_file=key_file)
-        wrong = [fault for executor in executors for fault in faults(executor)]
+            executors = ask_executors(session, key_file=key_file)
+        wrong = [fault for executor in executors for fault in find_faults(executor)]
     rows = [
         {"host": row.host, "python": row.python, "veen": row.veen, "lacking": list(row.lacking)} for row in executors
     ]
@@ -230,8 +233,8 @@ def schema(output: Output, name: str | None) -> None:
 @spark.verb("shell", "Python with a Spark session that reads logs.")
 @MASTER
 @_CONFS
-@click.option("--execute", "code", help="Run this Python and end.")
-@click.option("--script", type=FILE, help="Run this file and end.")
+@click.option("--execute", "code", help="Python code to run instead of a prompt.")
+@click.option("--script", type=FILE, help="File of Python code to run instead of a prompt.")
 @output_options
 def shell(output: Output, master: str | None, confs: tuple[str, ...], code: str | None, script: str | None) -> None:
     """Python with `spark`, a session that reads logs; `reader`, `audit` and `query` are at hand.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.bulk import (
     DATA_DIR,
     DIR_OR_HUB,
@@ -36,15 +37,17 @@ _ENGINE: Final = (ENGINE, MASTER)
 _HINT: Final = "load what is new with veen table load, publish again with veen table publish, or load into a new place"
 
 
-@table.verb("load", "Bring tables up to a log; with nothing new, nothing is written.")
+@table.verb("load", "Load new entries of a log.")
 @_TO
 @click.option("--stream", "streams", type=STREAM, multiple=True, help="Only this stream. Repeatable.")
-@click.option("--fold", "folds", metavar="NAME", multiple=True, help="Keep the state of this fold in gold. Repeatable.")
+@click.option("--fold", "folds", metavar="NAME", multiple=True, help="Fold whose state is kept in gold. Repeatable.")
 @click.option("--index", "indexes", metavar="PATH", multiple=True,
-              help="Index this path of payloads, such as payload.amount, from now on. Repeatable.")  # fmt: skip
-@click.option("--drop-index", "drop_indexes", metavar="PATH", multiple=True, help="Drop such an index. Repeatable.")
+              help="Path of payloads to index from now on, such as payload.amount. Repeatable.")  # fmt: skip
+@click.option(
+    "--drop-index", "drop_indexes", metavar="PATH", multiple=True, help="Path whose index is dropped. Repeatable."
+)
 @click.option("--verify", type=click.Choice(["none", "hash", "receipt", "full"]), default="hash", show_default=True,
-              help="How far entries are checked; one that fails is a row with the reason `damaged`.")  # fmt: skip
+              help="Checks of each entry. One that fails becomes a row with the reason `damaged`.")  # fmt: skip
 @log_options(DIR_OR_HUB, KEY_FILE, PARTITIONS, *_ENGINE)
 @client_options
 def load(
@@ -74,8 +77,8 @@ def load(
     from veen.lake.log.keys import keys_for_tasks
 
     ids = [stream_id for stream in streams if (stream_id := StreamRef.parse(stream).stream_id) is not None] or None
-    data_dir = place.fetched(session, output, ids)
-    place = place.resolved(output, data_dir)
+    data_dir = place.locate(session, output, ids)
+    place = place.choose_engine(output, data_dir)
     with (
         keys_for_tasks(place.keys(session)) as keys,
         output.progress("loading") as progress,
@@ -106,13 +109,13 @@ def load(
     output.next(f"veen table show {to}")
 
 
-@table.verb("show", "What is in the tables, from their manifest.")
+@table.verb("show", "Summary of the tables, from their manifest.")
 @_TO
-@click.option("--version", "version", type=click.IntRange(min=1), help="As they were at this version.")
-@click.option("--digest", is_flag=True, help="Read every row: verifies all files, and shows what equal tables share.")
+@click.option("--version", "version", type=click.IntRange(min=1), help=options.TABLE_VERSION)
+@click.option("--digest", is_flag=True, help="Read every row: verify all files, and show the digest of each table.")
 @output_options
 def show(output: Output, to: str, version: int | None, digest: bool) -> None:
-    """What is in TABLES: how many rows and files, how far labels are loaded, and the states in gold.
+    """Show the contents of TABLES: rows and files, the position up to which labels are loaded, and the states in gold.
 
     \b
     veen table show ./tables
@@ -149,7 +152,7 @@ def show(output: Output, to: str, version: int | None, digest: bool) -> None:
         output.note(f"{len(shown.heads) - _SHOWN} more labels; --json has all of them")
 
 
-def _rewritten(output: Output, done: "Rewritten", *, rows: bool) -> None:
+def _tell_rewritten(output: Output, done: "Rewritten", *, rows: bool) -> None:
     facts = [("version", done.version), ("files before", done.files_before), ("files after", done.files_after)]
     if rows:
         facts.append(("rows erased", done.rows))
@@ -158,7 +161,9 @@ def _rewritten(output: Output, done: "Rewritten", *, rows: bool) -> None:
 
 @table.verb("compact", "Merge small files; rows stay as they are.")
 @_TO
-@click.option("--target-mib", type=click.IntRange(min=1), default=64, show_default=True, help="How large files become.")
+@click.option(
+    "--target-mib", type=click.IntRange(min=1), default=64, show_default=True, help="Size of the merged files, in MiB."
+)
 @log_options(*_ENGINE)
 @output_options
 def compact(output: Output, to: str, target_mib: int, place: LogPlace) -> None:
@@ -170,13 +175,13 @@ def compact(output: Output, to: str, target_mib: int, place: LogPlace) -> None:
     from veen.lake import tables
 
     sizes = (summary.size for summary in tables.show(to).tables)
-    place = place.resolved(output, size=sum(sizes))
+    place = place.choose_engine(output, size=sum(sizes))
     with output.progress("merging") as progress, place.spark("veen table", progress) as spark:
         done = tables.compact(to, spark=spark, target_bytes=target_mib << 20)
-    _rewritten(output, done, rows=False)
+    _tell_rewritten(output, done, rows=False)
 
 
-@table.verb("erase", "Let go what the hub has erased under its retention policy.")
+@table.verb("erase", "Erase payloads that the hub erased.")
 @_TO
 @DATA_DIR
 @log_options(*_ENGINE)
@@ -191,16 +196,16 @@ def erase(output: Output, to: str, data_dir: str, place: LogPlace) -> None:
     """
     from veen.lake import tables
 
-    place = place.resolved(output, data_dir)
+    place = place.choose_engine(output, data_dir)
     with output.progress("erasing") as progress, place.spark("veen table", progress) as spark:
         done = tables.erase(data_dir, to, spark=spark)
-    _rewritten(output, done, rows=True)
+    _tell_rewritten(output, done, rows=True)
 
 
 @table.verb("vacuum", "Remove files that were replaced or never committed.")
 @_TO
 @click.option("--keep-hours", type=click.IntRange(min=0), default=24, show_default=True,
-              help="Spare what is younger: readers of older versions, and a load that runs.")  # fmt: skip
+              help="Age of the files to remove, in hours. Younger ones may be in use.")  # fmt: skip
 @output_options
 def vacuum(output: Output, to: str, keep_hours: int) -> None:
     """Remove files of TABLES that a newer version has replaced, or that no version names.
@@ -218,7 +223,7 @@ def vacuum(output: Output, to: str, keep_hours: int) -> None:
 
 @table.verb("verify", "Compare the tables with their manifest, with the log and with lake tables.")
 @_TO
-@click.option("--data-dir", help="The log: compare its heads and roots, too. A path, or a URL that Arrow can read.")
+@click.option("--data-dir", help=f"{options.LOG_DIR} Compare its heads and roots, too.")
 @HUB_IDENTITY
 @output_options
 def verify(output: Output, to: str, data_dir: str | None, hub_identity: str | None) -> None:
@@ -250,9 +255,15 @@ def verify(output: Output, to: str, data_dir: str | None, hub_identity: str | No
 
 @table.verb("publish", "Show the tables as Delta or Iceberg tables; no file is copied.")
 @_TO
-@click.option("--delta", "formats", flag_value="delta", multiple=True, help="As Delta tables, in their directories.")
 @click.option(
-    "--iceberg", "formats", flag_value="iceberg", multiple=True, help="As Iceberg tables, in a SQLite catalog."
+    "--delta",
+    "formats",
+    flag_value="delta",
+    multiple=True,
+    help="Publish Delta tables, in the directories of the tables.",
+)
+@click.option(
+    "--iceberg", "formats", flag_value="iceberg", multiple=True, help="Publish Iceberg tables, in a SQLite catalog."
 )
 @click.option("--table", "names", metavar="NAME", multiple=True, help="Only this table. Repeatable. Default: all.")
 @output_options

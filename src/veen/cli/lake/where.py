@@ -17,7 +17,7 @@ _EXAMPLES: Final = "payload.level=error, payload.ms>=100, 'payload.user in alice
 
 
 def condition_of(text: str) -> dict[str, Any]:
-    """`FIELD OP VALUE`. A value is a number, true, false, a JSON text in quotes, or else a text as it stands."""
+    """Parse `FIELD OP VALUE`. A value is a number, true, false, a JSON text in quotes, or else plain text."""
     match = _EXPRESSION.fullmatch(text)
     if match is None or match[4].startswith("=") or (match[3] and not match[4]):
         raise click.UsageError(f"--where {text!r} is no condition such as {_EXAMPLES}; operators: = in < <= > >= ^=")
@@ -53,7 +53,7 @@ def _is_time(field: str) -> bool:
 
 
 def _moment(field: str, op: str, value: Any) -> Any:
-    """Of a time: the one form that descriptors have, from any that --from takes."""
+    """Normalise a time, in any form of --from, to that of descriptors."""
     if not _is_time(field) or op == "^=" or type(value) is not str:
         return value
     from veen.lake.query.times import timestamp
@@ -75,7 +75,7 @@ def _json(text: str) -> Any:
 
 
 def order_of(text: str) -> dict[str, str]:
-    """`FIELD`, `FIELD asc` or `FIELD desc`."""
+    """Parse `FIELD`, `FIELD asc` or `FIELD desc`."""
     match = _ORDER.fullmatch(text)
     if match is None:
         raise click.UsageError(f"--order {text!r} is no order such as payload.ms or 'payload.ms desc'")

@@ -1,1 +1,1 @@
-"""send, stream, tail, resync, attachment."""
+"""Commands for messages: send, stream, tail, pending, resync, attachment."""

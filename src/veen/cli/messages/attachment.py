@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from veen.cli.lazy import LazyGroup
-from veen.cli.messages.send import FILES, attached, sent_data, show_sent
+from veen.cli.messages.send import FILES, describe_sent, show_sent, to_attachment
 from veen.cli.shared.authority import CAP, authority
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
@@ -26,8 +26,8 @@ attachment = LazyGroup("attachment", help="Files that travel with a message, sea
 @attachment.verb("put", "Send files as the attachments of one message.")
 @click.argument("stream", type=STREAM, required=False)
 @click.argument("files", type=FILES, nargs=-1)
-@click.option("--stream", "stream_option", type=STREAM, help="The stream, instead of the argument STREAM.")
-@click.option("--body", default="", help="The body of the message that carries them.")
+@click.option("--stream", "stream_option", type=STREAM, help="Stream, instead of the argument STREAM.")
+@click.option("--body", default="", help="Body of the message that carries them.")
 @CAP
 @client_options
 def put(
@@ -53,9 +53,11 @@ def put(
     token = authority(session, stream, cap)
     started = time.perf_counter()
     with output.progress(f"sending {len(files)} files"):
-        sent = session.client().send(stream, body.encode(), attachments=list(map(attached, files)), capability=token)
+        sent = session.client().send(
+            stream, body.encode(), attachments=list(map(to_attachment, files)), capability=token
+        )
     data = {
-        **sent_data(stream, sent),
+        **describe_sent(stream, sent),
         "attachments": len(files),
         "seconds": round(time.perf_counter() - started, 4),
     }
@@ -64,8 +66,8 @@ def put(
     output.next(f"veen attachment get {stream} {sent.seq} --out DIRECTORY")
 
 
-def _entry(session: CliSession, stream: str, seq: int, epoch: int | None) -> "Entry":
-    """The one entry, opened; a Fail if it cannot be."""
+def _read_entry(session: CliSession, stream: str, seq: int, epoch: int | None) -> "Entry":
+    """Read the entry and open it. Raise Fail if this is impossible."""
     entries = list(session.client().read(stream, from_seq=seq, to_seq=seq, epoch=epoch))
     if not entries:
         raise Fail(
@@ -84,7 +86,7 @@ def _entry(session: CliSession, stream: str, seq: int, epoch: int | None) -> "En
 @attachment.verb("get", "Fetch, check and open the attachments of a message.")
 @stream_argument("which", seq=SEQ, which=click.STRING)
 @EPOCH
-@click.option("--out", type=click.Path(path_type=Path), help="A file for one, a directory for several; - for stdout.")
+@click.option("--out", type=click.Path(path_type=Path), help="File for one, directory for several; - for stdout.")
 @client_options
 def get(
     output: Output,
@@ -95,9 +97,9 @@ def get(
     epoch: int | None,
     out: Path | None,
 ) -> None:
-    """The attachments of entry SEQ of STREAM: all, or the one that WHICH names by its name or its number from 0.
+    """Fetch the attachments of entry SEQ of STREAM: all, or the one that WHICH names by its name or its number from 0.
 
-    Each is checked against what the message declares before it is written. Without --out they are listed only.
+    Each is checked against the declaration in the message before it is written. Without --out they are only listed.
 
     \b
     veen attachment get record/app/http 3
@@ -106,7 +108,7 @@ def get(
     """
     from veen.io.local import OsFs
 
-    entry = _entry(session, stream, seq, epoch)
+    entry = _read_entry(session, stream, seq, epoch)
     session.remember_stream(stream)
     chosen = _choose(entry.attachments, which, stream, seq)
     if out is not None and str(out) == "-":
@@ -153,13 +155,13 @@ def _choose(declared: "Sequence[Attachment]", which: str | None, stream: str, se
 
 
 def _file_name(index: int, declared: "Attachment") -> str:
-    """A name for a file that stays in its directory, whatever the author of the message wrote, and is free."""
+    """Return a file name that stays in its directory and is unused, whatever name the author chose."""
     name = (declared.name or "").replace("\\", "/").rpartition("/")[2]
     printable = "".join(character for character in name if character.isprintable()).strip().lstrip(".")
     return f"{index:04d}-{printable[:100]}" if printable else f"{index:04d}"
 
 
-@attachment.verb("verify", "Check that all attachments of a message are there and are whole.")
+@attachment.verb("verify", "Check the attachments of a message at the hub.")
 @stream_argument(seq=SEQ)
 @EPOCH
 @client_options
@@ -168,7 +170,7 @@ def verify(output: Output, session: CliSession, stream: str, seq: int, epoch: in
 
     Exit code 1 means that the hub lost one, or answers with other bytes.
     """
-    entry = _entry(session, stream, seq, epoch)
+    entry = _read_entry(session, stream, seq, epoch)
     with output.records("attachments", ("index", "name", "size", "ok"), (5, 16, 8)) as records:
         for index, declared in enumerate(entry.attachments):
             with output.progress(f"checking attachment {index}"):

@@ -1,4 +1,4 @@
-"""`veen pending`: messages that were sealed and got no receipt; they wait on this machine, and are sent once."""
+"""`veen pending`: sealed messages without a receipt; they are kept on this machine, and sent once."""
 
 import contextlib
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.names import STREAM
@@ -28,7 +29,7 @@ pending = LazyGroup(
 _STREAM = click.argument("stream", type=STREAM, required=False)
 
 
-@pending.verb("list", "Messages that wait on this machine; asks no hub.")
+@pending.verb("list", "Pending messages on this machine; asks no hub.")
 @identity_options
 def list_(output: Output, session: CliSession) -> None:
     """List the messages of your identity that got no receipt, of all hubs. Needs neither a hub nor a passphrase, and
@@ -87,7 +88,7 @@ def _messages(state: "LabelState") -> list[dict[str, Any]]:
 
 
 def _states(session: CliSession, stream: str | None) -> "list[LabelState]":
-    """Those of the hub that is asked, or of one stream there."""
+    """Return the states of the hub in use, or of one stream there."""
     client = session.client()
     states = client.pending()
     if stream is None:
@@ -96,7 +97,7 @@ def _states(session: CliSession, stream: str | None) -> "list[LabelState]":
     return [state for state in states if state.label == label]
 
 
-@pending.verb("send", "Send what waits, each message once.")
+@pending.verb("send", "Send pending messages, each once.")
 @_STREAM
 @client_options
 def send(output: Output, session: CliSession, stream: str | None) -> None:
@@ -142,10 +143,10 @@ def _show(output: Output, late: "list[Sent]", refused: int) -> None:
         output.note("no message waits for this hub" if not refused else "none was delivered")
 
 
-@pending.verb("drop", "Give up what waits.")
+@pending.verb("drop", "Drop pending messages.")
 @_STREAM
-@click.option("--all", "everything", is_flag=True, help="Of every stream at this hub.")
-@click.option("--offline", is_flag=True, help="Ask no hub whether it has them; then it may, and they stay in its log.")
+@click.option("--all", "everything", is_flag=True, help="Drop the messages of every stream at this hub.")
+@click.option("--offline", is_flag=True, help=options.OFFLINE)
 @client_options
 def drop(output: Output, session: CliSession, stream: str | None, everything: bool, offline: bool) -> None:
     """Give up the messages of STREAM that got no receipt. What the log turns out to have is kept as sent.

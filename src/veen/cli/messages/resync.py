@@ -1,9 +1,10 @@
-"""`veen resync` and `veen verify-state`: what this machine remembers of logs, made again and checked (RESYNC0)."""
+"""`veen resync` and `veen verify-state`: rebuilding and checking the stored state of logs (RESYNC0)."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.output import Mode, Output
 from veen.cli.shared.stream_args import EPOCH, stream_argument
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @stream_argument()
 @EPOCH
-@click.option("--from-scratch", is_flag=True, help="Forget all that is known of the log first, and read all of it.")
+@click.option("--from-scratch", is_flag=True, help="Discard the stored state of the log first, and read all of it.")
 @client_options
 def resync(output: Output, session: CliSession, stream: str, epoch: int | None, from_scratch: bool) -> None:
     """Read the log of STREAM to its end, verify every step, and rebuild what is remembered of it.
@@ -56,7 +57,7 @@ def resync(output: Output, session: CliSession, stream: str, epoch: int | None, 
 
 
 @click.command("verify-state")
-@click.option("--offline", is_flag=True, help="Only check that the file is whole; ask no hub.")
+@click.option("--offline", is_flag=True, help=options.OFFLINE)
 @client_options
 def verify_state(output: Output, session: CliSession, offline: bool) -> None:
     """Check what this machine remembers: that its file is whole, and that the hub's log still contains all of it.

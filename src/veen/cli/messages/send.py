@@ -1,4 +1,4 @@
-"""`veen send`: seal, send, and return only with a receipt that verifies."""
+"""`veen send`: seals and sends a message, and succeeds only with a verified receipt."""
 
 import sys
 import time
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from veen.cli.people.common import announce_rotated
+from veen.cli.people.common import announce_new_key
+from veen.cli.shared import options
 from veen.cli.shared.authority import CAP, authority
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.files import hex32
@@ -27,25 +28,27 @@ _MAX_BODY = 64 * 1024 * 1024  # read no more than any hub could take; the limits
 
 @click.command()
 @stream_argument("body", "stream", body=click.STRING)
-@click.option("--body", "body_option", help="The body as text, instead of the argument BODY.")
-@click.option("--file", "-f", "file", type=FILES, help="Send the bytes of this file.")
-@click.option("--attach", type=FILES, multiple=True, help="A file to go with the message, sealed like it. Repeatable.")
-@click.option("--schema", help="What the body is: the name of a schema, or its id in 64 hex digits.")
-@click.option("--parent", type=hex32, metavar="MSG_ID", help="The message that this one answers.")
-@click.option("--expires", type=MOMENT, help="When readers may forget it: a time, or +10m.")
-@click.option("--pow/--no-pow", "work", default=True, help="Pay the proof of work that the hub asks for, or fail.")
+@click.option("--body", "body_option", help="Body as text, instead of the argument BODY.")
+@click.option("--file", "-f", "file", type=FILES, help="File whose bytes are the body.")
+@click.option("--attach", type=FILES, multiple=True, help="File to attach, sealed like the message. Repeatable.")
+@click.option("--schema", help="Schema of the body: its name, or its id in 64 hex digits.")
+@click.option("--parent", type=hex32, metavar="MSG_ID", help="Message that this one answers.")
+@click.option("--expires", type=MOMENT, help="Time after which readers may forget it: ISO 8601, seconds, or +10m.")
+@click.option("--pow/--no-pow", "work", default=True, help="Compute the proof of work that the hub asks for, or fail.")
+@click.option("--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), help=options.RECEIPT_OUT)
 @click.option(
-    "--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the RECEIPT here."
+    "--to", metavar="NAME", help="Contact to send it to, sealed to her prekey; without STREAM. See `veen inbox`."
+)
+@click.option("--long-term-key", is_flag=True, help="Seal to the key on her card if she has no prekey. Requires --to.")
+@click.option("--dry-run", is_flag=True, help=options.DRY_RUN)
+@click.option("--lines", is_flag=True, help="Send a message for each line of standard input, or of --file.")
+@click.option(
+    "--from-ndjson", is_flag=True, help="Send a message for each JSON object, as `veen stream --ndjson` prints them."
 )
 @click.option(
-    "--to", metavar="NAME", help="Send it to one person, sealed to her prekey; without STREAM. See veen inbox."
+    "--skip", type=click.IntRange(min=0), default=0, help="Number of lines to skip. Requires --lines or --from-ndjson."
 )
-@click.option("--long-term-key", is_flag=True, help="With --to: seal to the key on her card, if she has no prekey.")
-@click.option("--dry-run", is_flag=True, help="Seal and show the exact MSG, and send nothing.")
-@click.option("--lines", is_flag=True, help="One message for each line of standard input, or of --file.")
-@click.option("--from-ndjson", is_flag=True, help="One message for each JSON object, as stream --ndjson prints them.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, help="Begin behind this line (--lines, --from-ndjson).")
-@click.option("--again", is_flag=True, help="Send it although the same message waits to be sent: then there are two.")
+@click.option("--again", is_flag=True, help="Send it even if the same message is pending: then there are two.")
 @CAP
 @client_options
 def send(
@@ -114,7 +117,7 @@ def send(
         schema=None if schema is None else schema_id(schema),
         parent=parent,
         expires_at=expires,
-        attachments=tuple(map(attached, attach)),
+        attachments=tuple(map(to_attachment, attach)),
     )
     if dry_run:
         _show(output, session, stream, draft, cap)
@@ -124,7 +127,7 @@ def send(
     if not work:
         check_work(session)
     token = authority(session, stream, cap)
-    announce_rotated(session, stream)
+    announce_new_key(session, stream)
     started = time.perf_counter()
     with output.progress(f"sending {len(data)} bytes"):
         sent = client.send(
@@ -141,7 +144,7 @@ def send(
     session.remember_stream(stream)
     if receipt_file is not None:
         receipt_file.write_bytes(sent.receipt.to_bytes())
-    show_sent(output, {**sent_data(stream, sent), "seconds": round(seconds, 4)}, sent)
+    show_sent(output, {**describe_sent(stream, sent), "seconds": round(seconds, 4)}, sent)
     if sent.is_late:
         output.notice(
             "this message waited since an earlier command, which got no answer; it was sent once. To send another one"
@@ -185,7 +188,7 @@ def _send_lines(
 
 
 def body_of(argument: str | None, option: str | None, file: Path | None) -> bytes:
-    """The bytes to send: from exactly one place, and from standard input only if it was named."""
+    """Return the bytes to send, from exactly one source, and from standard input only if it was named."""
     sources = [source for source in (argument, option, file) if source is not None]
     if len(sources) != 1:
         raise click.UsageError("give one body: BODY, --body TEXT, --file PATH, or - for standard input")
@@ -205,8 +208,8 @@ def body_of(argument: str | None, option: str | None, file: Path | None) -> byte
     return data
 
 
-def attached(path: Path) -> "Attach":
-    """A file as an attachment, under its own name and without the path to it."""
+def to_attachment(path: Path) -> "Attach":
+    """Read a file as an attachment, under its own name without the path."""
     from mimetypes import guess_type
 
     from veen.client.send.sealing import Attach
@@ -215,7 +218,7 @@ def attached(path: Path) -> "Attach":
 
 
 def check_work(session: CliSession) -> None:
-    """Fail where the hub asks for work and the caller will not pay."""
+    """Raise Fail if the hub asks for work and the caller will not pay."""
     bits = session.client().status().pow_difficulty
     if bits:
         raise Fail(
@@ -226,9 +229,9 @@ def check_work(session: CliSession) -> None:
         )
 
 
-def sent_data(stream: str, sent: "Sent") -> dict[str, Any]:
-    """An admitted message for programs."""
-    from veen.cli.shared.named import named
+def describe_sent(stream: str, sent: "Sent") -> dict[str, Any]:
+    """Return the fields of an admitted message, for programs."""
+    from veen.cli.shared.named import to_named
 
     receipt, msg = sent.receipt, sent.msg
     return {
@@ -244,7 +247,7 @@ def sent_data(stream: str, sent: "Sent") -> dict[str, Any]:
         "verified": True,
         "late": sent.is_late,
         "mode": sent.mode,
-        "receipt": named(receipt),
+        "receipt": to_named(receipt),
     }
 
 
@@ -263,8 +266,8 @@ def show_sent(output: Output, data: dict[str, Any], sent: "Sent") -> None:
 
 
 def _show(output: Output, session: CliSession, stream: str, draft: "Draft", cap: Path | None) -> None:
-    """The MSG as it would leave. Sealing draws fresh randomness: the one that is sent later has other bytes."""
-    from veen.cli.shared.wire_tree import derived_of, fields_of
+    """Print the MSG as it would be sent. Sealing draws fresh randomness: a later one has other bytes."""
+    from veen.cli.shared.wire_tree import derive_fields, fields_of
 
     token = authority(session, stream, cap, contact=False)
     (prepared,) = session.client().prepare(stream, [draft], auth_ref=None if token is None else token.auth_ref())
@@ -277,12 +280,12 @@ def _show(output: Output, session: CliSession, stream: str, draft: "Draft", cap:
         "cbor": prepared.raw.hex(),
         "msg": msg.to_json(),
         "fields": dict(fields_of(msg)),
-        "derived": derived_of(msg),
+        "derived": derive_fields(msg),
     }
 
     def human() -> None:
         output.line(f"MSG of {len(prepared.raw)} bytes, not sent")
         output.fields(fields_of(msg))
-        output.fields(derived_of(msg).items())
+        output.fields(derive_fields(msg).items())
 
     output.result(data, human)

@@ -24,7 +24,7 @@ _AHEAD: Final = 4 * _GROUP  # lines that are read while others are being sent
 
 
 class BadLine(Exception):
-    """A line that is no message."""
+    """A line that cannot be converted to a message."""
 
     def __init__(self, number: int, why: str) -> None:
         super().__init__(number, why)
@@ -33,7 +33,7 @@ class BadLine(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineSource:
-    """Where lines come from, and what they are."""
+    """Source and form of lines."""
 
     file: IO[bytes]
     name: str  # of a file, or "-"
@@ -43,7 +43,7 @@ class LineSource:
     expires_at: int | None = None
 
     def draft(self, number: int, line: bytes) -> "Draft":
-        """The message of a line; BadLine if it is none."""
+        """Return the message of a line. Raise BadLine for an invalid one."""
         from veen.client.send.sealing import Draft
 
         if not self.ndjson:
@@ -62,7 +62,7 @@ class LineSource:
         )
 
     def groups(self) -> Iterator[list[tuple[int, bytes]]]:
-        """Numbered lines, as many at once as are there: a slow source is not waited for."""
+        """Yield numbered lines, as many as are available: do not wait for a slow source."""
         lines: queue.Queue[tuple[int, bytes] | Exception | None] = queue.Queue(_AHEAD)
 
         def read() -> None:
@@ -142,7 +142,7 @@ def _whole(number: int, fields: dict[str, Any], name: str) -> int | None:
 
 
 class _Tally:
-    """What became of the lines so far."""
+    """Outcomes of the lines so far."""
 
     def __init__(self) -> None:
         self.lines = self.accepted = self.failed = self.late = 0
@@ -155,7 +155,7 @@ class _Tally:
 def send_lines(
     output: Output, session: CliSession, stream: str, source: LineSource, token: "CapToken | None", *, once: bool
 ) -> None:
-    """Send every line. Stops behind the batch in which the first one fails, and says where to go on."""
+    """Send every line. Stop after the batch in which the first one fails, and print the line to resume from."""
     tally, started = _Tally(), time.perf_counter()
     tally.last_line = source.skip
     try:
@@ -168,7 +168,7 @@ def send_lines(
                     drafts, bad = _drafts(source, group)
                     outcomes = session.client().send_many(stream, drafts, capability=token, once=once) if drafts else []
                     for (number, _), outcome in zip(group, outcomes, strict=False):
-                        data, cells = _told(number, outcome, tally)
+                        data, cells = _record_outcome(number, outcome, tally)
                         if output.mode is not Mode.HUMAN:
                             records.add(data, cells)
                     if bad is not None:
@@ -199,7 +199,7 @@ def send_lines(
 
 
 def _drafts(source: LineSource, group: list[tuple[int, bytes]]) -> "tuple[list[Draft], BadLine | None]":
-    """The messages up to the first line that is none."""
+    """Return the messages up to the first invalid line, and that line."""
     drafts: list[Draft] = []
     for number, line in group:
         try:
@@ -209,8 +209,8 @@ def _drafts(source: LineSource, group: list[tuple[int, bytes]]) -> "tuple[list[D
     return drafts, None
 
 
-def _told(number: int, outcome: "Outcome", tally: _Tally) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """One line's outcome for programs and for pipes."""
+def _record_outcome(number: int, outcome: "Outcome", tally: _Tally) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Count the outcome of a line; return it for programs and for pipes."""
     from veen.client.send.writing import Sent
 
     tally.lines += 1
@@ -268,7 +268,7 @@ def _show_summary(output: Output, tally: _Tally, seconds: float) -> None:
 
 
 def _explain(session: CliSession, exc: Exception, stream: str, source: LineSource, tally: _Tally) -> None:
-    """Say how far it came: the lines that wait as pending messages count as done."""
+    """Add the progress to an error: lines kept as pending messages count as done."""
     session.note_waiting(exc)
     waiting = getattr(exc, "waiting", None)
     if waiting is not None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options
-from veen.cli.shared.entries import COLUMNS, WIDTHS, WITH_PROOF, cells_of, data_of, line_of, parse_format, verified_line
+from veen.cli.shared.entries import COLUMNS, WIDTHS, WITH_PROOF, cells_of, data_of, line_of, parse_format, summary_line
 from veen.cli.shared.output import Mode, Output
 from veen.cli.shared.stream_args import EPOCH, stream_argument
 from veen.cli.shared.values import MOMENT, RANGE
@@ -28,7 +29,7 @@ _LAST = "The last N entries; with --author or --grep the last N that match; befo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What `stream` and `tail` are both asked for: which entries, and how they are shown."""
+    """Options of `stream` and `tail`: selection of entries, and their form."""
 
     first: int | None
     last: int | None
@@ -41,18 +42,18 @@ class Reading:
     full: bool
 
 
-def _reading_options(command: F) -> F:
+def _with_reading(command: F) -> F:
     """Give a command its `reading`, a Reading."""
 
-    @click.option("--from", "first", type=click.IntRange(min=0), help="The first entry; 0 and 1 mean the beginning.")
-    @click.option("--to", "last", type=click.IntRange(min=1), help="The last entry.")
+    @click.option("--from", "first", type=click.IntRange(min=0), help=options.FIRST)
+    @click.option("--to", "last", type=click.IntRange(min=1), help=options.LAST)
     @click.option("--last", "-n", "count", metavar="N", type=click.IntRange(min=0), help=_LAST)
-    @click.option("--with-proofs", "--with-proof", "proofs", is_flag=True, help="With the proof of every entry.")
-    @click.option("--sealed", is_flag=True, help="Verify, but do not open: needs no read key.")
-    @click.option("--format", "layout", help="A line for each entry, such as '{seq} {body}'.")
-    @click.option("--author", metavar="NAME", help="Only entries of a contact, of `me`, or of a client_id in hex.")
-    @click.option("--grep", metavar="PATTERN", help="Only entries whose text has this (a regular expression).")
-    @click.option("--full", is_flag=True, help="Show long bodies whole; a terminal gets them cut otherwise.")
+    @click.option("--with-proofs", "--with-proof", "proofs", is_flag=True, help="Show the proof of every entry.")
+    @click.option("--sealed", is_flag=True, help="Verify entries without opening them. Needs no read key.")
+    @click.option("--format", "layout", help="Format of a line for each entry, such as '{seq} {body}'.")
+    @click.option("--author", metavar="NAME", help=options.AUTHOR)
+    @click.option("--grep", metavar="PATTERN", help=options.GREP)
+    @click.option("--full", is_flag=True, help="Show long bodies in full. Default: a terminal cuts them.")
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
         reading = Reading(**{field.name: kwargs.pop(field.name) for field in fields(Reading)})
@@ -65,11 +66,11 @@ def _reading_options(command: F) -> F:
 
 @click.command()
 @stream_argument()
-@_reading_options
-@click.option("--range", "span", type=RANGE, help="The same as --from and --to: 10..20.")
-@click.option("--since", type=MOMENT, help="From this time of the hub on: ISO 8601, or -15m.")
-@click.option("--until", type=MOMENT, help="Up to this time of the hub.")
-@click.option("--follow", is_flag=True, help="Go on with what is written from now on (see tail).")
+@_with_reading
+@click.option("--range", "span", type=RANGE, help=options.RANGE)
+@click.option("--since", type=MOMENT, help=options.SINCE)
+@click.option("--until", type=MOMENT, help=options.UNTIL)
+@click.option("--follow", is_flag=True, help="Continue with new entries; see `veen tail`.")
 @EPOCH
 @client_options
 def stream(
@@ -121,7 +122,7 @@ def stream(
 
 @click.command()
 @stream_argument()
-@_reading_options
+@_with_reading
 @client_options
 def tail(output: Output, session: CliSession, stream: str, reading: Reading) -> None:
     """Show what is written to STREAM from now on, until Ctrl-C; with --last N some of what was written before.
@@ -162,14 +163,14 @@ def _upto(entries: "Entries", last: int | None) -> "Entries":
 
 
 def _before_end(session: CliSession, stream: str, count: int, first: int | None) -> int:
-    """Where the last `count` entries begin, by the signed end of the log."""
+    """Return the position of the first of the last `count` entries, by the signed end of the log."""
     if first is not None:
         raise click.UsageError("give one of --from and --last")
     return max(_end(session, stream) - count + 1, 1)
 
 
 def _end(session: CliSession, stream: str) -> int:
-    """How many entries the log has, signed; 0 if nobody wrote to it yet."""
+    """Return the signed number of entries of the log; 0 if nobody wrote to it yet."""
     from veen.client.errors import HubRefused
     from veen.core.errors import ApiCode
 
@@ -191,7 +192,7 @@ def _show(
     live: bool = False,
     newest: int | None = None,  # so many of those that are asked for, from the end
 ) -> None:
-    from veen.cli.shared.people import Authors, filtered
+    from veen.cli.shared.people import Authors, filter_entries
 
     session.remember_stream(stream)
     parts = None if reading.layout is None else parse_format(reading.layout)
@@ -200,7 +201,7 @@ def _show(
     first = last = None
     with contextlib.ExitStack() as closing:
         closing.callback(entries.close)
-        chosen = filtered(entries, Authors(session, stream), reading.author, reading.grep)
+        chosen = filter_entries(entries, Authors(session, stream), reading.author, reading.grep)
         if newest is not None:
             chosen = iter(deque(chosen, maxlen=newest))
         if parts is not None and not output.as_json:
@@ -215,6 +216,6 @@ def _show(
                 output.notice(f"entry {entry.seq}: {entry.warning}")
             first, last = first or entry, entry
     if human and first is not None and last is not None:
-        output.line(verified_line(first, last, records.count, session.client().pin), good="verified")
+        output.line(summary_line(first, last, records.count, session.client().pin), good="verified")
         if records.is_cut:
             output.note("long bodies are cut to the width of the terminal; --full shows them whole")

@@ -13,9 +13,11 @@ from veen.cli.shared.command import FILE, CliSession
 from veen.cli.shared.identities import principal_of
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail
+from veen.cli.shared.people import ME
 
 if TYPE_CHECKING:
     from veen.overlays.framework.fold import AnyFold
+    from veen.overlays.framework.nouns import Message, Noun
     from veen.overlays.operations.common import Speakers
     from veen.overlays.operations.delegation import Caps
     from veen.overlays.operations.recovery import Guards
@@ -33,6 +35,17 @@ def account_of(session: CliSession, text: str) -> bytes:
     if text.startswith("account:"):
         return hex32(text.removeprefix("account:"))
     return account_id_of(principal_of(session, text))
+
+
+def id_of(text: str) -> bytes:
+    """64 hex digits, or a name and its hash."""
+    from veen.core.hashing import H
+
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        data = b""
+    return data if len(data) == 32 else H(text.encode())
 
 
 def stream_id_of(text: str) -> bytes:
@@ -58,6 +71,43 @@ class Reading:
         """The fold of a state class, with the settings of the policy and the tokens that chains in the log name."""
         policy = _Policy(_read_policy(self.policy_file))
         return policy.fold(session, name, streams)
+
+
+class OpPlace:
+    """The stream of a command of `veen op`, and the rules under which it is read."""
+
+    def __init__(self, noun: "Noun", values: dict[str, Any]) -> None:
+        self.stream: str = values.pop("stream")
+        self._reading: Reading = values.pop("reading")
+        self._principal: str | None = values.pop("principal", None)
+        self._fold_name = noun.fold().name
+
+    def fold(self, session: CliSession) -> "AnyFold":
+        return self._reading.fold(session, self._fold_name, self.streams(session))
+
+    def streams(self, session: CliSession) -> list[str]:
+        return self._reading.streams(self.stream)
+
+    def stream_of(self, message: "Message") -> str:
+        return self.stream
+
+    def value(self, session: CliSession, kind: str, text: Any) -> Any:
+        """Return the value of a kind of `veen.overlays.operations.nouns`. Content is read before."""
+        from veen.cli.op.write import digest_of
+
+        match kind:
+            case "account":
+                return account_of(session, text or self._principal or ME)
+            case "speaker":
+                return principal_of(session, text or self._principal)
+            case "id":
+                return id_of(text)
+            case "stream":
+                return stream_id_of(text)
+            case "terms":
+                return digest_of(Path(text))[1]
+            case _:
+                return text
 
 
 @dataclass(frozen=True, slots=True)

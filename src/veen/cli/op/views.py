@@ -1,23 +1,18 @@
-"""The commands of `veen op` that read: a fold under the reader's policy, and what it shows."""
+"""The commands of `veen op` that compare: content with what was published, accesses with what was audited."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.op.args import Reading, op_options
-from veen.cli.op.verbs import NOUNS, OpNoun
-from veen.cli.op.write import add_verb, content_files, content_root_of, id_of
-from veen.cli.shared.as_of import View, view_options
-from veen.cli.shared.command import FILE, CliSession
+from veen.cli.op.args import Reading, id_of
+from veen.cli.op.write import content_files, content_root_of
+from veen.cli.shared.as_of import View
+from veen.cli.shared.command import CliSession
 from veen.cli.shared.identities import principal_of, show_table
-from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import Noun
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.overlay_commands import absent, show_folded, state_of
-from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Coverage, Outcome, Reason, StatedBy, Verdict
 
@@ -27,143 +22,12 @@ if TYPE_CHECKING:
     from veen.overlays.operations.content import ContentFile
     from veen.overlays.operations.publication import Published
 
-Rows = Iterable[Sequence[Any]]
-Shown = Callable[[Any, int], tuple[Mapping[str, Any], Sequence[str], Rows]]  # state, as_of → data, columns, rows
-
 _PATH = click.Path(exists=True, path_type=Path)
 
 
 def _folded(session: CliSession, noun: str, stream: str, reading: Reading, view: View) -> "Folded":
     streams = reading.streams(stream)
-    return state_of(session, reading.fold(session, NOUNS[noun].fold, streams), streams, view)
-
-
-def noun_of(noun: OpNoun) -> Noun:
-    """The group of a noun of the table."""
-    offline = {
-        "root": ("veen.cli.op.views:publication_root", noun.reads.get("root", "")),
-        "manifest": ("veen.cli.op.views:publication_manifest", noun.reads.get("manifest", "")),
-    }
-    group = Noun(
-        noun.name,
-        noun.about,
-        takes=[click.argument("stream", type=STREAM)],
-        writes=[op_options],
-        reads=[op_options, view_options],
-        others=offline if "root" in noun.reads else None,
-    )
-    for name, verb in noun.writes.items():
-        add_verb(group, noun, name, verb)
-    _add_list(group, noun, LISTS[noun.name])
-    if noun.name == "publication":
-        group.read("verify", noun.reads["verify"], *_VERIFY)(_publication_verify)
-    if noun.name == "audit":
-        group.read("missing", noun.reads["missing"], click.argument("file", type=FILE))(_audit_missing)
-    return group
-
-
-def _add_list(group: Noun, noun: OpNoun, shown: Shown) -> None:
-    text = f"{noun.reads['list']}\n\nNow, or at another moment: --as-of takes a position (120) or a time (-1d)."
-
-    @group.read("list", noun.reads["list"], text=text)
-    def _list(session: CliSession, stream: str, reading: Reading, view: View) -> None:
-        folded = _folded(session, noun.name, stream, reading, view)
-        data, columns, rows = shown(folded.state, folded.as_of)
-        show_folded(session, folded, data, lambda: show_table(session, columns, rows))
-
-
-def _paid(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], Rows]:
-    balances = [
-        {"account": account, "currency": currency, "balance": balance}
-        for (account, currency), balance in state.balances.items()
-    ]
-    data = {"balances": balances, "operations": state.operations, "sums": state.sums()}
-    return data, ("account", "currency", "balance"), [[plain(cell) for cell in row.values()] for row in balances]
-
-
-def _access(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], Rows]:
-    grants = [{**plain(grant), "live": grant.is_live(as_of)} for grant in state.grants.values()]
-    rows = [
-        (
-            grant["operation_id"],
-            bytes.fromhex(grant["subject"]),
-            grant["expiry_time"],
-            "live" if grant["live"] else "ended",
-        )
-        for grant in grants
-    ]
-    data = {"grants": grants, "revocations": state.revocations, "revoked_refs": state.revoked_refs}
-    return data, ("grant", "subject", "expires", "state"), rows
-
-
-def _delegation(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], Rows]:
-    rows = [(key.hex(), execution.principal, execution.agent, len(execution.chain)) for key, execution in state.items()]
-    return {"executions": state}, ("operation", "principal", "agent", "links"), rows
-
-
-def _agreement(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], Rows]:
-    rows = [
-        (
-            agreement_id.hex(),
-            version,
-            "accepted" if state.is_accepted(agreement_id, version) else "open",
-            "active" if state.active.get(agreement_id) == version else "",
-        )
-        for agreement_id, version in state.definitions
-    ]
-    data = {"definitions": state.definitions, "decisions": state.decisions, "active": state.active}
-    return data, ("agreement", "version", "decisions", "now"), rows
-
-
-def _publication(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], Rows]:
-    rows = [
-        (publication_id.hex(), version, entry.content_class, entry.content_root.hex())
-        for (publication_id, version), entry in state.versions.items()
-    ]
-    return {"versions": state.versions}, ("publication", "version", "class", "content_root"), rows
-
-
-def _recovery(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], Rows]:
-    rows = [
-        (target.hex(), new.hex(), "open" if request.is_open else "closed", _decisions(state, target, new))
-        for (target, new), request in state.requests.items()
-    ]
-    data = {"requests": state.requests, "decisions": state.decisions, "remapped": state.remapped}
-    return data, ("target", "new", "request", "decisions"), rows
-
-
-def _decisions(state: Any, target: bytes, new: bytes) -> str:
-    decisions = [entry.decision for (of, to, _), entry in state.decisions.items() if (of, to) == (target, new)]
-    return f"{decisions.count('approve')} approve, {decisions.count('reject')} reject"
-
-
-def _audit(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], Rows]:
-    rows = [
-        (access.hub_ts, access.requester, access.resource, access.resource_class, access.purpose_code or "")
-        for access in state.values()
-    ]
-    return {"accesses": state}, ("hub_ts", "requester", "resource", "class", "purpose"), rows
-
-
-def _mirror(state: Any, as_of: int) -> tuple[Mapping[str, Any], Sequence[str], Rows]:
-    sources = [
-        {"source": source, "label": label, "upto": entry.upto, "gaps": entry.gaps(), "positions": entry.positions}
-        for (source, label), entry in state.items()
-    ]
-    rows = [(entry["source"], entry["label"].hex(), entry["upto"], len(entry["gaps"])) for entry in sources]
-    return {"sources": sources}, ("source", "label", "upto", "gaps"), rows
-
-
-LISTS: Final[Mapping[str, Shown]] = {
-    "paid": _paid,
-    "access": _access,
-    "delegation": _delegation,
-    "agreement": _agreement,
-    "publication": _publication,
-    "recovery": _recovery,
-    "audit": _audit,
-    "mirror": _mirror,
-}
+    return state_of(session, reading.fold(session, f"operation.{noun}", streams), streams, view)
 
 
 @click.command("root")
@@ -218,7 +82,7 @@ def _read_manifest(path: Path) -> "tuple[str, list[ContentFile]]":
     return form, files
 
 
-_VERIFY: Final = (
+VERIFY: Final = (
     click.argument("publication_id", metavar="ID"),
     click.argument("paths", type=_PATH, nargs=-1, required=True),
     click.option(
@@ -237,7 +101,7 @@ _VERIFY: Final = (
 )
 
 
-def _publication_verify(
+def publication_verify(
     session: CliSession,
     stream: str,
     publication_id: str,
@@ -353,7 +217,7 @@ def _compare_single(files: "list[ContentFile]", listed: "list[ContentFile]", pat
 _FORMS: Final = {"tree": "directory", "list": "list of files"}
 
 
-def _audit_missing(session: CliSession, stream: str, file: str, reading: Reading, view: View) -> None:
+def audit_missing(session: CliSession, stream: str, file: str, reading: Reading, view: View) -> None:
     """Accesses in FILE of which no audit message tells; exit code 6 if there are any (QAUD.MISSING).
 
     FILE has a JSON object in each line: requester (an identity), resource, and request_time where it must match.
@@ -364,7 +228,7 @@ def _audit_missing(session: CliSession, stream: str, file: str, reading: Reading
     from veen.overlays.operations.queryaudit import missing
 
     accesses = [_access_of(session, line, number) for number, line in enumerate(_lines(file), start=1)]
-    folded = _folded(session, "audit", stream, reading, view)
+    folded = _folded(session, "queryaudit", stream, reading, view)
     unaudited = missing(accesses, folded.state.values())
     rows = [(access.requester, access.resource, access.request_time) for access in unaudited]
     data = {"missing": unaudited, "accesses": len(accesses)}

@@ -1,27 +1,21 @@
-"""The commands of `veen op` that write: options from the fields of the table, one message, and whether it counts."""
+"""The commands of `veen op` that write: for a principal too, and with the token that a grant mints."""
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.op.args import Reading, account_of, stream_id_of
-from veen.cli.op.verbs import OpField, OpNoun, OpVerb
-from veen.cli.shared.authority import authorized, read_token
+from veen.cli.op.args import OpPlace
+from veen.cli.shared.authority import authorize_token, read_token
 from veen.cli.shared.command import CliSession
 from veen.cli.shared.files import OBJECT_FILE
 from veen.cli.shared.identities import principal_of
-from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import Noun, Outgoing
-from veen.cli.shared.output import Exit, Fail
-from veen.cli.shared.overlay_commands import drafted
-from veen.cli.shared.overlay_values import HEX32, json_value
-from veen.cli.shared.values import MOMENT, SPAN
+from veen.cli.shared.nouns import MakePlace, Outgoing, Parameter, message_of, noun_of, send
+from veen.cli.shared.output import Exit, Fail, Output
 
 if TYPE_CHECKING:
     from veen.core.objects.captoken import CapToken
@@ -29,136 +23,63 @@ if TYPE_CHECKING:
     from veen.overlays.operations.content import ContentFile
 
 _CHUNK: Final = 1 << 20
-_TYPES: Final[Mapping[str, Any]] = {
-    "reference": HEX32,
-    "stream": STREAM,
-    "terms": click.Path(exists=True, dir_okay=False),
-    "uint": click.IntRange(min=0, max=2**64 - 1),
-    "time": MOMENT,
-    "span": SPAN,
-}
 _CHAIN: Final = click.option(
     "--chain",
     type=OBJECT_FILE,
     multiple=True,
     help="A token of the chain from the principal to you, in order. Repeatable.",
 )
-_METAVARS: Final = {"identity": "IDENTITY", "account": "ACCOUNT", "id": "ID", "json": "JSON"}
+_PRINCIPAL: Final = click.option("--principal", metavar="IDENTITY", help="Do it as an agent of this identity.")
+_TOKEN: Final = (
+    click.option("--no-token", is_flag=True, help="Mint no token: only the message."),
+    click.option("--token-out", type=click.Path(path_type=Path), help="Write the token here."),
+)
+GRANTS: Final = ("grant", "allow")  # verbs whose message mints a token
+DIRECT: Final = ("record",)  # verbs that no agent does for a principal: a statement of one key
 
 
-def add_verb(group: Noun, noun: OpNoun, name: str, verb: OpVerb) -> None:
-    """Add a verb of the table to its group: options from its fields, and a message whose body they become."""
-    parameters = [_parameter(field_name, field) for field_name, field in verb.fields.items()]
-    if verb.schema.endswith(":GRANT"):
-        parameters.append(click.option("--no-token", is_flag=True, help="Mint no token: only the message."))
-        parameters.append(click.option("--token-out", type=click.Path(path_type=Path), help="Write the token here."))
-    if verb.embeddable:
-        parameters.append(_CHAIN)
-        parameters.append(click.option("--principal", metavar="IDENTITY", help="Do it as an agent of this identity."))
-
-    @group.write(name, verb.help, *parameters, text=f"{verb.help}\n\n\b\n{verb.example}")
-    def _write(session: CliSession, stream: str, reading: Reading, **values: Any) -> Outgoing:
-        return _outgoing(session, noun, verb, stream, reading, **values)
+def options_of(verb: str) -> Sequence[Parameter]:
+    """Return the options that a verb has beside its values."""
+    return (*(_TOKEN if verb in GRANTS else ()), *(() if verb in DIRECT else (_CHAIN, _PRINCIPAL)))
 
 
-def _parameter(name: str, field: OpField) -> Callable[[Any], Any]:
-    kind = click.Choice(field.choices) if field.choices else _TYPES.get(field.kind, str)
-    if field.positional:
-        metavar = None if field.choices else name.upper() + ("..." if field.many else "")
-        return click.argument(name, type=kind, nargs=-1 if field.many else 1, required=field.required, metavar=metavar)
-    return click.option(
-        f"--{name.replace('_', '-')}",
-        name,
-        type=kind,
-        multiple=field.many,
-        required=field.required,
-        metavar=_METAVARS.get(field.kind),
-        help=field.help,
-    )
-
-
-def _outgoing(
+def write_operation(
+    name: str,
+    noun: str,
+    make_place: MakePlace,
+    output: Output,
     session: CliSession,
-    noun: OpNoun,
-    verb: OpVerb,
-    stream: str,
-    reading: Reading,
+    /,
     *,
-    principal: str | None = None,
+    cap: Path | None,
     chain: Sequence[Path] = (),
     token_out: Path | None = None,
     no_token: bool = True,
-    **values: Any,
-) -> Outgoing:
+    **given: Any,
+) -> None:
+    """Send an operation, as an agent where `principal` is given, and say whether it counts."""
     from veen.overlays.operations.common import operation_id_of
 
-    fields = {name: _value(session, verb.fields[name], value) for name, value in values.items()}
-    if verb.make is not None:
-        fields = _load(verb.make)(session, fields, None if principal is None else principal_of(session, principal))
-    body, draft = drafted(lambda: _draft(verb, fields))
+    principal, declared = given.get("principal"), noun_of(noun)
+    place = make_place(declared, given)
+    assert isinstance(place, OpPlace)  # noqa: S101 - of `veen op`
+    if "paths" in given:
+        given["paths"] = (content_root_of([Path(path) for path in given["paths"]]),)
+    message = message_of(session, place, declared.verb(name), given)
     if principal is None and chain:
         raise click.UsageError("--chain is for --principal")
-    streams = reading.streams(stream)
-    return Outgoing(
-        stream,
-        (lambda: draft) if principal is None else (lambda: _delegated(session, draft, principal, chain)),
-        lambda sent: {"stream": stream, "operation_id": operation_id_of(sent.msg_id)},
-        fold=lambda: reading.fold(session, noun.fold, streams),
-        streams=streams,
-        after=lambda state: {} if no_token else _minted(session, body, token_out),
+    outgoing = Outgoing(
+        place.stream,
+        (lambda: message.draft)
+        if principal is None
+        else (lambda: _delegated(session, message.draft, principal, chain)),
+        lambda sent: {"stream": place.stream, "operation_id": operation_id_of(sent.msg_id)},
+        fold=lambda: place.fold(session),
+        streams=place.streams(session),
+        after=lambda state: {} if no_token else _minted(session, message.body, token_out),
         by_name=True,
     )
-
-
-def _load(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
-
-
-def _draft(verb: OpVerb, fields: Mapping[str, Any]) -> "tuple[Any, Draft]":
-    from veen.overlays.operations.paid import PaidOperation, pay
-
-    schema = _load(verb.schema)
-    body = schema.body(**fields)
-    return body, pay(body, now=int(time.time())) if isinstance(body, PaidOperation) else schema.draft(body)
-
-
-def _value(session: CliSession, field: OpField, value: Any) -> Any:
-    if field.many:
-        values = [_item(session, field, item) for item in value]
-        if field.kind == "stream":
-            values = sorted(set(values))
-        return tuple(values) or None
-    return None if value is None else _item(session, field, value)
-
-
-def _item(session: CliSession, field: OpField, value: Any) -> Any:
-    match field.kind:
-        case "identity":
-            return principal_of(session, value)
-        case "account":
-            return account_of(session, value)
-        case "id":
-            return id_of(value)
-        case "stream":
-            return stream_id_of(value)
-        case "terms":
-            return _digest(Path(value))[1]
-        case "json":
-            return json_value(value)
-        case _:
-            return value
-
-
-def id_of(text: str) -> bytes:
-    """64 hex digits, or a name and its hash."""
-    from veen.core.hashing import H
-
-    try:
-        data = bytes.fromhex(text)
-    except ValueError:
-        data = b""
-    return data if len(data) == 32 else H(text.encode())
+    send(session, outgoing, cap)
 
 
 def _agent(session: CliSession, chain: "Sequence[CapToken]") -> bytes:
@@ -180,7 +101,7 @@ def _delegated(session: CliSession, draft: "Draft", principal: str, chain: Seque
         chain=[token.auth_ref() for token in tokens],
     )
     for token in tokens:
-        authorized(session, token)
+        authorize_token(session, token)
     return wrapped
 
 
@@ -193,7 +114,7 @@ def _minted(session: CliSession, body: Any, out: Path | None) -> Mapping[str, An
     if out is not None:
         out.write_bytes(token.to_bytes())
     try:
-        authorized(session, token)
+        authorize_token(session, token)
     except HubRefused as exc:
         raise Fail(
             exc.code,
@@ -203,39 +124,6 @@ def _minted(session: CliSession, body: Any, out: Path | None) -> Mapping[str, An
             exit_code=Exit.REFUSED,
         ) from exc
     return {"auth_ref": token.auth_ref(), "ttl": token.allow.ttl}
-
-
-# --- fields that are derived ---------------------------------------------------------------------------------------
-
-
-def payer(session: CliSession, fields: dict[str, Any], principal: bytes | None) -> dict[str, Any]:
-    """Whoever pays, pays from the account of the one who speaks, unless another is named."""
-    from veen.overlays.operations.common import account_id_of
-
-    owner = principal_of(session, None) if principal is None else principal
-    return {**fields, "payer_account": fields["payer_account"] or account_id_of(owner)}
-
-
-def _speaker(name: str, session: CliSession, fields: dict[str, Any], principal: bytes | None) -> dict[str, Any]:
-    return {**fields, name: fields[name] or principal or principal_of(session, None)}
-
-
-def party(session: CliSession, fields: dict[str, Any], principal: bytes | None) -> dict[str, Any]:
-    return _speaker("party_identity", session, fields, principal)
-
-
-def approver(session: CliSession, fields: dict[str, Any], principal: bytes | None) -> dict[str, Any]:
-    return _speaker("approver_identity", session, fields, principal)
-
-
-def content(session: CliSession, fields: dict[str, Any], principal: bytes | None) -> dict[str, Any]:
-    """Paths become content_root, and metadata says in which form it was made (D-157)."""
-    fields = _speaker("publisher_identity", session, fields, principal)
-    metadata = fields["metadata"] if fields["metadata"] is not None else {}
-    if not isinstance(metadata, dict):
-        raise click.UsageError("--metadata of a publication is a JSON object")
-    form, root = content_root_of([Path(path) for path in fields.pop("paths")])
-    return {**fields, "content_root": root, "metadata": {**metadata, "content_form": form}}
 
 
 # --- content of files and directories ------------------------------------------------------------------------------
@@ -258,7 +146,7 @@ def content_files(paths: Sequence[Path]) -> "tuple[str, list[ContentFile]]":
 
     if len(paths) == 1 and paths[0].is_dir() and not paths[0].is_symlink():
         return "tree", list(_files(paths[0]))
-    return "list", [ContentFile(path.name, *_digest(path)) for path in paths]
+    return "list", [ContentFile(path.name, *digest_of(path)) for path in paths]
 
 
 def _files(root: Path) -> "Iterator[ContentFile]":
@@ -271,7 +159,7 @@ def _files(root: Path) -> "Iterator[ContentFile]":
                 raise _no_file(path)
         for name in files:
             path = Path(directory, name)
-            size, digest = _digest(path)
+            size, digest = digest_of(path)
             yield ContentFile(path.relative_to(root).as_posix(), size, digest)
 
 
@@ -280,7 +168,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _digest(path: Path) -> tuple[int, bytes]:
+def digest_of(path: Path) -> tuple[int, bytes]:
     if path.is_symlink() or not path.is_file():
         raise _no_file(path)
     size, digest = 0, sha256()

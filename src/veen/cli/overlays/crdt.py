@@ -12,11 +12,12 @@ from veen.cli.lazy import LazyGroup
 from veen.cli.shared.as_of import AsOf, View
 from veen.cli.shared.command import FILE, CliSession, client_options
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import Noun, Outgoing
+from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import absent, show_folded, show_rows, state_of
-from veen.cli.shared.overlay_values import HEX32, plain, printable, value_options
+from veen.cli.shared.overlay_values import HEX32, printable, value_options
 from veen.cli.shared.values import MOMENT
+from veen.overlays.framework.nouns import plain
 
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
@@ -36,9 +37,11 @@ crdt: Final = LazyGroup(
     },
 )
 _STREAM: Final = argument("stream", type=STREAM)
-lww: Final = Noun("lww", "Registers by key: the write with the greatest time wins.", takes=[_STREAM])
-orset: Final = Noun("orset", "A set: an element is present while one of its adds was not removed.", takes=[_STREAM])
-counter: Final = Noun(
+lww: Final = NounGroup("lww", "Registers by key: the write with the greatest time wins.", takes=[_STREAM])
+orset: Final = NounGroup(
+    "orset", "A set: an element is present while one of its adds was not removed.", takes=[_STREAM]
+)
+counter: Final = NounGroup(
     "counter", "A counter that only grows: each writer counts in a shard of its own.", takes=[_STREAM]
 )
 

@@ -8,14 +8,15 @@ from click import argument, option
 from veen.cli.shared.as_of import View
 from veen.cli.shared.command import CliSession
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import Noun, Outgoing
+from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.overlay_commands import absent, show_folded, show_rows, state_of
-from veen.cli.shared.overlay_values import json_value, plain
+from veen.cli.shared.overlay_values import json_value
+from veen.overlays.framework.nouns import plain
 
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
 
-crud: Final = Noun(
+crud: Final = NounGroup(
     "crud",
     "Records by entity and id over a stream; every change has a revision.",
     takes=[argument("stream", type=STREAM)],

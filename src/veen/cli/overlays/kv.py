@@ -7,13 +7,14 @@ from click import argument, option
 from veen.cli.shared.as_of import View
 from veen.cli.shared.command import CliSession
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import Noun, Outgoing
+from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.overlay_commands import absent, show_folded, show_rows, state_of
-from veen.cli.shared.overlay_values import plain, value_options
+from veen.cli.shared.overlay_values import value_options
 from veen.cli.shared.text import compact
 from veen.cli.shared.values import MOMENT
+from veen.overlays.framework.nouns import plain
 
-kv: Final = Noun(
+kv: Final = NounGroup(
     "kv",
     "Values by key over a stream; the last writer wins, and every write stays in the log.",
     takes=[argument("stream", type=STREAM)],

@@ -8,12 +8,13 @@ from click import argument, option
 from veen.cli.shared.as_of import View
 from veen.cli.shared.command import CliSession
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import Noun, Outgoing
+from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.overlay_commands import show_folded, state_of
-from veen.cli.shared.overlay_values import HEX32, plain, value_options
+from veen.cli.shared.overlay_values import HEX32, value_options
 from veen.cli.shared.values import MOMENT
+from veen.overlays.framework.nouns import plain
 
-queue: Final = Noun(
+queue: Final = NounGroup(
     "queue",
     "Work items over a stream, each delivered at least once to every group of consumers.",
     takes=[argument("stream", type=STREAM)],

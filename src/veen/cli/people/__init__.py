@@ -1,1 +1,1 @@
-"""Working together: contacts, invitations, the keys of shared streams, revocations, messages to one person."""
+"""Commands for people: contacts, invitations, keys of shared streams, revocations, messages to one person."""

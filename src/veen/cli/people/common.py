@@ -1,4 +1,4 @@
-"""What commands about shared streams have in common: the token that a hub asks for, announcements, refusals."""
+"""Shared code of commands on shared streams: tokens for writing, announcements, file names."""
 
 import re
 from collections.abc import Callable, Coroutine
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def with_authority(session: "CliSession", stream: str, work: "Callable[[Client], Coroutine[Any, Any, T]]") -> T:
-    """Do something that writes to a stream, with the token that the hub asks for, if it asks for one."""
+    """Run work that writes to a stream, with the token that the hub asks for, if any."""
     client = session.client()
     token = authority(session, stream, None)
     if token is not None and client.keyring.for_stream(stream).stream_id in token.allow.stream_ids:
@@ -25,14 +25,14 @@ def with_authority(session: "CliSession", stream: str, work: "Callable[[Client],
 
 
 def allow_writing(session: "CliSession", stream_id: bytes) -> None:
-    """Show the hub a token for a stream that is given by its id, if it asks for one; TokenMissing if there is none."""
+    """Show the hub a token for a stream id, if it asks for one. Raise TokenMissing if none is held."""
     client = session.client()
     if client.status().capability_gating:
         client.run(lambda inner: inner.token(stream_id))
 
 
 def announce_card(session: "CliSession", stream: str) -> "Sent":
-    """Tell the members of a stream whose client key this is."""
+    """Announce the client key of this identity to the members of a stream."""
     from veen.client.generations import owning
 
     keys = session.client().keyring.for_stream(stream)
@@ -47,8 +47,8 @@ def announce_card(session: "CliSession", stream: str) -> "Sent":
     return with_authority(session, stream, lambda client: owning.announce_card(client, identity, stream))
 
 
-def announce_rotated(session: "CliSession", stream: str) -> None:
-    """Announce the client key in use, where an earlier one of this identity was announced."""
+def announce_new_key(session: "CliSession", stream: str) -> None:
+    """Announce the client key in use, if an earlier one of this identity was announced."""
     client, identity = session.client(), session.keystore.identity
     if client.keyring.owner_of(stream) is None:
         return
@@ -60,5 +60,5 @@ def announce_rotated(session: "CliSession", stream: str) -> None:
 
 
 def file_name(text: str) -> str:
-    """A name for a file, from that of a stream or a person."""
+    """Return a file name made of the name of a stream or a person."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:64] or "stream"

@@ -67,7 +67,7 @@ def add(output: Output, session: CliSession, name: str, card: str) -> None:
 @contacts.verb("list", "The people whose cards you have.")
 @identity_options
 def list_(output: Output, session: CliSession) -> None:
-    """The people whose cards you have, by name.
+    """List the people whose cards you have, by name.
 
     \b
     veen contacts list
@@ -80,11 +80,11 @@ def list_(output: Output, session: CliSession) -> None:
         output.next("veen contacts add NAME CARD")
 
 
-@contacts.verb("show", "What is known of one person.")
+@contacts.verb("show", "Details of a contact.")
 @click.argument("name")
 @identity_options
 def show(output: Output, session: CliSession, name: str) -> None:
-    """The card of NAME, the client keys it was seen with, and the tokens that you issued.
+    """Show the card of NAME, the client keys it was seen with, and the tokens that you issued.
 
     \b
     veen contacts show bob
@@ -146,9 +146,9 @@ def announce(output: Output, session: CliSession, stream: str) -> None:
     output.result({"stream": stream, "seq": sent.seq, "client_id": session.keystore.identity.client_id.hex()})
 
 
-@contacts.verb("who", "Whose key, identity or account this is.")
+@contacts.verb("who", "Owner of a key, identity or account.")
 @click.argument("key", metavar="HEX")
-@click.option("--stream", type=STREAM, help="Ask the log of this stream too: who proved there to have the key.")
+@click.option("--stream", type=STREAM, help="Stream whose log is searched for proofs, too.")
 @client_options
 def who(output: Output, session: CliSession, key: str, stream: str | None) -> None:
     """Say whose key or id HEX is, by your contacts, your own keys and, with --stream, what authors proved in a stream.
@@ -164,7 +164,7 @@ def who(output: Output, session: CliSession, key: str, stream: str | None) -> No
 
     data = hex32(key)
     meanings = (
-        _proven(session, stream, data) or KnownKeys(session).meanings(data) or _keys_of_mine(session, data)
+        _find_proof(session, stream, data) or KnownKeys(session).meanings(data) or _keys_of_mine(session, data)
     )  # what a log proves comes before what a card claims
     rows = [meaning._asdict() for meaning in meanings]
     output.result(
@@ -175,7 +175,7 @@ def who(output: Output, session: CliSession, key: str, stream: str | None) -> No
 
 
 def _keys_of_mine(session: CliSession, key: bytes) -> "Sequence[Meaning]":
-    """Return what a key is to the identity in use: a client key that was retired, or the key of a worker."""
+    """Return the meaning of a key for the identity in use: a retired client key, or the key of a worker."""
     from veen.cli.shared.identities import Meaning
     from veen.client.identity.workers import worker_client_ids
 
@@ -185,8 +185,8 @@ def _keys_of_mine(session: CliSession, key: bytes) -> "Sequence[Meaning]":
     return [Meaning(ME, "client key of a worker")] if key in worker_client_ids(session.home, identity) else []
 
 
-def _proven(session: CliSession, stream: str | None, key: bytes) -> "Sequence[Meaning]":
-    """Return whose client key this is by what its owner proved in a stream: a binding, or a card."""
+def _find_proof(session: CliSession, stream: str | None, key: bytes) -> "Sequence[Meaning]":
+    """Return the owner of a client key by proofs in a stream: a binding, or a card."""
     from veen.cli.shared.folding import fold_streams
     from veen.cli.shared.identities import KnownKeys, Meaning
     from veen.cli.shared.people import Authors

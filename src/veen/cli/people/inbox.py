@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 import click
 
 from veen.cli.people.common import allow_writing
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.entries import COLUMNS, WIDTHS, cells_of, data_of
 from veen.cli.shared.output import Mode, Output
-from veen.cli.shared.people import Authors, card_of, contact_store, filtered
+from veen.cli.shared.people import Authors, card_of, contact_store, filter_entries
 from veen.cli.shared.values import MOMENT
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def publish_due(session: CliSession) -> bool:
-    """See to it that a prekey with some days left is in our inbox; whether one was published now."""
+    """Publish a prekey in our inbox if the present one expires soon; return True if one was published."""
     from veen.client.errors import TokenExpired, TokenMissing
     from veen.client.identity.prekey import current
     from veen.client.personal import due_prekey, inbox_id, publish_prekey
@@ -37,9 +38,9 @@ def publish_due(session: CliSession) -> bool:
 
 
 @click.command()
-@click.option("--since", type=MOMENT, help="From this time of the hub on: ISO 8601, or -15m.")
-@click.option("--author", metavar="NAME", help="Only messages of this contact.")
-@click.option("--grep", metavar="PATTERN", help="Only messages whose text has this (a regular expression).")
+@click.option("--since", type=MOMENT, help=options.SINCE)
+@click.option("--author", metavar="NAME", help=options.AUTHOR)
+@click.option("--grep", metavar="PATTERN", help=options.GREP)
 @client_options
 def inbox(output: Output, session: CliSession, since: int | None, author: str | None, grep: str | None) -> None:
     """Read the messages that others sent to you alone (veen send --to), and publish a new prekey if one is due.
@@ -64,7 +65,7 @@ def inbox(output: Output, session: CliSession, since: int | None, author: str | 
         entries = session.client().run(gather)
     authors = Authors(session, None)
     with output.records("entries", COLUMNS, WIDTHS) as records:
-        for entry, who in filtered(iter(entries), authors, author, grep):
+        for entry, who in filter_entries(iter(entries), authors, author, grep):
             data = data_of(entry) | who
             records.add(data, cells_of(entry, data, human=output.mode is Mode.HUMAN))
     if published:
@@ -72,8 +73,8 @@ def inbox(output: Output, session: CliSession, since: int | None, author: str | 
 
 
 def send_to(output: Output, session: CliSession, name: str, body: bytes, schema: str | None, *, to_card: bool) -> None:
-    """Send a body to one person, and keep the prekey that was found for the next time."""
-    from veen.cli.messages.send import sent_data, show_sent
+    """Send a body to one person, and store her prekey for the next time."""
+    from veen.cli.messages.send import describe_sent, show_sent
     from veen.client.personal import inbox_id, send_personal
     from veen.core.schema_id import schema_id
 
@@ -95,5 +96,5 @@ def send_to(output: Output, session: CliSession, name: str, body: bytes, schema:
     if contact is not None and prekey is not None:
         contact_store(session).change(lambda book: book.replacing(book.get(contact.name).with_prekey(prekey)))
     stream = f"hex:{inbox_id(card.id_sign_pk).hex()}"
-    data = {**sent_data(stream, sent), "to": name, "sealed_to": "card" if prekey is None or to_card else "prekey"}
+    data = {**describe_sent(stream, sent), "to": name, "sealed_to": "card" if prekey is None or to_card else "prekey"}
     show_sent(output, {**data, "seconds": round(time.perf_counter() - started, 4)}, sent)

@@ -1,4 +1,4 @@
-"""`veen invite` and `veen join`: everything that somebody needs to use a stream, in one file."""
+"""`veen invite` and `veen join`: one file with all that somebody needs to use a stream."""
 
 import os
 import sys
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.people.common import file_name, with_authority
-from veen.cli.people.keys import note_ended, rotated
+from veen.cli.people.keys import note_ended, rotate_keys
+from veen.cli.shared import options
 from veen.cli.shared.authority import takes_derived
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
@@ -37,15 +38,17 @@ _MAX_CODE: Final = 256
 
 @click.command()
 @click.argument("streams", type=STREAM, nargs=-1, required=True, metavar="STREAM...")
-@click.option("--for", "who", metavar="NAME", help="A contact, or a card (veen1…): nobody else can open it.")
-@click.option("--code", "by_code", is_flag=True, help="Protect it by a one-time code, for somebody without a card.")
-@click.option("--read", is_flag=True, help="The right to read; default: to read and to write.")
-@click.option("--write", is_flag=True, help="The right to write; default: to read and to write.")
-@click.option("--no-history", is_flag=True, help="Make a new generation first; open nothing before it.")
-@click.option("--expires", type=SPAN, default=_WEEK, help="How long it can be used; default: 7d.")
-@click.option("--ttl", type=SPAN, default=_MONTH, help="How long the capability token lasts, if the hub asks for one.")
-@click.option("--address", metavar="URL", help="The URL of the hub as the other machine sees it; default: as this one.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The file; default: NAME.veen-invite.")
+@click.option("--for", "who", metavar="NAME", help="Contact, or card (veen1…), who alone can open it.")
+@click.option("--code", "by_code", is_flag=True, help="Protect it by a one-time code, for a person without a card.")
+@click.option("--read", is_flag=True, help="Grant the right to read. Default: to read and to write.")
+@click.option("--write", is_flag=True, help="Grant the right to write. Default: to read and to write.")
+@click.option("--no-history", is_flag=True, help="Make a new generation first, and hand over no earlier one.")
+@click.option("--expires", type=SPAN, default=_WEEK, help="Time until the invitation expires. Default: 7d.")
+@click.option("--ttl", type=SPAN, default=_MONTH, help=f"{options.TOKEN_TTL} Default: 30d.")
+@click.option("--address", metavar="URL", help="URL of the hub for the other machine. Default: that of this one.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write. Default: NAME.veen-invite."
+)
 @client_options
 def invite(
     output: Output,
@@ -92,12 +95,13 @@ def invite(
     client, now = session.client(), int(time.time())
     rings = [_keys(session, stream, read=read, history=not no_history) for stream in streams]
     seed = os.urandom(32) if card is None else None
+    ca_file = session.settings.path("ca_file")
     token = _token(session, streams, card, ttl) if write else None
     invitation = Invitation(
         hub=without_credentials(address or session.hub_url),
         pin=session.pinned.to_text(),
         hub_id=None if session.pinned.is_root else client.hub_id,
-        ca_pem=_certificates(session),
+        ca_pem=None if ca_file is None else ca_file.read_bytes(),
         keys=tuple(replace(keys, bound_to=None) for ring in rings for keys in ring),
         token=token,
         inviter=session.keystore.identity.card(),
@@ -138,11 +142,6 @@ def invite(
     output.next(f"veen join {out}")
 
 
-def _certificates(session: CliSession) -> bytes | None:
-    path = session.settings.path("ca_file")
-    return None if path is None else path.read_bytes()
-
-
 def _keys(session: CliSession, stream: str, *, read: bool, history: bool) -> "list[StreamKeys]":
     """Return the newest generation, by the log up to now, and for readers the earlier ones that they get (D-182)."""
     client = session.client()
@@ -151,7 +150,7 @@ def _keys(session: CliSession, stream: str, *, read: bool, history: bool) -> "li
 
         identity = session.keystore.identity
         if not history:
-            done = rotated(session, stream, (), reason="a new reader without history")
+            done = rotate_keys(session, stream, (), reason="a new reader without history")
             session.output.note(f"{stream}: generation {done.keys.generation} was announced, for the new reader")
             note_ended(session.output, done)
         _, state = client.run(lambda client: owning.owned(client, identity, stream))
@@ -164,7 +163,7 @@ def _keys(session: CliSession, stream: str, *, read: bool, history: bool) -> "li
 
 
 def _token(session: CliSession, streams: tuple[str, ...], card: "IdentityCard | None", ttl: int) -> "CapToken | None":
-    """A token for the identity on the card, where the hub asks for one; also for inboxes and for its own stream."""
+    """Issue a token for the identity on the card, where the hub asks for one; also for inboxes and its own stream."""
     from veen.client.identity.identity import principal_stream
     from veen.client.personal import inbox_id
     from veen.client.send.captokens import issue
@@ -217,9 +216,9 @@ def _hand_over(
 
 @click.command()
 @click.argument("invitation", metavar="FILE|WORD")
-@click.option("--code", "code_source", metavar="SOURCE", help='Where the code is: "@FILE" or "-"; default: ask for it.')
-@click.option("--name", "context_name", help="The name of the hub on this machine; default: that of the inviter.")
-@click.option("--use/--no-use", "chosen", default=None, help="Choose this hub now; default: if none is chosen yet.")
+@click.option("--code", "code_source", metavar="SOURCE", help='Source of the code: "@FILE" or "-". Default: a prompt.')
+@click.option("--name", "context_name", help="Name of the new context. Default: that of the inviter.")
+@click.option("--use/--no-use", "chosen", default=None, help=options.USE)
 @identity_options
 def join(
     output: Output,
@@ -249,7 +248,7 @@ def join(
     with output.progress(f"connecting to {opened.hub}"):
         hub_id, grant = _ask_hub(keystore.identity, opened, now)
     ring = opened.add_to(keystore.secrets.keyring, hub_id)
-    inviter = _known_as(contact_store(session).load(), opened.inviter)
+    inviter = _choose_name(contact_store(session).load(), opened.inviter)
     # From here on it is kept: keys first, the context that uses them last.
     with session.home.lock(session.identity_name):
         keystore.save(replace(keystore.secrets, keyring=ring))
@@ -306,7 +305,7 @@ def _text_of(invitation: str) -> str:
 
 def _code(session: CliSession, source: str | None) -> str:
     if source is None:
-        return session.asked("one-time code", hint="put the code into a file for you alone, and give --code @FILE")
+        return session.prompt("one-time code", hint="put the code into a file for you alone, and give --code @FILE")
     if source == "-":
         return sys.stdin.readline(_MAX_CODE)
     if source.startswith("@"):
@@ -321,7 +320,7 @@ def _code(session: CliSession, source: str | None) -> str:
 
 
 def _ask_hub(identity: "Identity", opened: "Invitation", now: int) -> "tuple[bytes, TokenGrant | None]":
-    """Whether the hub that answers is the pinned one; its hub_id, and what it says to the token. Keeps nothing."""
+    """Check that the hub is the pinned one; return its hub_id, and its answer to the token. Store nothing."""
     import asyncio
     from tempfile import TemporaryDirectory
 
@@ -356,8 +355,8 @@ def _ask_hub(identity: "Identity", opened: "Invitation", now: int) -> "tuple[byt
         return asyncio.run(ask(ca_file))
 
 
-def _known_as(book: "ContactBook", card: "IdentityCard") -> str | None:
-    """The name of the inviter among the contacts; if she is new, the one on her card, unless somebody else has it."""
+def _choose_name(book: "ContactBook", card: "IdentityCard") -> str | None:
+    """Return the inviter's name among the contacts; for a new one that of her card, unless it is in use."""
     from veen.client.errors import ContactUnknown, NameInvalid
     from veen.client.identity.identity import check_name
 
@@ -375,7 +374,7 @@ def _known_as(book: "ContactBook", card: "IdentityCard") -> str | None:
 
 
 def _context(session: CliSession, opened: "Invitation", wanted: str | None) -> "tuple[str, dict[str, Any], bool]":
-    """The name of the context to use or to make. One that names this hub with this pin is used as it is."""
+    """Return the name of the context to use or to make. One that names this hub with this pin is used as it is."""
     from veen.client.config.file import check_value, read
 
     contexts = read(session.user_home.config_file).contexts
@@ -427,7 +426,7 @@ def _keep_context(
 
 
 def _enrol(session: CliSession, context: str, opened: "Invitation") -> bool:
-    """Tell the owner whose card the code was used for, so that it gets later generations; a gated hub lets nobody."""
+    """Send the owner the card for which the code was used, so that it gets later generations."""
     from veen.client.errors import ClientError
     from veen.client.generations import owning
 

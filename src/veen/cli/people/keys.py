@@ -7,6 +7,7 @@ import click
 
 from veen.cli.lazy import LazyGroup
 from veen.cli.people.common import with_authority
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.entries import when
 from veen.cli.shared.names import STREAM
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from veen.client.generations.owning import Rotated
     from veen.client.identity.contacts import ContactBook
     from veen.client.identity.keyring import Keyring, StreamKeys
-    from veen.client.sync import SyncClient
 
 keys = LazyGroup(
     "keys",
@@ -44,7 +44,7 @@ def _owner_name(session: CliSession, book: "ContactBook", owner_pk: bytes | None
 @click.argument("stream", type=STREAM, required=False)
 @client_options
 def list_(output: Output, session: CliSession, stream: str | None) -> None:
-    """The keys that you have. With STREAM its generations and readers, by the log up to now.
+    """List the keys that you have. With STREAM show its generations and readers, by the log up to now.
 
     \b
     veen keys list
@@ -84,10 +84,6 @@ def list_(output: Output, session: CliSession, stream: str | None) -> None:
     output.result(data, human)
 
 
-def _state_of(client: "SyncClient", stream: str) -> "KeyState | None":
-    return client.run(lambda client: client.key_state(stream))
-
-
 def _reader(book: "ContactBook", card: Any) -> dict[str, Any]:
     contact = book.by_identity(card.id_sign_pk)
     return {"name": f"?{card.name}" if contact is None else contact.name, "card_id": card.card_id}
@@ -112,9 +108,9 @@ def _row(
 
 @keys.verb("rotate", "Announce new keys to all readers.")
 @click.argument("stream", type=STREAM)
-@click.option("--without", "names", multiple=True, metavar="NAME", help="A reader who is not given them. Repeatable.")
-@click.option("--reason", default="", help="Reason, stored in the log. The other members read it.")
-@click.option("--no-history", is_flag=True, help="Later invitations hand over no generation before this one.")
+@click.option("--without", "names", multiple=True, metavar="NAME", help="Reader to exclude. Repeatable.")
+@click.option("--reason", default="", help=options.REASON)
+@click.option("--no-history", is_flag=True, help="Hand over no earlier generation in later invitations.")
 @client_options
 def rotate(
     output: Output, session: CliSession, stream: str, names: tuple[str, ...], reason: str, no_history: bool
@@ -127,14 +123,14 @@ def rotate(
     veen keys rotate orders
     veen keys rotate orders --without bob --reason "left the team"
     """
-    done = rotated(session, stream, names, reason=reason, history=not no_history)
+    done = rotate_keys(session, stream, names, reason=reason, history=not no_history)
     show_rotated(output, session, stream, done)
 
 
-def rotated(
+def rotate_keys(
     session: CliSession, stream: str, names: tuple[str, ...], *, reason: str = "", history: bool = True
 ) -> "Rotated":
-    """A new generation for all readers but those named."""
+    """Announce a new generation to all readers except those named."""
     from veen.client.generations import owning
 
     without = {card_of(session, name)[0].id_sign_pk for name in names}
@@ -162,7 +158,7 @@ def show_rotated(output: Output, session: CliSession, stream: str, done: "Rotate
 
 
 def note_ended(output: Output, done: "Rotated") -> None:
-    """Say how many invitations by code ended with a rotation."""
+    """Print the number of invitations by code that ended with a rotation."""
     if done.bearers:
         output.note(
             f"{done.bearers} invitations by code ended: who used one without a card in the stream is invited again"
@@ -171,10 +167,15 @@ def note_ended(output: Output, done: "Rotated") -> None:
 
 @keys.verb("shred", "Have all readers forget the keys of an earlier generation.")
 @click.argument("stream", type=STREAM)
-@click.option("--generation", type=click.IntRange(min=0), required=True, help="Which one; `veen keys list` shows them.")
-@click.option("--reason", default="", help="Reason, stored in the log. The other members read it.")
-@click.option("--weak", is_flag=True, help="Also if the log has a field that leads back to this generation.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--generation",
+    type=click.IntRange(min=0),
+    required=True,
+    help="Number of the generation. `veen keys list` shows them.",
+)
+@click.option("--reason", default="", help=options.REASON)
+@click.option("--weak", is_flag=True, help="Shred it even if the log has a field that leads back to it.")
+@click.option("--yes", is_flag=True, help=options.YES)
 @client_options
 def shred(
     output: Output, session: CliSession, stream: str, generation: int, reason: str, weak: bool, yes: bool
@@ -238,7 +239,7 @@ def check(output: Output, session: CliSession, streams: tuple[str, ...]) -> None
     reasons: list[Reason] = []
     for name in names:
         with output.progress(f"reading {name} for messages about keys"):
-            state = _state_of(client, name)
+            state = client.run(lambda client: client.key_state(name))  # noqa: B023 - called at once
         if state is None:
             compared.append(Coverage(log=name, read=0, head=None, stated_by=StatedBy.NOBODY, identity=None))
             continue
@@ -271,7 +272,7 @@ def check(output: Output, session: CliSession, streams: tuple[str, ...]) -> None
     )
 
 
-@keys.verb("owner", "Whose announcements count for a stream.")
+@keys.verb("owner", "Owner of a stream, whose announcements count.")
 @click.argument("stream", type=STREAM)
 @click.argument("name", required=False)
 @identity_options

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 revoke = LazyGroup(
     "revoke",
-    help="""Take the right to write or to read from somebody.
+    help="""Revoke the right of a person to write or to read.
 
     A writer is refused by the hub, by token and client key. A reader is given no later generation of the keys of a
     stream; what she could read before she can still read.
@@ -31,9 +32,9 @@ revoke = LazyGroup(
 )
 
 
-@revoke.verb("writer", "Have the hub refuse somebody's tokens and client keys.")
+@revoke.verb("writer", "Have the hub refuse a person's tokens and client keys.")
 @click.argument("name")
-@click.option("--ttl", type=SPAN, help="For how long; default: for good.")
+@click.option("--ttl", type=SPAN, help="Time until the revocation expires. Default: never.")
 @client_options
 def writer(output: Output, session: CliSession, name: str, ttl: int | None) -> None:
     """Have the hub refuse what NAME (a contact, or a card) writes: the tokens that you issued, and the client keys.
@@ -56,7 +57,7 @@ def writer(output: Output, session: CliSession, name: str, ttl: int | None) -> N
     others = _keys_of_others(session, card.id_sign_pk)
     client_ids = claimed - others
     with output.progress("looking for client keys that were announced in streams"):
-        client_ids |= client.run(lambda client: _announced_keys(client, card.id_sign_pk))
+        client_ids |= client.run(lambda client: _find_announced_keys(client, card.id_sign_pk))
     tokens = () if contact is None else contact.tokens
     # The identity itself, too: a hub that takes derived tokens refuses every key that it lets write (D-179).
     targets = [("client-id", client_id) for client_id in sorted({*client_ids, card.id_sign_pk})]
@@ -105,8 +106,8 @@ def _keys_of_others(session: CliSession, id_sign_pk: bytes) -> set[bytes]:
     return keys - {id_sign_pk} if identity.id_sign_pk != id_sign_pk else keys
 
 
-async def _announced_keys(client: "Client", id_sign_pk: bytes) -> set[bytes]:
-    """The client keys that an identity proved to have, in the streams that we know, by their logs up to now."""
+async def _find_announced_keys(client: "Client", id_sign_pk: bytes) -> set[bytes]:
+    """Return the client keys that an identity proved, in the streams that we know, by their logs up to now."""
     keys: set[bytes] = set()
     for stream_id in {entry.stream_id for entry in client.keyring.entries if entry.owner_pk is not None}:
         state = await client.key_state(stream_id)
@@ -115,10 +116,10 @@ async def _announced_keys(client: "Client", id_sign_pk: bytes) -> set[bytes]:
     return keys
 
 
-@revoke.verb("reader", "Give somebody no later keys of a stream.")
+@revoke.verb("reader", "Exclude a reader from later keys of a stream.")
 @click.argument("name")
 @click.argument("stream", type=STREAM)
-@click.option("--reason", default="", help="Reason, stored in the log. The other members read it.")
+@click.option("--reason", default="", help=options.REASON)
 @client_options
 def reader(output: Output, session: CliSession, name: str, stream: str, reason: str) -> None:
     """Announce a new generation of the keys of STREAM to all its readers but NAME. Only the owner can.
@@ -128,6 +129,6 @@ def reader(output: Output, session: CliSession, name: str, stream: str, reason: 
     \b
     veen revoke reader bob orders
     """
-    from veen.cli.people.keys import rotated, show_rotated
+    from veen.cli.people.keys import rotate_keys, show_rotated
 
-    show_rotated(output, session, stream, rotated(session, stream, (name,), reason=reason))
+    show_rotated(output, session, stream, rotate_keys(session, stream, (name,), reason=reason))

@@ -1,1 +1,1 @@
-"""config, context, completion, doctor, explain, help, version."""
+"""Commands of this machine: config, context, completion, doctor, docs, explain, help, agent, keystore, version."""

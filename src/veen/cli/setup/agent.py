@@ -1,4 +1,4 @@
-"""`veen agent`: keystores that were opened stay open for a while, so that a passphrase is typed once."""
+"""`veen agent`: opened keystores stay open for a while, so that a passphrase is typed once."""
 
 import json
 import os
@@ -28,9 +28,9 @@ agent = LazyGroup(
 
 @agent.verb("start", "Keep keystores open from now on.")
 @click.option(
-    "--for", "span", type=SPAN, default="1h", show_default=True, help="How long each key is kept: 90s, 10m, 8h."
+    "--for", "span", type=SPAN, default="1h", show_default=True, help="Time for which each key is kept: 90s, 10m, 8h."
 )
-@click.option("--foreground", is_flag=True, help="Do not go into the background.")
+@click.option("--foreground", is_flag=True, help="Run in the foreground.")
 @click.option("--ready-fd", type=int, hidden=True)
 @home_options
 def start(output: Output, session: CliSession, span: int, foreground: bool, ready_fd: int | None) -> None:
@@ -72,7 +72,7 @@ def _tell_ready(output: Output, span: int, ready_fd: int | None) -> None:
 
 
 def _spawn(span: int) -> None:
-    """The same command in a session of its own; returns when it listens, or Fail with what it said."""
+    """Start the same command in a new session, and return when it listens. Raise Fail with its error."""
     read_end, write_end = os.pipe()
     arguments = ["agent", "start", "--foreground", "--for", str(span), "--ready-fd", str(write_end), "--json"]
     with os.fdopen(read_end) as pipe:
@@ -101,21 +101,21 @@ def _spawn(span: int) -> None:
     raise Fail("E.LOCAL", "the agent did not start", cause, str(error.get("hint") or "veen agent start --foreground"))
 
 
-def _asked(session: CliSession, request: str) -> dict[str, Any] | None:
+def _ask(session: CliSession, request: str) -> dict[str, Any] | None:
     from veen.client.agent import ask
 
     return ask(session.user_home, {"do": request})
 
 
-@agent.verb("status", "Whether an agent runs, and what it holds.")
+@agent.verb("status", "State of the agent.")
 @home_options
 def status(output: Output, session: CliSession) -> None:
-    """Whether an agent runs, which keystores it holds open, and for how long.
+    """Show the agent and the keystores that it holds open, and for how long.
 
     \b
     veen agent status
     """
-    answer = _asked(session, "status")
+    answer = _ask(session, "status")
     if answer is None:
         output.result({"running": False}, lambda: output.line("no agent runs"))
         output.next("veen agent start")
@@ -142,7 +142,7 @@ def lock(output: Output, session: CliSession) -> None:
     \b
     veen agent lock
     """
-    answer = _asked(session, "lock")
+    answer = _ask(session, "lock")
     count = 0 if answer is None else int(answer["forgotten"])
     output.result({"running": answer is not None, "forgotten": count}, lambda: output.line(f"{count} keys forgotten"))
 
@@ -155,6 +155,6 @@ def stop(output: Output, session: CliSession) -> None:
     \b
     veen agent stop
     """
-    stopped = _asked(session, "stop") is not None
+    stopped = _ask(session, "stop") is not None
     text = "the agent has ended" if stopped else "no agent runs"
     output.result({"stopped": stopped}, lambda: output.line(text))

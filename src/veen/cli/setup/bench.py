@@ -1,4 +1,4 @@
-"""`veen bench`: how fast a hub takes messages from here, with everything verified."""
+"""`veen bench`: the rate at which a hub takes messages from here, with everything verified."""
 
 import time
 from pathlib import Path
@@ -12,13 +12,13 @@ from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.values import SIZE
 
-bench = LazyGroup("bench", help="How fast a hub takes messages from here, with everything verified.")
+bench = LazyGroup("bench", help="Throughput of a hub from here, with everything verified.")
 
 
 @bench.verb("submit", "Send many messages, and count.")
-@click.option("--stream", type=STREAM, help="Where to; default: a stream of its own that nobody can read afterwards.")
-@click.option("--count", type=click.IntRange(1, 50_000), default=1_000, show_default=True, help="How many messages.")
-@click.option("--batch", type=click.IntRange(1, 1_024), default=64, show_default=True, help="How many in one request.")
+@click.option("--stream", type=STREAM, help="Stream to send to. Default: a new one that nobody can read.")
+@click.option("--count", type=click.IntRange(1, 50_000), default=1_000, show_default=True, help="Number of messages.")
+@click.option("--batch", type=click.IntRange(1, 1_024), default=64, show_default=True, help="Messages in one request.")
 @click.option("--size", type=SIZE, default=336, show_default=True, help="Bytes of each body.")
 @CAP
 @client_options

@@ -1,4 +1,4 @@
-"""`veen completion`: the script that teaches a shell to complete. Names come from the home, without heavy imports."""
+"""`veen completion`: the completion script of a shell. Names come from the home, without heavy imports."""
 
 from typing import Final
 

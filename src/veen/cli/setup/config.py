@@ -1,4 +1,4 @@
-"""`veen config`: what is in force, and why."""
+"""`veen config`: values in force, and their origins."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, client_options, home_options
 from veen.cli.shared.output import Fail, Output
 
@@ -18,11 +19,11 @@ config = LazyGroup(
 )
 
 
-@config.verb("show", "The values in force, and where each comes from.")
-@click.option("--origin", is_flag=True, help="Tell where each value comes from.")
+@config.verb("show", "Values in force, and their origins.")
+@click.option("--origin", is_flag=True, help="Show the origin of each value.")
 @client_options
 def show(output: Output, session: CliSession, origin: bool) -> None:
-    """The values in force for a command with the same options."""
+    """Show the values in force for a command with the same options."""
     shown = list(session.settings.shown())
     data = {key: {"value": value, "origin": where} if origin else value for key, value, where in shown}
     if origin:
@@ -34,7 +35,7 @@ def show(output: Output, session: CliSession, origin: bool) -> None:
 @config.verb("set", "Change one value in your configuration.")
 @click.argument("key")
 @click.argument("value", required=False)
-@click.option("--unset", is_flag=True, help="Take the value out instead.")
+@click.option("--unset", is_flag=True, help="Remove the value.")
 @home_options
 def set_(output: Output, session: CliSession, key: str, value: str | None, unset: bool) -> None:
     """Set KEY to VALUE in your configuration. Comments in the file stay.
@@ -64,10 +65,10 @@ def set_(output: Output, session: CliSession, key: str, value: str | None, unset
     output.result({"key": key, "value": new, "file": str(file)})
 
 
-@config.verb("path", "Where the files are.")
+@config.verb("path", "Paths of the files.")
 @home_options
 def path(output: Output, session: CliSession) -> None:
-    """The files and directories that commands use, and whether they exist."""
+    """Show the files and directories that commands use, and mark those that exist."""
     from veen.client.config.projects import place_of, store_of
 
     home = session.user_home
@@ -87,9 +88,9 @@ def path(output: Output, session: CliSession) -> None:
 _PROJECT = click.argument("path", required=False, type=click.Path(path_type=Path))
 
 
-@config.verb("trust", "Let the veen.toml of a project set more than a choice.")
+@config.verb("trust", "Trust the veen.toml of a project to set hubs and pins.")
 @_PROJECT
-@click.option("--yes", is_flag=True, help="Trust it without being asked; for scripts that know the file.")
+@click.option("--yes", is_flag=True, help=options.YES)
 @home_options
 def trust(output: Output, session: CliSession, path: Path | None, yes: bool) -> None:
     """Let the veen.toml in PATH (default: here) set hubs, pins and whatever else it holds. Shows all of it first.
@@ -132,7 +133,7 @@ def _show_wishes(output: Output, place: Path, wanted: dict[str, Any]) -> None:
         output.say("Messages are sealed for, and tokens are sent to, the hubs that it names.")
 
 
-@config.verb("untrust", "Take the trust in a project file back.")
+@config.verb("untrust", "Revoke the trust in a project file.")
 @_PROJECT
 @home_options
 def untrust(output: Output, session: CliSession, path: Path | None) -> None:
@@ -151,8 +152,8 @@ def untrust(output: Output, session: CliSession, path: Path | None) -> None:
 
 @config.verb("trusted", "The project files that are trusted.")
 @home_options
-def trusted(output: Output, session: CliSession) -> None:
-    """The project files that are trusted, and whether each is still what it was."""
+def list_trusted(output: Output, session: CliSession) -> None:
+    """List the trusted project files, and mark those that have changed."""
     from veen.client.config.file import read
     from veen.client.config.projects import digest_of, store_of
     from veen.client.config.projects import trusted as known

@@ -1,10 +1,11 @@
-"""`veen context`: hubs by name, each with the key that is believed."""
+"""`veen context`: hubs by name, each with its pinned key."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.shared import options
 from veen.cli.shared.command import FILE, CliSession, home_options
 from veen.cli.shared.names import CONTEXT, IDENTITY
 from veen.cli.shared.output import Fail, Output
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 context = LazyGroup("context", help="Name hubs, pin their keys, and choose one.")
 
 
-def _checked(values: dict[str, str | None]) -> dict[str, Any]:
+def _check_values(values: dict[str, str | None]) -> dict[str, Any]:
     from veen.client.config.file import check_value
 
     try:
@@ -26,33 +27,32 @@ def _checked(values: dict[str, str | None]) -> dict[str, Any]:
 
 @context.verb("add", "Name a hub and pin its key.")
 @click.argument("name")
-@click.option("--hub", required=True, help="The URL of the hub.")
+@click.option("--hub", required=True, help=options.HUB)
 @click.option(
     "--pin",
     "hub_pk",
-    help="The key of the hub, ed25519:HEX, or the root of ephemeral hubs, root:ed25519:HEX; "
-    "asked for on a terminal if left out.",
+    help=f"{options.PIN} Default: the key that you confirm on a terminal.",
 )
-@click.option("--hub-id", help="The hub_id, in hex; of a key it is learned on the first connection if left out.")
-@click.option("--profile", help="The profile to send with; default: the hub's first.")
-@click.option("--identity", type=IDENTITY, help="Whose keys to use with this hub.")
-@click.option("--ca-file", type=FILE, help="Certificates to trust instead of the system's (PEM).")
-@click.option("--token-file", type=FILE, help="A file with the bearer token that the hub asks for.")
+@click.option("--hub-id", help="hub_id of the pinned key, in hex. Default: learned on the first connection.")
+@click.option("--profile", help="Profile to send with. Default: the first one of the hub.")
+@click.option("--identity", type=IDENTITY, help=options.IDENTITY)
+@click.option("--ca-file", type=FILE, help=options.CA_FILE)
+@click.option("--token-file", type=FILE, help=options.TOKEN_FILE)
 @click.option(
     "--insecure-http",
     is_flag=True,
     flag_value="true",
     default=None,
-    help="Allow the bearer token to go to another machine over plain http://.",
+    help=options.INSECURE_HTTP,
 )
-@click.option("--witness-policy", type=FILE, help="A policy, k of n witnesses, for the newest note of the hub.")
+@click.option("--witness-policy", type=FILE, help=options.WITNESS_POLICY)
 @click.option(
     "--witnesses",
     type=click.Choice(["require", "warn", "off"]),
-    help="What commands do if it does not satisfy it: refuse, warn, nothing; default: require.",
+    help="If the policy is not satisfied: refuse, warn, or nothing. Default: require.",
 )
-@click.option("--use/--no-use", "chosen", default=None, help="Choose it now; default: if none is chosen yet.")
-@click.option("--replace", is_flag=True, help="Change a context that exists.")
+@click.option("--use/--no-use", "chosen", default=None, help=options.USE)
+@click.option("--replace", is_flag=True, help=options.REPLACE)
 @click.option(
     "--check/--no-check",
     default=True,
@@ -79,7 +79,7 @@ def add(
     for key in ("ca_file", "token_file", "witness_policy"):
         if (named := given[key]) is not None:
             given[key] = str(Path(named).absolute())
-    values = _checked({f"context.{name}.{key}": text for key, text in given.items()})
+    values = _check_values({f"context.{name}.{key}": text for key, text in given.items()})
     path = session.user_home.config_file
     file = read(path)
     if name in file.contexts and not replace:
@@ -90,7 +90,7 @@ def add(
             f"add --replace, or: veen context show {name}",
         )
     if f"context.{name}.hub_pk" not in values:
-        claim = _claimed(output, values[f"context.{name}.hub"], given)
+        claim = _confirm_claim(output, values[f"context.{name}.hub"], given)
         values |= {f"context.{name}.hub_pk": claim.first_pk, f"context.{name}.hub_id": claim.hub_id}
         pin_check = "the hub has this key"
     else:
@@ -116,14 +116,14 @@ def _pin_check(values: dict[str, Any], name: str, options: dict[str, Any]) -> st
     return check_pin(url, pin, ca_file, token_file, insecure_http=bool(options.get("insecure_http")))
 
 
-def _claimed(output: Output, url: str, options: dict[str, Any]) -> "HubClaim":
+def _confirm_claim(output: Output, url: str, options: dict[str, Any]) -> "HubClaim":
     from pathlib import Path
 
-    from veen.cli.shared.first_contact import ask, claimed, not_pinned
+    from veen.cli.shared.first_contact import ask, not_pinned, read_claim
 
     ca_file, token_file = (Path(path) if (path := options.get(key)) else None for key in ("ca_file", "token_file"))
     if output.may_ask:
-        claim = claimed(url, ca_file, token_file, insecure_http=bool(options.get("insecure_http")))
+        claim = read_claim(url, ca_file, token_file, insecure_http=bool(options.get("insecure_http")))
         if ask(output, url, claim):
             return claim
     raise not_pinned(url)
@@ -132,7 +132,7 @@ def _claimed(output: Output, url: str, options: dict[str, Any]) -> "HubClaim":
 @context.verb("list", "The contexts that exist.")
 @home_options
 def list_(output: Output, session: CliSession) -> None:
-    """The contexts of the user and of ./veen.toml; the one in use is marked."""
+    """List the contexts of the user and of ./veen.toml; the one in use is marked."""
     from pathlib import Path
 
     from veen.client.config.projects import read_both
@@ -153,11 +153,11 @@ def list_(output: Output, session: CliSession) -> None:
         output.next("veen context add NAME --hub URL --pin ed25519:HEX")
 
 
-@context.verb("show", "What a context says, and which one is used.")
+@context.verb("show", "Values of a context.")
 @click.argument("name", type=CONTEXT, required=False)
 @home_options
 def show(output: Output, session: CliSession, name: str | None) -> None:
-    """What the context NAME says; without a name, the one in use and where each value comes from."""
+    """Show the context NAME; without a name, the one in use and the origin of each value."""
     if name is None:
         shown = [(key, value, origin) for key, value, origin in session.settings.shown() if value is not None]
         data = {key: {"value": value, "origin": origin} for key, value, origin in shown}
@@ -178,7 +178,7 @@ def _table(session: CliSession, name: str) -> dict[str, Any]:
     return dict(contexts[name])
 
 
-@context.verb("use", "Choose the context for the commands to come.")
+@context.verb("use", "Set the current context.")
 @click.argument("name", type=CONTEXT)
 @home_options
 def use(output: Output, session: CliSession, name: str) -> None:
@@ -205,7 +205,7 @@ def remove(output: Output, session: CliSession, name: str) -> None:
 @context.verb("pin", "Pin the key of a context's hub.")
 @click.argument("name", type=CONTEXT)
 @click.argument("hub_pk", required=False)
-@click.option("--replace", is_flag=True, help="Another key is pinned, and the operator confirmed the new one.")
+@click.option("--replace", is_flag=True, help=options.REPLACE)
 @home_options
 def pin(output: Output, session: CliSession, name: str, hub_pk: str | None, replace: bool) -> None:
     """Pin HUB_PK as the key of the hub of NAME; without it, ask the hub and then you.
@@ -217,9 +217,9 @@ def pin(output: Output, session: CliSession, name: str, hub_pk: str | None, repl
     table = _table(session, name)
     hub_id = None
     if hub_pk is None:
-        claim = _claimed(output, table["hub"], table)
+        claim = _confirm_claim(output, table["hub"], table)
         hub_pk, hub_id = claim.first_pk, claim.hub_id
-    (new,) = _checked({f"context.{name}.hub_pk": hub_pk}).values()
+    (new,) = _check_values({f"context.{name}.hub_pk": hub_pk}).values()
     old = table.get("hub_pk")
     if old not in (None, new) and not replace:
         raise Fail(

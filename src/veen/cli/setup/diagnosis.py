@@ -1,4 +1,4 @@
-"""What `veen doctor` looks at. Each check gives findings: what was seen, how bad it is, and what mends it."""
+"""Checks of `veen doctor`. Each yields findings: the observation, its severity, and the fix."""
 
 import os
 import stat
@@ -40,7 +40,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """One line of the report. `exit_code` is what a BAD one means for the command."""
+    """One line of the report. `exit_code` is that of the command if it is BAD."""
 
     level: Severity
     about: str
@@ -62,7 +62,7 @@ def _bad(about: str, what: str, fix: str, exit_code: Exit = Exit.LOCAL) -> Diagn
 
 
 def check_files(home: "Home", directory: Path, env: Mapping[str, str]) -> Iterator[Diagnosis]:
-    """Permissions of the home, and whether the configuration can be read."""
+    """Check permissions of the home, and the configuration."""
     exposed = home.exposed()
     for entry in exposed:
         mode = "700" if entry.path.is_dir() else "600"
@@ -86,7 +86,7 @@ def check_files(home: "Home", directory: Path, env: Mapping[str, str]) -> Iterat
 
 
 def check_identities(home: "Home") -> Iterator[Diagnosis]:
-    """Keystores and cards, as far as they can be judged without a passphrase."""
+    """Check keystores and cards, as far as possible without a passphrase."""
     names = home.identities()
     if not names:
         yield _warn("identity", f"there are no keys in {home.data}", "veen keygen --name NAME")
@@ -112,7 +112,7 @@ def check_identities(home: "Home") -> Iterator[Diagnosis]:
 
 
 def check_contexts(user: ConfigFile, project: ConfigFile, *, online: bool) -> Iterator[Diagnosis]:
-    """Each context: files, pin, and whether the hub there is the one that was pinned."""
+    """Check each context: its files, its pin, and the hub there."""
     for name, table in {**user.contexts, **project.contexts}.items():
         about = f"context {name}"
         yield from _check_table(about, name, table)
@@ -157,7 +157,7 @@ def _check_hub(about: str, table: Mapping[str, Any]) -> Iterator[Diagnosis]:
 
 
 def _check_pin(about: str, url: str, answer: IdentityResponse, table: Mapping[str, Any]) -> Diagnosis:
-    """Whether the hub that answers can be the pinned one. Nothing that it signed is checked but a root's signature."""
+    """Check that the hub may be the pinned one. Of its signatures only a root's is verified."""
     if "hub_pk" not in table:
         return _good(about, f"{url} answers")
     pinned, hub_id = PinnedKey.parse(table["hub_pk"]), answer.hub_id.hex()
@@ -179,7 +179,7 @@ def _check_pin(about: str, url: str, answer: IdentityResponse, table: Mapping[st
 
 
 def check_native(loaded: native.Loaded = native.LOADED) -> Iterator[Diagnosis]:
-    """Which code checks and makes signatures. Either is right; only a module that does not fit wants mending."""
+    """Report the code that makes and checks signatures; warn of a native module that does not fit."""
     if loaded.status == "unfit":
         yield _warn("signatures", loaded.what, "make native, or pip uninstall veen-native")
     else:
@@ -187,7 +187,7 @@ def check_native(loaded: native.Loaded = native.LOADED) -> Iterator[Diagnosis]:
 
 
 def check_spark() -> Iterator[Diagnosis]:
-    """The one extra that needs something pip cannot install."""
+    """Check Java, which the extra spark needs and pip cannot install."""
     if find_spec("pyspark") is None:
         yield _good("spark", "the extra spark is not installed; nothing but Spark audits needs it")
     else:

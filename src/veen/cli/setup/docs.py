@@ -29,7 +29,7 @@ class DocsPage:
 
 
 def docs_directory() -> Path:
-    """Where the pages are: in the package, or in the checkout that it runs from."""
+    """Return the directory of the pages: in the package, or in the checkout that it runs from."""
     package = Path(__file__).resolve().parents[2]
     for directory in (package / "_docs", package.parents[1] / "docs"):
         if (directory / "index.md").is_file():
@@ -44,7 +44,7 @@ def docs_directory() -> Path:
 
 @cache
 def sections() -> tuple[DocsPage, ...]:
-    """All pages that the index names, in its order."""
+    """Return all pages of the index, in its order."""
     pages: list[DocsPage] = []
     section = ""
     for line in (docs_directory() / "index.md").read_text("utf-8").splitlines():
@@ -67,10 +67,8 @@ class _PageName(click.ParamType[str]):
 
 @click.command()
 @click.argument("page", type=_PageName(), required=False)
-@click.option(
-    "--search", metavar="WORDS", help="List the lines that contain this, in all pages; letter case is ignored."
-)
-@click.option("--path", "show_path", is_flag=True, help="Only say where the page, or all pages, are as files.")
+@click.option("--search", metavar="WORDS", help="Words to search all pages for, in any case.")
+@click.option("--path", "show_path", is_flag=True, help="Print only the path of the page, or of all pages.")
 @output_options
 def docs(output: Output, page: str | None, search: str | None, show_path: bool) -> None:
     """Read the documentation of this release: tutorials, how-to pages, reference, explanation.
@@ -129,7 +127,7 @@ def _search(output: Output, words: str) -> None:
 
 
 def _resolve(page: str) -> str:
-    """The name of one page; a usage error names the nearest ones."""
+    """Return the name of one page. Name the nearest ones in the error for an unknown one."""
     wanted = page.removesuffix(".md").removeprefix("docs/")
     names = [entry.name for entry in sections()]
     if wanted in [*names, "index"]:

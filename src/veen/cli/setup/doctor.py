@@ -1,14 +1,15 @@
-"""`veen doctor`."""
+"""`veen doctor`: checks of this machine."""
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.output import Exit, Output
 
 
 @click.command()
-@click.option("--offline", is_flag=True, help="Do not ask any hub.")
-@click.option("--prepare-spark", is_flag=True, help="First start Spark once, so that later starts are quicker.")
+@click.option("--offline", is_flag=True, help=options.OFFLINE)
+@click.option("--prepare-spark", is_flag=True, help="Start Spark once first, so that later starts are faster.")
 @home_options
 def doctor(output: Output, session: CliSession, offline: bool, prepare_spark: bool) -> None:
     """Check permissions, keystores, configuration, contexts, pins and clocks; say how to mend what is wrong.

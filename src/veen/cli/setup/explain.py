@@ -25,7 +25,7 @@ class _Code(click.ParamType[str]):
 @click.argument("code", type=_Code(), required=False)
 @output_options
 def explain(output: Output, code: str | None) -> None:
-    """What CODE means, where the spec says so, and what to do. Without a code: all of them.
+    """Explain CODE: its meaning, the clause of the specification, and what to do. Without a code list all of them.
 
     \b
     veen explain E.SEQ

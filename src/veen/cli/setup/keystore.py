@@ -27,8 +27,8 @@ keystore = LazyGroup(
 )
 
 
-def _place(session: CliSession, name: str | None) -> "tuple[Home, str]":
-    """The identity that is named, or the one in use."""
+def place_of(session: CliSession, name: str | None) -> "tuple[Home, str]":
+    """Return home and name of the given identity, or of the one in use."""
     return session.place_of(name) if name is not None else (session.home, session.identity_name)
 
 
@@ -47,9 +47,9 @@ def remember(output: Output, session: CliSession, name: str | None) -> None:
     """
     from veen.client.desktop_keyring import backend_name, remember_key
 
-    home, name = _place(session, name)
+    home, name = place_of(session, name)
     keyring = backend_name()  # before the passphrase: a person should not type it in vain
-    opened = session.opened(home, name)
+    opened = session.open_keystore(home, name)
     if opened.is_plain:
         raise Fail(
             "E.LOCAL",
@@ -62,7 +62,7 @@ def remember(output: Output, session: CliSession, name: str | None) -> None:
     output.note(f"to undo it: veen keystore forget {name}")
 
 
-@keystore.verb("forget", "Take the key of a keystore out of the desktop keyring.")
+@keystore.verb("forget", "Remove the key of a keystore from the desktop keyring.")
 @click.argument("name", type=IDENTITY, required=False)
 @identity_options
 def forget(output: Output, session: CliSession, name: str | None) -> None:
@@ -74,17 +74,17 @@ def forget(output: Output, session: CliSession, name: str | None) -> None:
     from veen.client.desktop_keyring import forget_key
     from veen.client.identity.keystore import SealedKeystore
 
-    home, name = _place(session, name)
+    home, name = place_of(session, name)
     forgotten = forget_key(session.user_home, SealedKeystore.read(home.identity_fs(name)).salt)
     data = {"name": name, "forgotten": forgotten}
     text = f"the desktop keyring no longer opens the keystore of {name}"
     output.result(data, lambda: output.line(text if forgotten else f"{name} was not remembered"))
 
 
-@keystore.verb("status", "Which keystores the desktop keyring opens.")
+@keystore.verb("status", "Keystores that the desktop keyring opens.")
 @home_options
 def status(output: Output, session: CliSession) -> None:
-    """Which keystores the desktop keyring opens, and whether it has a key for each. Shows no key.
+    """List the keystores that the desktop keyring can open, and mark those with a stored key. Shows no key.
 
     \b
     veen keystore status

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from veen.cli.lazy import LazyGroup
+from veen.cli.setup.keystore import place_of
+from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, identity_options
 from veen.cli.shared.names import IDENTITY
 from veen.cli.shared.output import Fail, Output
 
 if TYPE_CHECKING:
-    from veen.client.home import Home
+    pass
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -26,15 +28,10 @@ recovery = LazyGroup(
 )
 
 
-def _place(session: CliSession, name: str | None) -> "tuple[Home, str]":
-    """Return the identity that is named, or the one in use."""
-    return session.place_of(name) if name is not None else (session.home, session.identity_name)
-
-
 @recovery.verb("add", "Make a recovery key, or set a second passphrase.")
 @click.argument("name", type=IDENTITY, required=False)
 @click.option("--passphrase", "second", is_flag=True, help="Ask for a second passphrase instead of making a key.")
-@click.option("--new-passphrase-file", type=_FILE, help="File whose first line is the second passphrase.")
+@click.option("--new-passphrase-file", type=_FILE, help=options.NEW_PASSPHRASE_FILE)
 @click.option("--out", type=click.Path(path_type=Path), help="Write the recovery key to this new file, mode 0600.")
 @identity_options
 def add(
@@ -56,9 +53,9 @@ def add(
     """
     if (second or new_passphrase_file is not None) and out is not None:
         raise click.UsageError("--out is for a recovery key; give one of --passphrase and --out")
-    home, name = _place(session, name)
+    home, name = place_of(session, name)
     with home.lock(name):
-        keystore = session.opened(home, name)
+        keystore = session.open_keystore(home, name)
         key: str | None = None
         if second or new_passphrase_file is not None:
             text = session.new_passphrase(f"second passphrase for {name}", name, new_passphrase_file)
@@ -99,7 +96,7 @@ def list_(output: Output, session: CliSession, name: str | None) -> None:
     """
     from veen.client.identity.keystore import SealedKeystore
 
-    home, name = _place(session, name)
+    home, name = place_of(session, name)
     slots = [slot.to_public() for slot in SealedKeystore.read(home.identity_fs(name)).recovery]
     rows = [[slot["id"], slot["kind"]] for slot in slots]
     output.result({"name": name, "recoveries": slots}, lambda: output.table(("id", "kind"), rows))
@@ -123,10 +120,10 @@ def remove(output: Output, session: CliSession, recovery_id: str, name: str | No
     from veen.client.identity.keystore import open_identity
     from veen.client.identity.unlocking import read_passphrase
 
-    home, name = _place(session, name)
+    home, name = place_of(session, name)
     with home.lock(name):
         file = session.settings.passphrase_file_for(name)
-        passphrase = read_passphrase(file) if file is not None else session.asked(f"passphrase of {name}")
+        passphrase = read_passphrase(file) if file is not None else session.prompt(f"passphrase of {name}")
         keystore = open_identity(home, name, passphrase)
         with output.progress("sealing the keystore"):
             keystore.remove_recovery(recovery_id, passphrase)
@@ -136,7 +133,7 @@ def remove(output: Output, session: CliSession, recovery_id: str, name: str | No
 @click.command("recover")
 @click.argument("name", type=IDENTITY, required=False)
 @click.option("--recovery-file", type=_FILE, help="File whose first line is the recovery key or second passphrase.")
-@click.option("--new-passphrase-file", type=_FILE, help="File whose first line is the new passphrase.")
+@click.option("--new-passphrase-file", type=_FILE, help=options.NEW_PASSPHRASE_FILE)
 @identity_options
 def recover(
     output: Output, session: CliSession, name: str | None, recovery_file: Path | None, new_passphrase_file: Path | None
@@ -150,7 +147,7 @@ def recover(
     from veen.client.identity.keystore import Keystore, SealedKeystore
     from veen.client.identity.unlocking import read_passphrase
 
-    home, name = _place(session, name)
+    home, name = place_of(session, name)
     home.require(name)
     fs = home.identity_fs(name)
     if not SealedKeystore.read(fs).recovery:
@@ -164,7 +161,7 @@ def recover(
         if recovery_file is not None:
             secret = read_passphrase(recovery_file)
         else:
-            secret = session.asked(
+            secret = session.prompt(
                 f"recovery key or second passphrase of {name}", hint="give it in --recovery-file FILE"
             )
         with output.progress("opening the keystore"):

@@ -16,7 +16,7 @@ _MAX_SCRIPT: Final = 16 * 1024 * 1024
 
 @click.command()
 @click.argument("file", type=_FILE, required=False)
-@click.option("--keep-going", is_flag=True, help="Run the commands after one that fails, too.")
+@click.option("--keep-going", is_flag=True, help="Continue after a command that fails.")
 @output_options
 def shell(output: Output, file: Path | None, keep_going: bool) -> None:
     """Run commands, one a line, with or without the word veen: from FILE, from standard input, or as you type them.
@@ -32,14 +32,14 @@ def shell(output: Output, file: Path | None, keep_going: bool) -> None:
     """
     interactive = file is None and sys.stdin.isatty() and not output.as_json
     if interactive:
-        code = _run(output, _typed(), is_stdin=True, keep_going=True, typed=True)
+        code = _run(output, _read_typed(), is_stdin=True, keep_going=True, typed=True)
     else:
         code = run_script(output, file or Path("-"), keep_going=keep_going)
     raise click.exceptions.Exit(code)
 
 
 def run_script(output: Output, file: Path, *, keep_going: bool) -> int:
-    """Run the commands of a file; the exit code of the first that failed, or 0."""
+    """Run the commands of a file; return the exit code of the first that failed, or 0."""
     is_stdin = str(file) == "-"
     data = sys.stdin.buffer.read(_MAX_SCRIPT + 1) if is_stdin else file.read_bytes()
     if len(data) > _MAX_SCRIPT:
@@ -53,7 +53,7 @@ def run_script(output: Output, file: Path, *, keep_going: bool) -> int:
     return _run(output, iter(lines), is_stdin=is_stdin, keep_going=keep_going, typed=False)
 
 
-def _typed() -> Iterator[str]:
+def _read_typed() -> Iterator[str]:
     import readline  # noqa: F401 - gives the lines that are typed a history and keys to edit them
 
     while True:

@@ -1,1 +1,1 @@
-"""What commands share: their context, output, names, values, files."""
+"""Shared code of commands: their context, output, names, values, files."""

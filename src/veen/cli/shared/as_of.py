@@ -1,4 +1,4 @@
-"""`--as-of`: the moment of a log for which a state is asked. Light, for TAB must stay fast."""
+"""`--as-of`: the moment of a log at which a state is shown. Imports little, since TAB must stay fast."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.values import MOMENT
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,7 +23,7 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Which state is asked for: at what moment, and whether what was kept of earlier folds may serve."""
+    """Request for a state: its moment, and permission to use kept summaries of earlier folds."""
 
     moment: AsOf | None
     keep: bool
@@ -49,10 +50,8 @@ AS_OF: Final = _AsOf()
 def view_options(command: F) -> F:
     """Give a command its `view`, a View."""
 
-    @click.option(
-        "--as-of", "moment", type=AS_OF, help="The state at a position (120) or a time (-15m, ISO 8601, @UNIX)."
-    )
-    @click.option("--no-cache", is_flag=True, help="Fold the whole log, without the summary of the last time.")
+    @click.option("--as-of", "moment", type=AS_OF, help=options.AS_OF)
+    @click.option("--no-cache", is_flag=True, help="Fold the whole log, without the stored summary.")
     @wraps(command)
     def run(*args: Any, moment: AsOf | None, no_cache: bool, **kwargs: Any) -> Any:
         return command(*args, view=View(moment, not no_cache), **kwargs)

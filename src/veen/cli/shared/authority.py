@@ -1,4 +1,4 @@
-"""Which capability a command writes with: the one that is named, or the best one held where the hub asks for one."""
+"""The capability token that a command writes with: the given one, or the best one held where the hub asks for one."""
 
 import errno
 import time
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from veen.client.send.grants import TokenGrant
     from veen.core.objects.captoken import CapToken
 
-CAP = click.option("--cap", type=OBJECT_FILE, help="The capability token to write with; default: one that you hold.")
+CAP = click.option("--cap", type=OBJECT_FILE, help="Capability token to write with. Default: one that you hold.")
 
 
 def read_token(path: Path) -> "CapToken":
-    """The cap_token in a file."""
+    """Read a cap_token from a file."""
     from veen.core.objects.captoken import CapToken
 
     token = read_object(path, exit_code=Exit.BAD_EVIDENCE)[1].obj
@@ -31,16 +31,16 @@ def read_token(path: Path) -> "CapToken":
 
 
 def token_store(session: "CliSession") -> "TokenStore":
-    """The tokens of the identity in use."""
+    """Return the store of the tokens of the identity in use."""
     from veen.client.send.captokens import TokenStore
 
     return TokenStore(session.home.tokens_fs(session.identity_name))
 
 
-def authorized(session: "CliSession", token: "CapToken") -> "tuple[TokenGrant, bool]":
-    """Show a token to the hub and remember from when it counts; whether it was kept, which only our own are.
+def authorize_token(session: "CliSession", token: "CapToken") -> "tuple[TokenGrant, bool]":
+    """Show a token to the hub and store its start of validity. Return also if it was stored, which only own ones are.
 
-    A keystore on a read-only file system, such as a mounted Secret, keeps nothing: the token is used all the same.
+    A keystore on a read-only file system, such as a mounted Secret, stores nothing: the token is used anyway.
     """
     client = session.client()
     grant = client.authorize(token)
@@ -58,16 +58,16 @@ def authorized(session: "CliSession", token: "CapToken") -> "tuple[TokenGrant, b
 
 
 def authority(session: "CliSession", stream: str, cap: Path | None, *, contact: bool = True) -> "CapToken | None":
-    """The token for a message to `stream`, known to the hub; None where the hub asks for none.
+    """Return the token for a message to `stream`, known to the hub; None if the hub asks for none.
 
-    Without `contact` nothing is asked of the hub and nothing is shown to it.
+    Without `contact` the hub is not called.
     """
     client = session.client()
     if cap is not None:
         token = read_token(cap)
         stored = token_store(session).get(token.auth_ref())
         if contact and (stored is None or stored.issued_at(client.hub_id) is None):
-            authorized(session, token)
+            authorize_token(session, token)
             return token
     elif not client.status().capability_gating:
         return None
@@ -83,7 +83,7 @@ def authority(session: "CliSession", stream: str, cap: Path | None, *, contact: 
 
 
 def _find_token(session: "CliSession", stream: str, stream_id: bytes) -> "CapToken":
-    """Return a token that the hub knows. The owner of the stream is told how to issue one to herself."""
+    """Return a token that the hub knows. If none is held, tell the owner of the stream to issue one to herself."""
     from veen.client.errors import TokenMissing
 
     try:
@@ -106,7 +106,7 @@ async def takes_derived(client: "Client") -> bool:
 
 
 def _remind(session: "CliSession", stored: "HeldToken") -> None:
-    """Tell the client of an authorisation from an earlier run, so that it does not ask again."""
+    """Give the client an authorisation of an earlier run, so that it does not ask again."""
     from veen.client.send.grants import TokenGrant
 
     client = session.client()

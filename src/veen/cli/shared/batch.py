@@ -1,7 +1,6 @@
-"""Several commands in one process: what the first one opened serves the next.
+"""Batches: several commands in one process share opened keystores.
 
-A keystore stays open from one command to the next as long as its file is the one that was read. Outside a batch
-nothing is kept.
+A keystore stays open from one command to the next as long as its file is unchanged. Outside a batch nothing is kept.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Opened:
-    """The keystores that are open in this process; `is_active` only inside `batch`, on the main thread."""
+    """The open keystores of this process; `is_active` only inside `batch`, on the main thread."""
 
     def __init__(self) -> None:
         self.is_active = False
@@ -26,7 +25,7 @@ _OPENED: Final = _Opened()
 
 @contextmanager
 def batch() -> Iterator[None]:
-    """While this lasts, keystores stay open."""
+    """Keep keystores open inside."""
     _OPENED.is_active = True
     try:
         yield
@@ -35,8 +34,8 @@ def batch() -> Iterator[None]:
         _OPENED.keystores.clear()
 
 
-def opened_once(home: Path, name: str, open_keystore: "Callable[[], Keystore]") -> "Keystore":
-    """The keystore that an earlier command of the batch opened, or a newly opened one."""
+def open_once(home: Path, name: str, open_keystore: "Callable[[], Keystore]") -> "Keystore":
+    """Return the keystore that an earlier command of the batch opened, or open it."""
     keystore = _OPENED.keystores.get((home, name))
     if keystore is not None and keystore.is_current():
         return keystore

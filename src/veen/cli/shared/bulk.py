@@ -1,4 +1,4 @@
-"""Commands that read a log in bulk: where it is, who opens it, and which engine does the work."""
+"""Bulk reading of a log by commands: its place, the reader's keys, and the engine."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.command import FILE, CliSession, name_of, several
 from veen.cli.shared.output import Output
 
@@ -19,16 +20,14 @@ if TYPE_CHECKING:
     from veen.lake.log.options import HubAddress
     from veen.lake.spark.progress import Tell
 
-DATA_DIR: Final = click.option(
-    "--data-dir", required=True, help="The data directory: a path, or a URL that Arrow can read."
-)
+DATA_DIR: Final = click.option("--data-dir", required=True, help=options.LOG_DIR)
 DIR_OR_HUB: Final = click.option(
     "--data-dir",
     default="",
-    help="The data directory: a path, or a URL that Arrow can read. Without it the hub is asked (--hub, --context).",
+    help=f"{options.LOG_DIR} Default: the hub is asked (--hub, --context).",
 )
 KEY_FILE: Final = click.option(
-    "--key-file", type=FILE, help="Read keys (veen-stream1…), one per line; default: your keyring."
+    "--key-file", type=FILE, help="File of read keys (veen-stream1…), one per line. Default: your keyring."
 )
 ENGINE: Final = click.option(
     "--engine",
@@ -37,16 +36,16 @@ ENGINE: Final = click.option(
     show_default=True,
     help="python: one process, no Java. spark: all cores or a cluster. auto: by the size of the log. The same bytes.",
 )
-MASTER: Final = click.option("--master", help="The Spark master; default: all cores of this machine.")
-PARTITIONS: Final = click.option("--partitions", type=click.IntRange(min=1), help="How many tasks; default: by size.")
-HUB_IDENTITY: Final = click.option(
-    "--hub-identity", type=FILE, help="hub-identity.json from elsewhere, to judge receipts by."
+MASTER: Final = click.option("--master", help="Spark master. Default: all cores of this machine.")
+PARTITIONS: Final = click.option(
+    "--partitions", type=click.IntRange(min=1), help="Number of tasks. Default: by size of the log."
 )
+HUB_IDENTITY: Final = click.option("--hub-identity", type=FILE, help=options.HUB_IDENTITY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlace:
-    """A log on disk or in an object store, and how it is read."""
+    """A log on disk or in an object store, and the options of reading it."""
 
     engine: Any  # "spark", "python" or "auto": click.Choice allows no other, and libraries want the literal
     master: str | None
@@ -58,8 +57,8 @@ class LogPlace:
     plan: Any = "auto"  # as `engine`
     log_bytes: int | None = None  # where it was counted
 
-    def resolved(self, output: Output, data_dir: str | None = None, *, size: int | None = None) -> Self:
-        """With `auto` replaced by the engine that suits the size of the log, which is said."""
+    def choose_engine(self, output: Output, data_dir: str | None = None, *, size: int | None = None) -> Self:
+        """Replace the engine `auto` by the one that suits the size of the log, and print the choice."""
         if self.engine == "python":
             return self
         from veen.core.errors import VeenError
@@ -76,16 +75,16 @@ class LogPlace:
         output.note(choice.reason)
         return replace(self, engine=choice.engine, log_bytes=size)
 
-    def fetched(self, session: CliSession, output: "Output", streams: Collection[bytes] | None = None) -> str:
-        """The data directory; without one, a copy of the hub's entries as they are now, of some streams or of all."""
+    def locate(self, session: CliSession, output: "Output", streams: Collection[bytes] | None = None) -> str:
+        """Return the data directory; without one, fetch a copy of the hub's entries, of some streams or of all."""
         if self.data_dir:
             return self.data_dir
         if session.settings.hub.value is None:
             raise click.UsageError("Missing option '--data-dir' or '--hub'.")
-        return fetched_copy(session, output, streams)
+        return fetch_copy(session, output, streams)
 
     def _for_spark(self) -> str | None:
-        """The option that only Spark obeys, if one was given."""
+        """Return the given option that only Spark obeys, if any."""
         if self.master is not None:
             return "--master"
         if self.plan != "auto":
@@ -106,7 +105,7 @@ class LogPlace:
 
     @contextmanager
     def spark(self, app: str, progress: "Tell", settings: Mapping[str, str] | None = None) -> Iterator[Any]:
-        """A session, if the engine needs one; its jobs name their phases themselves."""
+        """Provide a session, if the engine needs one. Its jobs name their phases themselves."""
         if self.engine != "spark":
             yield None
             return
@@ -114,22 +113,22 @@ class LogPlace:
             yield session
 
 
-def fetched_copy(session: CliSession, output: "Output", streams: Collection[bytes] | None = None) -> str:
-    """A directory with the entries of the session's hub, its newest ones included; kept, so that it only grows."""
+def fetch_copy(session: CliSession, output: "Output", streams: Collection[bytes] | None = None) -> str:
+    """Fetch the entries of the session's hub into a permanent copy, and return its directory."""
     from veen.lake.log.hub_copy import fetch
 
-    with output.progress("fetching new entries"), named_failures():
+    with output.progress("fetching new entries"), unwrap_failures():
         return fetch(hub_address(session), copies_of(session), streams=streams)
 
 
 def copies_of(session: CliSession) -> Path:
-    """Return the directory that copies of hubs are in."""
+    """Return the directory of the copies of hubs."""
     return session.user_home.data / "copies"
 
 
 @contextmanager
-def named_failures() -> Iterator[None]:
-    """HubFailed is made for Spark, which shows nothing but text: its cause has a code and a hint of its own."""
+def unwrap_failures() -> Iterator[None]:
+    """Raise the cause of a HubFailed: it has its own code and hint, which Spark could not have shown."""
     from veen.client.errors import ClientError
     from veen.lake.log.hub_link import HubFailed
 
@@ -142,7 +141,7 @@ def named_failures() -> Iterator[None]:
 
 
 def hub_address(session: CliSession) -> "HubAddress":
-    """The hub of the session, as work in bulk asks it."""
+    """Return the address of the session's hub for bulk work."""
     from veen.lake.log.options import HubAddress
 
     settings = session.settings
@@ -183,12 +182,12 @@ def spark_at_work(
     log_bytes: int | None = None,
     register: bool = False,
 ) -> Iterator[tuple[Any, "Tell"]]:
-    """A session, and whom to tell the phase: the line of `progress` then shows the tasks of that phase as well."""
-    from veen.lake.spark.progress import STARTING, watching
+    """Provide a session and a function that sets the phase, which `progress` shows together with the tasks."""
+    from veen.lake.spark.progress import STARTING, watch_tasks
     from veen.lake.spark.session import using_session
 
     progress(STARTING)
     with using_session(app=app, master=master, settings=settings, log_bytes=log_bytes, register=register) as session:
         progress("")
-        with watching(session, progress) as tell:
+        with watch_tasks(session, progress) as tell:
             yield session, tell

@@ -1,4 +1,4 @@
-"""What commands share that talk to a hub or use keys: one set of options, and a `CliSession` that opens what is needed.
+"""Options and session of commands that use a hub or keys: `CliSession` opens what is needed when it is needed.
 
 ::
 
@@ -11,9 +11,9 @@
         output.result(...)
 
 `session.client()` gives a `veen.client` SyncClient that is closed when the command ends. Commands that need keys but no
-hub use `identity_options` and `session.keystore` (its `identity`, its `secrets.keyring`); those that only want to know
-where things are use `home_options`, `session.home` and `session.settings`. Nothing is opened, asked for or imported
-before it is used.
+hub use `identity_options` and `session.keystore` (its `identity`, its `secrets.keyring`); those that only need
+configuration and paths use `home_options`, `session.home` and `session.settings`. Nothing is opened, asked for or
+imported before it is used.
 
 Secrets come from files or from a prompt, never from an argument or from the value of a variable: both are visible to
 other processes and end up in histories.
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.names import CONTEXT, IDENTITY
 from veen.cli.shared.output import Fail, Output, output_options
 
@@ -56,7 +57,7 @@ _NEW_PASSPHRASE_HINT: Final = (
 
 
 class CliSession:
-    """One command's view of configuration, keys and hub."""
+    """The configuration, keys and hub of one command."""
 
     def __init__(self, output: Output, flags: dict[str, str | None]) -> None:
         self.output = output
@@ -88,12 +89,12 @@ class CliSession:
 
     @cached_property
     def home(self) -> "Home":
-        """Where keys and state are: the user's home, or the directory that `--identity DIR` names (spec-4 §7)."""
+        """Directory of keys and state: the user's home, or the directory that `--identity DIR` names (spec-4 §7)."""
         return self._place[0]
 
     @property
     def identity_name(self) -> str:
-        """Which identity: the one that was asked for or configured, or the only one there is."""
+        """Name of the identity: the given or configured one, or the only one."""
         return self._place[1]
 
     @cached_property
@@ -101,7 +102,7 @@ class CliSession:
         return self.place_of(self.settings.identity.value)
 
     def place_of(self, asked: str | None) -> "tuple[Home, str]":
-        """The home and the name of an identity, given by name or as a directory of its own; None: the only one."""
+        """Return home and name of an identity, given by name or directory; None: the only one."""
         from veen.client.home import Home
 
         home = self.user_home
@@ -118,7 +119,7 @@ class CliSession:
         return home, asked
 
     def _make_identity(self, home: "Home", name: str) -> None:
-        """The identity of a context that asks for it (`make_keys`), sealed by the passphrase in the context's file."""
+        """Make the identity of a context with `make_keys`, sealed by the passphrase in the context's file."""
         from veen.client.identity.unlocking import make_identity
 
         path = self.settings.passphrase_file_for(name)
@@ -131,16 +132,16 @@ class CliSession:
         )
 
     def as_identity(self, identity: str) -> "CliSession":
-        """The same hub and settings with the keys of another identity; close it like this one."""
+        """Return a session of the same hub and settings with the keys of another identity. The caller closes it."""
         return CliSession(self.output, {**self._flags, "identity": identity})
 
     def in_context(self, name: str) -> "CliSession":
-        """The same identity at the hub of another context: its address, pin and token. Close it like this one."""
+        """Return a session of the same identity at the hub of another context. The caller closes it."""
         hub_flags = dict.fromkeys(("hub", "hub_pk", "ca_file", "token_file"))
         return CliSession(self.output, {**self._flags, **hub_flags, "context": name})
 
-    def renewed(self) -> "CliSession":
-        """The same hub and identity for one more connection, by the keystore as it is now. Close it like this one."""
+    def renew(self) -> "CliSession":
+        """Return a session for one more connection, with the keystore as it is now. The caller closes it."""
         from veen.client.identity.keystore import open_identity
 
         session = CliSession(self.output, self._flags)
@@ -153,7 +154,7 @@ class CliSession:
         return session
 
     def remember_stream(self, stream: str) -> None:
-        """For completion; see `remember_streams` in the configuration."""
+        """Remember a stream for completion; see `remember_streams` in the configuration."""
         from veen.cli.shared.names import remember_stream
 
         if self.settings.remember_streams.value:
@@ -163,14 +164,14 @@ class CliSession:
 
     @cached_property
     def keystore(self) -> "Keystore":
-        """The opened keystore of the identity: its keys and its keyring. In a batch it is opened once."""
-        from veen.cli.shared.batch import opened_once
+        """Opened keystore of the identity: its keys and its keyring. In a batch it is opened once."""
+        from veen.cli.shared.batch import open_once
 
         home, name = self._place
-        return opened_once(home.data, name, lambda: self.opened(home, name))
+        return open_once(home.data, name, lambda: self.open_keystore(home, name))
 
-    def opened(self, home: "Home", name: str) -> "Keystore":
-        """Any keystore: by its passphrase file, the agent, the desktop keyring, or by asking, three times at most."""
+    def open_keystore(self, home: "Home", name: str) -> "Keystore":
+        """Open a keystore by passphrase file, agent, desktop keyring, or by asking three times at most."""
         from veen.client import agent
         from veen.client.desktop_keyring import KeyringUnusable
         from veen.client.errors import ExtraMissing, WrongPassphrase
@@ -194,7 +195,7 @@ class CliSession:
                 break
             if context_file is not None:
                 raise self._not_for_here(*context_file, name)
-            secret = self.asked(f"passphrase of {name}")
+            secret = self.prompt(f"passphrase of {name}")
             try:
                 with self.output.progress("opening the keystore"):
                     keystore = open_identity(home, name, secret)
@@ -208,7 +209,7 @@ class CliSession:
         return keystore
 
     def _file_of_a_context(self, home: "Home", name: str) -> "tuple[str, Path] | None":
-        """The context that made this identity on the way, and the file with its random passphrase."""
+        """Return the context that made this identity automatically, and the file with its random passphrase."""
         from veen.client.config.file import read
 
         if home != self.user_home:
@@ -219,7 +220,7 @@ class CliSession:
         return None
 
     def _not_for_here(self, context: str, file: Path, name: str) -> Fail:
-        """A random passphrase in the file of another context: there is nobody to ask."""
+        """Return the error for an identity of another context: nobody knows its random passphrase."""
         in_use = self.settings.context.value
         return Fail(
             "E.LOCAL.INPUT",
@@ -231,16 +232,16 @@ class CliSession:
         )
 
     def passphrase(self, what: str) -> str:
-        """Of a keystore that is no identity here yet: from the file that was named, or from a person."""
+        """Return the passphrase of a keystore that is not an identity here yet, from its file or from a person."""
         path = self.settings.passphrase_file_for("")
-        return self.asked(what, hint=_FILE_HINT) if path is None else read_passphrase(path)
+        return self.prompt(what, hint=_FILE_HINT) if path is None else read_passphrase(path)
 
     def first_passphrase(self, name: str) -> str:
-        """The passphrase of an identity that is about to be made."""
+        """Return the passphrase for an identity that is about to be made."""
         return self.new_passphrase(f"passphrase for {name}", name, self.settings.passphrase_file_for(name))
 
     def new_passphrase(self, what: str, name: str, file: Path | None = None) -> str:
-        """A passphrase to seal with: from a file, or from a person, twice. Weak ones are refused with the reason."""
+        """Return a passphrase to seal with, from a file, or from a person, twice. Refuse weak ones with the reason."""
         from veen.client.identity.passphrases import WeakPassphrase, check_passphrase
 
         if file is not None:
@@ -248,7 +249,7 @@ class CliSession:
             check_passphrase(secret, name)
             return secret
         for left in range(_TRIES - 1, -1, -1):
-            secret = self.asked(what, confirm=True, hint=_NEW_PASSPHRASE_HINT)
+            secret = self.prompt(what, confirm=True, hint=_NEW_PASSPHRASE_HINT)
             try:
                 check_passphrase(secret, name)
             except WeakPassphrase as exc:
@@ -259,8 +260,8 @@ class CliSession:
                 return secret
         raise AssertionError  # the last try returned or raised
 
-    def asked(self, what: str, *, confirm: bool = False, hint: str = "") -> str:
-        """From a person, or not at all; then `hint` says what else can be done, by default that of a keystore."""
+    def prompt(self, what: str, *, confirm: bool = False, hint: str = "") -> str:
+        """Prompt a person. Without one raise Fail; `hint` says what to do. Default: the hint for keystores."""
         if not self.output.may_ask:
             raise Fail(
                 "E.LOCAL.INPUT",
@@ -279,7 +280,7 @@ class CliSession:
         if url is None:
             raise Fail(
                 "E.LOCAL.CONTEXT",
-                "no hub is chosen",
+                "no hub configured",
                 "neither --hub, --context, VEEN_HUB, VEEN_CONTEXT nor the configuration names one",
                 "to try things: veen hub start --dev; else: veen context add NAME --hub URL --pin ed25519:HEX",
             )
@@ -287,7 +288,7 @@ class CliSession:
 
     @cached_property
     def pinned(self) -> "PinnedKey":
-        """The pinned key. On first contact a person is asked; a script never trusts by itself."""
+        """Pinned key of the hub. On first contact a person is asked; a script must have a pin."""
         from veen.cli.shared.first_contact import TRUST_FIRST_USE, first_contact, first_use, say_trusted
         from veen.core.pin_text import PinnedKey
 
@@ -310,7 +311,7 @@ class CliSession:
 
     @property
     def pin(self) -> "HubPin":
-        """The pinned key, or root, and the hub_id that goes with it."""
+        """Pinned key or root, with its hub_id."""
         from veen.client.verify.pin import HubPin
 
         of = HubPin.of_root if self.pinned.is_root else HubPin.of_key
@@ -318,12 +319,12 @@ class CliSession:
 
     @property
     def hub_id(self) -> bytes | None:
-        """The hub_id that goes with the pinned key; None before it was learned."""
+        """hub_id of the pinned key; None before it was learned."""
         hub_id = self.settings.hub_id.value
         return None if hub_id is None else bytes.fromhex(hub_id)
 
     def _remember_hub_id(self, hub_id: bytes) -> None:
-        """Bind the context to what its pinned key signed: from now on another hub_id is refused (D-174).
+        """Store the hub_id that the pinned key signed in the context: from now on another one is refused (D-174).
 
         A root leaves hub_id open: another one is another of its hubs.
         """
@@ -339,9 +340,9 @@ class CliSession:
             self.output.note(f"the hub_id could not be saved in {path}: {exc}")
 
     def make_stream_keys(self, stream: str) -> None:
-        """Keys for a stream that has none here, if the context says so (`make_keys`); they are kept in the keystore.
+        """Make and store keys for a stream without keys here, if the context says so (`make_keys`).
 
-        Only for a stream that nobody has written to: in one that is in use, new keys would shut its readers out.
+        Only for a stream without entries: in one that is in use, new keys would lock its readers out.
         """
         from veen.client.errors import UnknownStream
         from veen.client.identity.keyring import StreamRef
@@ -364,7 +365,7 @@ class CliSession:
             )
 
     def client(self) -> "SyncClient":
-        """Connected to the hub with the pin, the identity and the keyring; closed when the command ends."""
+        """Return the client, connected to the hub with pin, identity and keyring; closed when the command ends."""
         return self._client
 
     @cached_property
@@ -381,7 +382,7 @@ class CliSession:
                 connected = self._beside(exc, keystore, self._connect)
         self._open.enter_context(connected)
         self._open.callback(self._tell_late, connected)  # before it is closed
-        self._waiting_before = _waiting(connected)
+        self._waiting_before = _count_waiting(connected)
         self._remember_hub_id(connected.hub_id)
         self._check_witnesses(connected)
         if connected.replaced_hubs:
@@ -396,9 +397,9 @@ class CliSession:
         return connected
 
     def client_as(self, identity: "Identity") -> "SyncClient":
-        """Connected as an identity that acts by keys of the keystore, such as former ones; the caller closes it.
+        """Connect as an identity that acts by keys of the keystore, such as former ones. The caller closes the client.
 
-        Its keys do not rotate, and IdentityInUse is an error here: nobody else shall use the identity meanwhile.
+        Its keys do not rotate, and IdentityInUse is an error here: nobody else may use the identity meanwhile.
         """
         with contextlib.ExitStack() as undo:
             connected = undo.enter_context(self._connect(self.home, identity, None))
@@ -435,7 +436,7 @@ class CliSession:
         )
 
     def _check_witnesses(self, client: "SyncClient") -> None:
-        """Refuse, or warn, if the hub lacks the cosignatures that the context asks for."""
+        """Raise QuorumError, or warn, if the hub lacks the cosignatures that the context requires."""
         path = self.settings.path("witness_policy")
         if path is None or self.settings.witnesses.value == "off":
             return
@@ -453,7 +454,7 @@ class CliSession:
             )
 
     def _keep_keys(self, keyring: "Keyring") -> None:
-        """Keep generations of keys that were found in a stream; the connected client has the lock of the identity."""
+        """Save key generations that were found in a stream. The connected client has the lock of the identity."""
         from dataclasses import replace
 
         self.keystore.save(replace(self.keystore.secrets, keyring=keyring))
@@ -467,7 +468,7 @@ class CliSession:
         keystore: "Keystore",
         connect: "Callable[[Home, Identity, KeyHolder], SyncClient]",
     ) -> "SyncClient":
-        """Another process uses the identity: this command signs with a client key of its own, as a worker does."""
+        """Connect with a client key of this command, as a worker does: another process uses the identity."""
         from veen.client.errors import IdentityInUse
         from veen.client.identity.workers import SlotKeys, take_slot
 
@@ -480,7 +481,7 @@ class CliSession:
         raise error
 
     def _tell_late(self, client: "SyncClient") -> None:
-        """Announce the messages of earlier commands that this one delivered."""
+        """Print the messages of earlier commands that this one delivered."""
         for sent in client.take_recovered():
             self.output.notice(
                 f"a message of an earlier command was delivered now, once: seq {sent.seq},"
@@ -489,14 +490,14 @@ class CliSession:
             )
 
     def note_waiting(self, error: Exception) -> None:
-        """Have an error of a hub or of the network say whether a message is kept for later."""
+        """Set on an error of hub or network the number of messages kept for later."""
         from veen.client.errors import HubRefused, NetworkError
 
         if not isinstance(error, (HubRefused, NetworkError)):
             return
         count = 0
         if "_client" in self.__dict__:  # otherwise nothing was sealed
-            count = _waiting(self._client)
+            count = _count_waiting(self._client)
         if self.sends or count > self._waiting_before:
             error.waiting = count  # type: ignore[union-attr]  # read by `failures`
 
@@ -504,8 +505,8 @@ class CliSession:
         self._open.close()
 
 
-def _waiting(client: "SyncClient") -> int:
-    """How many messages have no receipt; 0 if the state is damaged, which is told where the state is used."""
+def _count_waiting(client: "SyncClient") -> int:
+    """Return the number of messages without receipt; 0 if the state is damaged, which is reported where it is used."""
     from veen.client.errors import LocalError
 
     with contextlib.suppress(LocalError):
@@ -529,7 +530,7 @@ def _which_identity(where: Path, names: list[str]) -> Exception:
 
 
 def read_passphrase(path: Path) -> str:
-    """The first line of a file, without its end."""
+    """Return the first line of a file, without its end."""
     from veen.client.identity import unlocking
 
     return unlocking.read_passphrase(path)
@@ -540,20 +541,20 @@ INSECURE_HTTP: Final = click.option(
     is_flag=True,
     flag_value="true",
     default=None,
-    help="Allow the bearer token to go to another machine over plain http://. [VEEN_INSECURE_HTTP]",
+    help=f"{options.INSECURE_HTTP} [VEEN_INSECURE_HTTP]",
 )
 _HOME: Final = (
-    click.option("--context", type=CONTEXT, help="The context to use. [VEEN_CONTEXT]"),
-    click.option("--identity", "--client", type=IDENTITY, help="Whose keys: a name, or a directory. [VEEN_IDENTITY]"),
-    click.option("--passphrase-file", type=FILE, help="A file with the passphrase. [VEEN_PASSPHRASE_FILE]"),
+    click.option("--context", type=CONTEXT, help=options.CONTEXT),
+    click.option("--identity", "--client", type=IDENTITY, help=f"{options.IDENTITY} [VEEN_IDENTITY]"),
+    click.option("--passphrase-file", type=FILE, help=f"{options.PASSPHRASE_FILE} [VEEN_PASSPHRASE_FILE]"),
 )
 _HUB: Final = (
-    click.option("--hub", help="The URL of the hub. [VEEN_HUB]"),
-    click.option("--pin", "hub_pk", help="The key of the hub, ed25519:HEX, or root:ed25519:HEX. [VEEN_PIN]"),
-    click.option("--ca-file", type=FILE, help="Certificates to trust instead of the system's (PEM). [VEEN_CA_FILE]"),
-    click.option("--token-file", type=FILE, help="A file with the hub's bearer token. [VEEN_TOKEN_FILE]"),
+    click.option("--hub", help=f"{options.HUB} [VEEN_HUB]"),
+    click.option("--pin", "hub_pk", help=f"{options.PIN} [VEEN_PIN]"),
+    click.option("--ca-file", type=FILE, help=f"{options.CA_FILE} [VEEN_CA_FILE]"),
+    click.option("--token-file", type=FILE, help=f"{options.TOKEN_FILE} [VEEN_TOKEN_FILE]"),
     INSECURE_HTTP,
-    click.option("--wait", metavar="SECONDS", help="How long to try a hub that does not answer. [VEEN_WAIT]"),
+    click.option("--wait", metavar="SECONDS", help="Time for retries while the hub does not answer. [VEEN_WAIT]"),
 )
 
 
@@ -581,7 +582,7 @@ def _session_options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def several(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """One decorator for several options, in the order of the help."""
+    """Combine several options into one decorator, in the order of the help."""
 
     def decorate(command: Any) -> Any:
         for option in reversed(options):
@@ -592,7 +593,7 @@ def several(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _save_evidence(session: CliSession, error: Exception) -> None:
-    """Write the proof that a hub signed two histories into a file, and have the error say where it is (RCPT-07)."""
+    """Store the proof that a hub signed two histories in a file, and add its path to the error (RCPT-07)."""
     from veen.core.hashing import H
     from veen.core.objects.evidence import Equivocation
 
@@ -606,7 +607,7 @@ def _save_evidence(session: CliSession, error: Exception) -> None:
 
 
 def name_of(option: Callable[[Any], Any]) -> str:
-    """Under which name click hands the value of an option over."""
+    """Return the name under which click passes the value of an option."""
     (parameter,) = option(lambda: None).__click_params__
     return str(parameter.name)
 

@@ -16,7 +16,10 @@ Connector = Callable[["Identity", "Keyring"], "AbstractAsyncContextManager[Clien
 
 
 def connector(session: CliSession, home: "Home") -> Connector:
-    """Opens a client of an identity at the hub of the session. Key bounds are the caller's business (see `Agent`)."""
+    """Return a function that connects an identity to the hub of the session.
+
+    Key bounds are the caller's business (see `Agent`).
+    """
     from veen.client.client import Client
     from veen.client.send.captokens import TokenStore
     from veen.client.transport.calls import Retry

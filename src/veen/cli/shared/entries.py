@@ -1,4 +1,4 @@
-"""An entry of a stream as commands show it: one set of names for JSON, for `--format` and for columns."""
+"""Entries of a stream in the output of commands: one set of names for JSON, `--format` and columns."""
 
 import string
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ FIELDS: Final = (
 
 
 def when(seconds: int) -> str:
-    """A time of the hub for people; what no calendar can hold stays a number."""
+    """Format a time of the hub. A time beyond the calendar stays a number."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
@@ -31,7 +31,7 @@ def when(seconds: int) -> str:
 
 
 def data_of(entry: "Entry", *, with_proof: bool = False) -> dict[str, Any]:
-    """All that is known of an entry. `body` is its text; of a body that is no text, `body_hex` holds the bytes."""
+    """Return all that is known of an entry. `body` is its text; if it is not text, `body_hex` has the bytes."""
     from veen.client.read.frames import row_of
 
     row = row_of(entry)
@@ -43,9 +43,9 @@ def data_of(entry: "Entry", *, with_proof: bool = False) -> dict[str, Any]:
     data |= {"author": None, "author_kind": "unknown"}  # who it is says `veen.cli.shared.people`
     data = {name: data[name] for name in FIELDS}
     if with_proof:
-        from veen.cli.shared.named import named
+        from veen.cli.shared.named import to_named
 
-        data |= {"receipt": named(entry.receipt), "proof": entry.proof.to_json() if entry.proof else None}
+        data |= {"receipt": to_named(entry.receipt), "proof": entry.proof.to_json() if entry.proof else None}
     return data
 
 
@@ -57,8 +57,11 @@ def _text(body: bytes) -> tuple[str | None, str | None]:
 
 
 def cells_of(entry: "Entry", data: Mapping[str, Any], *, human: bool, with_proof: bool = False) -> Sequence[Any]:
-    """For people a short author; in a pipe nothing is cut, and what has no body says why. `?` marks who is unknown, and
-    `former` a key whose binding was over at the entry."""
+    """Return the cells of an entry, short for people and complete in a pipe.
+
+    `?` marks an unknown author, `former` a key whose binding had ended at the entry. An entry without body states the
+    reason.
+    """
     author = data["author"] or f"?{short(entry.msg.client_id) if human else data['client_id']}"
     if data["author_kind"] == "former":
         author += " (former)"
@@ -71,8 +74,8 @@ def cells_of(entry: "Entry", data: Mapping[str, Any], *, human: bool, with_proof
     return row
 
 
-def verified_line(first: "Entry", last: "Entry", count: int, pin: "HubPin") -> str:
-    """What this client verified of the entries that it showed, and whose signature it is."""
+def summary_line(first: "Entry", last: "Entry", count: int, pin: "HubPin") -> str:
+    """Return the line that names the verified entries and the key that signed them."""
     entries = "1 entry" if count == 1 else f"{count} entries"
     hub = f"ed25519:{short(pin.identity.current.hub_pk)}"
     root = short(last.receipt.mmr_root)
@@ -106,7 +109,7 @@ def _shown(data: Mapping[str, Any]) -> str:
 
 
 def parse_format(text: str) -> list[tuple[str, str | None]]:
-    """`{seq} {body}` as pieces of text and names. Plain names only: nothing reaches into objects."""
+    """Split `{seq} {body}` into pieces of text and names. Allow plain names only, which reach no attributes."""
     try:
         parts = list(string.Formatter().parse(text.replace("\\t", "\t").replace("\\n", "\n")))
     except ValueError as exc:
@@ -118,5 +121,5 @@ def parse_format(text: str) -> list[tuple[str, str | None]]:
 
 
 def line_of(parts: Sequence[tuple[str, str | None]], data: Mapping[str, Any]) -> str:
-    """One entry by a format. What the author wrote cannot steer the terminal; what the format says stays."""
+    """Format one entry. Text of the author cannot control the terminal; that of the format can."""
     return "".join(before + (cell(data[name]) if name is not None else "") for before, name in parts)

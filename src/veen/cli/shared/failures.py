@@ -1,10 +1,9 @@
-"""From any exception to an exit status and three sentences: the one place that decides, so that no input ends in a
-traceback and no two commands disagree.
+"""Conversion of exceptions into an exit status and three sentences, in one place.
 
-An error of ours has a code, and the row of that code in the catalogue (`veen/core/errors.toml`) has the rest. Errors of
-Python and of what we build on get their code here. Those classes are named, not imported: an exception can only come
-from a module that is loaded, and the command line must not load a transport in order to say that it failed. A test
-resolves every name.
+No input ends in a traceback and no two commands differ. Our errors have a code, and the row of that code in the
+catalogue (`veen/core/errors.toml`) has the rest. Errors of Python and of libraries get their code here. Those classes
+are named, not imported: an exception can only come from a module that is loaded, and the command line must not load a
+transport to report its failure. A test resolves every name.
 """
 
 import contextlib
@@ -66,7 +65,7 @@ REFUSALS: Final = {
 
 
 def failure_of(exc: Exception, what: str | None = None) -> Fail:
-    """What to tell about `exc`; `what` says which undertaking it ended."""
+    """Convert `exc` to a Fail; `what` names the operation that it ended."""
     fail = _failure_of(exc, what)
     fail.waiting = getattr(exc, "waiting", None) if fail.waiting is None else fail.waiting
     return fail
@@ -110,7 +109,7 @@ def _failure_of(exc: Exception, what: str | None) -> Fail:
 
 @contextlib.contextmanager
 def failing_as(what: str) -> Iterator[None]:
-    """Say which undertaking an error ended."""
+    """Name the operation that an error inside ended."""
     try:
         yield
     except Exception as exc:
@@ -125,7 +124,7 @@ def _nearest(exc: Exception, table: Mapping[str, T]) -> T | None:
 
 
 def _headline(row: ErrorRow) -> str:
-    """What happened, in general; the cause has the particulars.
+    """Return a general sentence about an error; the cause has the particulars.
 
     Where the cause is the row's own message, its meaning would only repeat it: then the family's is the headline.
     """

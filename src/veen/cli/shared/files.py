@@ -1,4 +1,4 @@
-"""Reading wire objects and keys that a person names on the command line."""
+"""Reading of wire objects and keys named on the command line."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ _MAX_TEXT: Final = 4096
 
 
 def text_of(text: str) -> str:
-    """An argument that is a text itself, `@FILE` with the text, or `-` for standard input."""
+    """Return the text of an argument: itself, that of `@FILE`, or standard input for `-`."""
     if text == "-":
         return sys.stdin.read(_MAX_TEXT).strip()
     if text.startswith("@"):
@@ -26,7 +26,7 @@ def text_of(text: str) -> str:
 
 
 def hex32(text: str) -> bytes:
-    """An option that is a key or a hash: 64 hex digits, keys also as `ed25519:…`."""
+    """Parse a key or hash: 64 hex digits, keys also as `ed25519:…`."""
     try:
         data = bytes.fromhex(text.removeprefix("ed25519:"))
     except ValueError:
@@ -37,7 +37,7 @@ def hex32(text: str) -> bytes:
 
 
 def read_object(path: Path, *, exit_code: Exit) -> "tuple[bytes, Recognised]":
-    """The bytes of a file and the object in them: CBOR, its JSON form, or either written as hex text."""
+    """Read a file and the object in it: CBOR, its JSON form, or either as hex text."""
     from veen.core import cbor
     from veen.core.errors import FormatError
     from veen.core.evidence_file import is_evidence
@@ -57,13 +57,13 @@ def read_object(path: Path, *, exit_code: Exit) -> "tuple[bytes, Recognised]":
             exit_code=exit_code,
         )
     try:
-        return data, recognise(_unnamed(unhexed(data)))
+        return data, recognise(_array_form(decode_hex(data)))
     except FormatError as exc:
         raise Fail("E.FORMAT", f"{path}: not a VEEN object", str(exc), exc.hint, exit_code=exit_code) from exc
 
 
-def _unnamed(data: bytes) -> bytes:
-    """The JSON form of an object that our commands print with named fields, and that is an array on the wire."""
+def _array_form(data: bytes) -> bytes:
+    """Convert the JSON form with named fields, which our commands print, to the array of the wire."""
     import json
 
     from veen.core.objects.recognise import KINDS
@@ -81,8 +81,8 @@ def _unnamed(data: bytes) -> bytes:
     return data
 
 
-def unhexed(data: bytes) -> bytes:
-    """People keep objects as hex text too; no object's own bytes are all hex digits."""
+def decode_hex(data: bytes) -> bytes:
+    """Decode hex text; return other data unchanged. No object's own bytes are all hex digits."""
     try:
         return bytes.fromhex(data.decode("ascii"))
     except (ValueError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""First contact: whose key is it? Asked of a person, once; a script must be told (UX: no silent trust)."""
+"""First contact with a hub: a person confirms its key once; a script must have a pin."""
 
 import json
 import time
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HubClaim:
-    """What a hub says about itself. Nothing here is proven."""
+    """Keys that a hub claims to have, unverified."""
 
     hub_id: str
     first_pk: str  # fixes hub_id; later keys are introduced by it, so this is the one to pin
@@ -34,7 +34,7 @@ _FIRST_USES: Final = "first-use.json"  # URL -> the key that was believed
 
 
 def say_trusted(output: Output, url: str, key: str, ground: str) -> None:
-    """Say which key is trusted as that of a hub, and on what ground; no --quiet leaves it out."""
+    """Print which key of a hub is trusted, and why; also with --quiet."""
     output.notice(f"{key} is trusted as the key of {url}: {ground}", hub=url, hub_pk=key, ground=ground)
 
 
@@ -48,7 +48,7 @@ def first_use(
     insecure_http: bool = False,
     seconds: float = 0,
 ) -> str:
-    """Return the key of a hub that was believed at its first use, now or earlier; another one is refused later."""
+    """Return the key of a hub that was trusted at its first use, now or earlier; another one is refused later."""
     from veen.client.errors import NetworkError
     from veen.client.home import PrivateFs
 
@@ -61,7 +61,7 @@ def first_use(
     until, claim = time.monotonic() + seconds, None
     while claim is None:
         try:
-            claim = claimed(url, ca_file, token_file, insecure_http=insecure_http)
+            claim = read_claim(url, ca_file, token_file, insecure_http=insecure_http)
         except NetworkError:
             if time.monotonic() >= until:
                 raise
@@ -71,7 +71,8 @@ def first_use(
     return claim.first_pk
 
 
-def claimed(url: str, ca_file: Path | None, token_file: Path | None, *, insecure_http: bool = False) -> HubClaim:
+def read_claim(url: str, ca_file: Path | None, token_file: Path | None, *, insecure_http: bool = False) -> HubClaim:
+    """Return the identity that a hub claims. Raise Fail if it contradicts itself."""
     from veen.client.transport.hubapi import HubApi
     from veen.core.errors import SignatureError, VerifyError
 
@@ -99,7 +100,7 @@ def claimed(url: str, ca_file: Path | None, token_file: Path | None, *, insecure
 
 
 def ask(output: Output, url: str, claim: HubClaim) -> bool:
-    """Show what the hub claims, and have a person decide."""
+    """Show the claim of the hub, and let a person decide."""
     output.say(f"No key of {url} is known here. It says that it is")
     output.say(f"  hub_id  {claim.hub_id}")
     output.say(f"  hub_pk  {claim.first_pk}")
@@ -110,13 +111,13 @@ def ask(output: Output, url: str, claim: HubClaim) -> bool:
 
 
 def first_contact(session: "CliSession") -> str:
-    """The key to pin, remembered in the context if there is one."""
+    """Return the key to pin, after storing it in the context if there is one."""
     url = session.hub_url
     if not session.output.may_ask:
         raise not_pinned(url)
     settings = session.settings
     insecure = bool(settings.insecure_http.value)
-    claim = claimed(url, settings.path("ca_file"), settings.path("token_file"), insecure_http=insecure)
+    claim = read_claim(url, settings.path("ca_file"), settings.path("token_file"), insecure_http=insecure)
     if not ask(session.output, url, claim):
         raise not_pinned(url)
     name = settings.context.value

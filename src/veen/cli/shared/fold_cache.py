@@ -1,7 +1,7 @@
-"""Summaries of folded streams, kept in the home: sealed for those who can read the streams, bound to the log.
+"""Summaries of folded streams in the home: sealed for those who can read the streams, bound to the log.
 
-A summary holds what was sealed in the messages, so it is sealed too: under a key that is derived from the read keys of
-its streams. Whoever can open it could as well read the log. It is a cache: deleting it costs time and nothing else.
+A summary holds decrypted contents, so it is sealed too: under a key derived from the read keys of its streams. Anyone
+who can open it could also read the log. It is a cache: deleting it costs time and nothing else.
 """
 
 import os
@@ -26,7 +26,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedFold:
-    """A snapshot, and the greatest ts* in it: a view of an earlier time must not use it."""
+    """A snapshot with the greatest ts* in it: a view of an earlier time must not use it."""
 
     snapshot: Snapshot
     ts: int
@@ -34,12 +34,12 @@ class CachedFold:
 
 
 class FoldCache:
-    """The one summary that is kept of a fold over some streams of a hub."""
+    """The stored summary of a fold over some streams of a hub."""
 
     def __init__(
         self, fs: PrivateFs, hub_id: bytes, fold: AnyFold, keys: Sequence[StreamKeys], *, purpose: str | None = None
     ) -> None:
-        """`purpose` keeps a summary apart that was made by other rules about entries that cannot be opened."""
+        """Derive path and key. `purpose` separates summaries made by other rules about unreadable entries."""
         what: tuple[Any, ...] = (
             fold.name,
             fold.mirrors,
@@ -55,7 +55,10 @@ class FoldCache:
         )
 
     def load(self) -> CachedFold | None:
-        """What was kept, if anything; SnapshotRefused if it is damaged. Whether it fits the log is for `restore`."""
+        """Return the stored summary, if any. Raise SnapshotRefused if it is damaged.
+
+        `restore` checks it against the log.
+        """
         if not self._fs.exists(self._path):
             return None
         file = self._fs.open(self._path)
@@ -75,7 +78,7 @@ class FoldCache:
             raise SnapshotRefused(f"the snapshot is damaged: {exc}") from exc
 
     def save(self, entry: CachedFold) -> None:
-        """Atomically, in the place of what was kept before."""
+        """Replace the stored summary atomically."""
         data = cbor.encode([_VERSION, entry.ts, entry.unopened, entry.snapshot.to_bytes()])
         if len(data) > MAX_BYTES - aead.NONCE_BYTES - aead.TAG_BYTES:
             return

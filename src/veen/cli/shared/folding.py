@@ -1,12 +1,11 @@
-"""The door between client and overlays: streams are read through the client, every entry verified, and folded.
+"""Folding of streams by the client: every entry is verified, becomes an event, and is folded.
 
-The client knows nothing of overlays and overlays know nothing of hubs; here entries become events. What was folded is
-kept (`fold_cache`) with the position and the root of each label. The next time the log is read from that
-position on, and the kept summary counts only if the log has the same root there: the entry at that position is read
-again, and the client proves that all that follows grew from it. Otherwise it is refused, reported, and the whole log is
-folded.
+The client knows nothing of overlays and overlays know nothing of hubs; here entries become events. The summary is
+stored (`fold_cache`) with the position and the root of each label. The next time the log is read from that position on,
+and the stored summary is used only if the log has the same root there: the entry at that position is read again, and
+the client proves that all that follows grew from it. Otherwise it is refused, reported, and the whole log is folded.
 
-Where labels rotate nothing is kept: the labels of a stream then follow each other, and the past of each is short.
+Where labels rotate nothing is stored: the labels of a stream then follow each other, and the past of each is short.
 """
 
 import contextlib
@@ -39,7 +38,7 @@ _SEALED: Final = bytes(32)  # the schema of an entry that we cannot open: no sch
 
 @dataclass(frozen=True, slots=True)
 class UnopenedEntry:
-    """An entry whose contents we do not know, and why."""
+    """An entry that could not be opened, and the reason."""
 
     label: bytes
     stream_seq: int
@@ -48,7 +47,7 @@ class UnopenedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """A state, what it was made from, and what had no effect."""
+    """A state, its sources, and the messages without effect."""
 
     name: str
     summary: Any
@@ -65,7 +64,7 @@ class Folded:
     latest: frozenset[bytes]  # labels of which an entry of the last second was read
 
     def about(self) -> dict[str, Any]:
-        """Everything but the state, for programs."""
+        """Return everything but the state, for programs."""
         return {
             "overlay": self.name,
             "as_of": self.as_of,
@@ -85,7 +84,7 @@ class Folded:
 
 @dataclass(slots=True)
 class _Seen:
-    """What reading has met."""
+    """Progress of reading."""
 
     cuts: dict[bytes, Cut] = field(default_factory=dict)
     unopened: list[UnopenedEntry] = field(default_factory=list)
@@ -95,8 +94,8 @@ class _Seen:
     last: dict[bytes, int] = field(default_factory=dict)  # by label: ts*
 
 
-def readable(session: "CliSession", streams: Sequence[Any]) -> list[StreamKeys]:
-    """The keys of these streams, each once and in one order; NoReaderKey where one can only be written to."""
+def read_keys(session: "CliSession", streams: Sequence[Any]) -> list[StreamKeys]:
+    """Return the keys of these streams, each once and sorted. Raise NoReaderKey for a write-only stream."""
     by_stream: dict[bytes, StreamKeys] = {}
     for stream in streams:
         keys = session.keystore.secrets.keyring.readers(stream)
@@ -107,7 +106,7 @@ def readable(session: "CliSession", streams: Sequence[Any]) -> list[StreamKeys]:
 
 
 def event_of(entry: "Entry", stream_id: bytes) -> Event:
-    """An entry as an event; one that cannot be opened keeps its place and has no effect."""
+    """Convert an entry to an event. One that cannot be opened keeps its place and has no effect."""
     if entry.event is not None:
         return entry.event
     return Event(
@@ -134,13 +133,13 @@ def fold_streams(
     at: int | None = None,
     keep: bool = True,
 ) -> Folded:
-    """The state of `fold` over `streams`, at its end or as of a moment.
+    """Fold `streams` and return the state, at their end or as of a moment.
 
-    What expires is judged at the time of the moment, else at `at`, but never before ts* of the last entry; without
-    both, at ts* of the last entry (D-80). Without `keep`, nothing but the log is used.
+    Expiry is evaluated at the time of the moment, else at `at`, but never before ts* of the last entry; without both,
+    at ts* of the last entry (D-80). Without `keep`, only the log is used.
     """
     client = session.client()
-    keys = readable(session, streams)
+    keys = read_keys(session, streams)
     cache = None
     if keep and not client.status().profiles[0].epoch_sec:
         cache = FoldCache(session.home.folds_fs(session.identity_name), client.hub_id, fold, keys)
@@ -149,16 +148,16 @@ def fold_streams(
         if cache is not None:
             try:
                 if (saved := _usable(cache.load(), moment)) is not None:
-                    return _folded(client, fold, keys, moment, at, cache=cache, saved=saved)
+                    return _fold(client, fold, keys, moment, at, cache=cache, saved=saved)
             except (SnapshotRefused, LateEvent) as exc:
                 cache.forget()
                 refused = str(exc)
                 session.output.note(f"a snapshot was refused, and the whole log is folded: {exc}")
-        return _folded(client, fold, keys, moment, at, cache=cache, refused=refused)
+        return _fold(client, fold, keys, moment, at, cache=cache, refused=refused)
 
 
 def _usable(cached: CachedFold | None, moment: AsOf | None) -> CachedFold | None:
-    """A snapshot helps if it ends before the moment, and if it left out no entry: one may open with a key of now."""
+    """Return the summary if it ends before the moment and left out no entry: a later key might open one."""
     if cached is None or cached.unopened:
         return None
     if moment is None:
@@ -169,7 +168,7 @@ def _usable(cached: CachedFold | None, moment: AsOf | None) -> CachedFold | None
     return cached if moment.position is None or upto <= moment.position else None
 
 
-def _folded(
+def _fold(
     client: "SyncClient",
     fold: AnyFold,
     keys: Sequence[StreamKeys],
@@ -195,7 +194,7 @@ def _folded(
                 first = next(entries, None)
                 if first is not None and first.seq == cut.upto_seq:
                     roots[cut.label, cut.upto_seq] = first.receipt.mmr_root
-            runs.append(_met(entries, stream_keys.stream_id, progress))
+            runs.append(_track(entries, stream_keys.stream_id, progress))
         base = None if saved is None else saved.snapshot.restore(fold, lambda label, seq: roots.get((label, seq)))
         summary = fold_events(fold, heapq.merge(*runs, key=lambda event: event.order), base)
     cuts = tuple(sorted(progress.cuts.values(), key=lambda cut: cut.label))
@@ -225,12 +224,12 @@ def _folded(
 def _entries(
     client: "SyncClient", keys: Any, moment: AsOf | None, first: int | None = None
 ) -> "Generator[Entry, None, None]":
-    """The entries of a stream up to a moment."""
+    """Read the entries of a stream up to a moment."""
     moment = moment or AsOf()
     return client.read(keys, from_seq=first, to_seq=moment.position, until=moment.time)
 
 
-def _met(entries: "Iterator[Entry]", stream_id: bytes, progress: _Seen) -> Iterator[Event]:
+def _track(entries: "Iterator[Entry]", stream_id: bytes, progress: _Seen) -> Iterator[Event]:
     for entry in entries:
         receipt = entry.receipt
         progress.read += 1
@@ -245,11 +244,11 @@ def _met(entries: "Iterator[Entry]", stream_id: bytes, progress: _Seen) -> Itera
 
 
 def events_of(session: "CliSession", streams: Sequence[Any], *, moment: AsOf | None = None) -> Iterator[Event]:
-    """The events of some streams in logical order, for what needs more than a fold."""
+    """Yield the events of some streams in logical order, for uses other than a fold."""
     client = session.client()
     with contextlib.ExitStack() as closing:
         runs = []
-        for stream_keys in readable(session, streams):
+        for stream_keys in read_keys(session, streams):
             entries = closing.enter_context(contextlib.closing(_entries(client, stream_keys, moment)))
             runs.append(event_of(entry, stream_keys.stream_id) for entry in entries)
         yield from heapq.merge(*runs, key=lambda event: event.order)

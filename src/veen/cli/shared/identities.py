@@ -56,7 +56,7 @@ def bytes_of(text: str | None) -> bytes | None:
 
 
 class Meaning(NamedTuple):
-    """Something that a key or id is known as."""
+    """A name of a key or id, and its kind."""
 
     name: str
     kind: str  # identity, client key, seal key, account or wallet account
@@ -127,7 +127,7 @@ class KnownKeys:
 
     @cached_property
     def _claimed(self) -> dict[bytes, list[Meaning]]:
-        """What cards of contacts claim: their client keys and seal keys did not sign them."""
+        """Names of keys that cards of contacts claim: their client keys and seal keys did not sign them."""
         by_key: dict[bytes, list[Meaning]] = {}
         for contact in self._contacts:
             _add(by_key, contact.card.dh_pk, contact.name, "seal key")

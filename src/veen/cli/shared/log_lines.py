@@ -1,7 +1,7 @@
-"""What a container writes: one JSON object a line on both streams, from the first line on (spec-4 §10.3).
+"""Output of a container: one JSON object a line on both streams, from the first line on (spec-4 §10.3).
 
-`VEEN_LOG_FORMAT=json` asks for it, which images and manifests set. A terminal stays as it is, and standard output keeps
-a form that the command line names (`--json`). Whatever a command writes passes here, also what comes from libraries.
+`VEEN_LOG_FORMAT=json` selects it, which images and manifests set. A terminal is not changed, and standard output keeps
+a form that the command line names (`--json`). All output passes here, also that of libraries.
 """
 
 import io
@@ -18,12 +18,12 @@ _ROLES: Final = ("--profile", "--role")
 
 
 def is_asked_for(environ: Mapping[str, str]) -> bool:
-    """Return True if the environment asks for lines of JSON."""
+    """Return True if the environment selects JSON lines."""
     return environ.get("VEEN_LOG_FORMAT", "").lower() == "json"
 
 
 def install(arguments: Sequence[str], operation: str, *, keep_stdout: bool) -> None:
-    """Have both standard streams write lines; a terminal, and with `keep_stdout` standard output, stay as they are."""
+    """Replace both standard streams; except terminals, and with `keep_stdout` standard output."""
     common = common_fields(arguments, operation, os.environ)
     if not keep_stdout and not sys.stdout.isatty():
         sys.stdout = LogLines(sys.stdout, "info", common)
@@ -32,7 +32,7 @@ def install(arguments: Sequence[str], operation: str, *, keep_stdout: bool) -> N
 
 
 def common_fields(arguments: Sequence[str], operation: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what all lines of a command have in common: component, role, tenant_id if there is one, operation."""
+    """Return the fields of all lines of a command: component, role, tenant_id if there is one, operation."""
     group = operation.partition(" ")[0]
     role = environ.get("VEEN_ROLE", "")
     component = _OF_ROLE.get(role) or (group if group in _COMPONENTS else "cli")
@@ -54,7 +54,7 @@ def _option(arguments: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 class LogLines(io.TextIOBase):
-    """A text stream of which each line becomes a JSON object: `record` if it is one already, else `message`."""
+    """A text stream that turns each line into a JSON object: `record` if it is one already, else `message`."""
 
     def __init__(self, stream: TextIO, level: str, common: Mapping[str, str]) -> None:
         self._stream, self._level, self._common = stream, level, dict(common)
@@ -62,7 +62,7 @@ class LogLines(io.TextIOBase):
 
     @property
     def buffer(self) -> Any:
-        """The bytes below: files that a command writes to standard output pass as they are."""
+        """Underlying byte stream: files that a command writes to standard output pass unchanged."""
         return self._stream.buffer
 
     @property
@@ -91,11 +91,11 @@ class LogLines(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Write what is complete. The rest of a line waits for its end."""
+        """Flush complete lines. An incomplete one waits for its end."""
         self._stream.flush()
 
     def finish(self) -> None:
-        """Write also a last line that has no end."""
+        """Write also a last line without end."""
         rest, self._rest = self._rest, ""
         self._write_line(rest)
         self.flush()

@@ -1,18 +1,18 @@
-"""Wire objects for programs: their fields by name, also those of objects that are arrays on the wire."""
+"""Wire objects for programs: their fields by name, also those of arrays on the wire."""
 
 from typing import Any
 
 from veen.core.wire import Wire
 
 
-def named(obj: Wire) -> dict[str, Any]:
-    """Every field by the name that the spec gives it, bytes as hex. `veen verify` reads this form as well."""
-    return {name: _plain(value) for name, value in obj.named()}
+def to_named(obj: Wire) -> dict[str, Any]:
+    """Return every field by its name in the specification, bytes as hex. `veen verify` reads this form, too."""
+    return {name: _plain(value) for name, value in obj.present_fields()}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Wire):
-        return named(value)
+        return to_named(value)
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,7 @@
-"""Names for the completion of the shell: contexts, identities, streams. Quick, and silent about whatever is wrong.
+"""Names for shell completion: contexts, identities, streams. Fast, and silent about errors.
 
-`veen.client.home` spells all paths, but it brings cryptography along, and TAB must answer at once. So the few paths
-that completion looks at are found here as well; a test holds them equal to those of `Home`.
+`veen.client.home` spells all paths, but imports cryptography, and TAB must answer at once. So the few paths that
+completion needs are found here as well; a test holds them equal to those of `Home`.
 """
 
 import os
@@ -22,7 +22,7 @@ _TABLE: Final = re.compile(r"\s*\[\s*context\s*\.\s*([A-Za-z0-9_-]+)\s*\]")
 
 
 def roots() -> tuple[Path, Path, Path]:
-    """The directories of configuration, data and cache, as `Home.default` finds them."""
+    """Return the directories of configuration, data and cache, as `Home.default` finds them."""
     if root := os.environ.get("VEEN_HOME"):
         home = Path(root).expanduser().absolute()
         return home, home, home / "cache"
@@ -33,7 +33,7 @@ def roots() -> tuple[Path, Path, Path]:
 
 
 def contexts() -> list[str]:
-    """By their headings: a file with a mistake in it still has names."""
+    """Return context names by their headings, which an invalid file has, too."""
     names: list[str] = []
     for path in (Path("veen.toml"), roots()[0] / "config.toml"):
         names += [match[1] for line in _lines(path) if (match := _TABLE.match(line))]
@@ -48,12 +48,12 @@ def identities() -> list[str]:
 
 
 def streams() -> list[str]:
-    """Names of streams that were used on this machine, the last one first."""
+    """Return names of streams that were used on this machine, the latest first."""
     return _lines(roots()[2] / STREAMS_FILE)
 
 
 def remember_stream(cache: Path, name: str) -> None:
-    """Keep a name for completion. Stream names may be confidential: the file is for its owner only."""
+    """Store a name for completion. Stream names may be confidential: only the owner can read the file."""
     if not name.isprintable() or name.startswith(("hex:", "label:")):
         return
     path = cache / STREAMS_FILE
@@ -84,7 +84,7 @@ def _lines(path: Path) -> list[str]:
 
 
 class _Name(click.ParamType[str]):
-    """Text that completes to names that exist."""
+    """Text that completes to existing names."""
 
     def __init__(self, name: str, names: Callable[[], Iterable[str]]) -> None:
         self.name = name
@@ -97,7 +97,7 @@ class _Name(click.ParamType[str]):
 
 
 class _Stream(_Name):
-    """A name, 64 hex digits, `hex:…` or `label:…`; what it stands for is up to `StreamRef`."""
+    """A name, 64 hex digits, `hex:…` or `label:…`; `StreamRef` interprets it."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not value:

@@ -1,40 +1,57 @@
-"""Nouns of overlays and their verbs, as a table: what each verb takes, and the function that drafts or shows.
+"""The commands of nouns: those that overlays declare (`veen.overlays.framework.nouns`), and others written beside them.
 
 ::
 
-    kv = Noun("kv", "Values by key over a stream.", takes=[argument("stream", type=STREAM)])
+    kv = NounGroup("kv", "Values by key over a stream.", takes=[argument("stream", type=STREAM)])
+    kv.declare("veen.overlays.kv:KV_NOUN", OneStream)
 
-    @kv.write("put", "Set the value of a key.", argument("key"), argument("value"))
-    def _put(session: CliSession, stream: str, key: str, value: str) -> Outgoing:
-        \"\"\"Set KEY of STREAM to VALUE. (This is the help of the command.)\"\"\"
-        from veen.overlays.kv import put
-        return Outgoing(stream, lambda: put(key, value), {"stream": stream, "key": key})
-
-    @kv.read("list", "All keys and values.")
-    def _list(session: CliSession, stream: str, view: View) -> None: ...
+    @kv.read("get", "Print the value of a key.", argument("key"))
+    def _get(session: CliSession, stream: str, key: str, view: View) -> None:
+        \"\"\"Print the value of KEY in STREAM. (This is the help of the command.)\"\"\"
 
 A verb that writes gets `--cap`, one that reads `--as-of` and `--no-cache`, both the options of output, hub and
-identity. Commands are made when they are asked for: listing them, for help and TAB, costs nothing.
+identity. Commands are made when they are asked for. Help and TAB read `index.json`, which `tools/command_index.py`
+writes from the declarations: overlays are imported when a command runs.
 """
 
+import json
+import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
-from veen.cli.lazy import LazyGroup, Table
-from veen.cli.shared.as_of import view_options
+from veen.cli.lazy import LazyGroup, Table, load
+from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.authority import CAP
 from veen.cli.shared.command import CliSession, client_options, several
+from veen.cli.shared.identities import principal_of, show_table
+from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
-from veen.cli.shared.overlay_commands import drafted, make_keys, send_draft, tell, tell_counted
+from veen.cli.shared.overlay_commands import (
+    absent,
+    drafted,
+    make_keys,
+    send_draft,
+    show_folded,
+    state_of,
+    tell,
+    tell_counted,
+)
+from veen.cli.shared.overlay_values import HEX32, json_value, value_options
+from veen.cli.shared.values import MOMENT, SPAN
+from veen.overlays.framework.nouns import Arg, Face, Message, Noun, Verb, plain
 
 if TYPE_CHECKING:
+    from veen.cli.shared.folding import Folded
     from veen.client.send.writing import Sent
     from veen.overlays.framework.body import Draft
     from veen.overlays.framework.fold import AnyFold
+    from veen.overlays.framework.registry import Overlay
 
 Parameter = Callable[[Any], Any]  # a decorator of click, or several of them in one
 
@@ -58,7 +75,7 @@ class Outgoing:
 Build = Callable[..., Outgoing | Iterable[Outgoing]]
 
 
-class Noun(LazyGroup):
+class NounGroup(LazyGroup):
     """A group whose commands are the verbs of one noun.
 
     `takes` are the parameters before those of each verb; `writes` and `reads` follow them. `others` are commands of
@@ -86,9 +103,10 @@ class Noun(LazyGroup):
             def run(output: Output, session: CliSession, cap: Path | None, **values: Any) -> None:
                 outgoing = build(session, **values)
                 for message in [outgoing] if isinstance(outgoing, Outgoing) else outgoing:
-                    _send(session, message, cap)
+                    send(session, message, cap)
 
-            self._add(verb, short, run, text or build.__doc__, [*self._takes, *parameters, *self._writes, CAP])
+            around = (*self._writes, CAP)
+            self._add(verb, short, run, text or build.__doc__, lambda: [*self._takes, *parameters, *around])
             return build
 
         return add
@@ -102,16 +120,44 @@ class Noun(LazyGroup):
             def run(output: Output, session: CliSession, **values: Any) -> None:
                 show(session, **values)
 
-            self._add(verb, short, run, text or show.__doc__, [*self._takes, *parameters, *self._reads])
+            self._add(verb, short, run, text or show.__doc__, lambda: [*self._takes, *parameters, *self._reads])
             return show
 
         return add
 
+    def declare(
+        self,
+        noun: "str | Noun",
+        place: "MakePlace",
+        *,
+        list_text: str = "{}",
+        show_text: str = "{}",
+        more: "Callable[[str], Sequence[Parameter]]" = lambda verb: (),
+        write: Callable[..., None] | None = None,
+    ) -> None:
+        """Add the commands of a noun, which is given as "module:name" where the index knows it.
+
+        `place` takes from the values of a command those that say where it acts. The texts go around the help of `list`
+        and `show`. `more` are further options of a verb, for which `write` runs it in place of `write_message`.
+        """
+        for name, face in (index()[noun]["commands"] if isinstance(noun, str) else noun.faces()).items():
+            views: dict[str, Callable[..., None]] = {"list": _run_list, "show": _run_show}
+            run = views.get(name) or partial(write or write_message, name)
+            text = {"list": list_text, "show": show_text}.get(name, "{}").format(face.text)
+            around = self._reads if name in views else (*more(name), *self._writes, CAP)
+            parameters = partial(_parameters, self._takes, face, around)
+            self._add(name, face.help, partial(run, noun, place), text, parameters)
+
     def _add(
-        self, verb: str, short: str, run: Callable[..., None], text: str | None, parameters: Sequence[Parameter]
+        self,
+        verb: str,
+        short: str,
+        run: Callable[..., None],
+        text: str | None,
+        parameters: Callable[[], Sequence[Parameter]],
     ) -> None:
         def command() -> click.Command:
-            return click.command(verb, help=text)(several(*parameters)(client_options(run)))
+            return click.command(verb, help=text)(several(*parameters())(client_options(run)))
 
         self.table[verb] = ("", short)
         self._rows[verb] = command
@@ -120,7 +166,7 @@ class Noun(LazyGroup):
         return self._rows[cmd_name]() if cmd_name in self._rows else super().get_command(ctx, cmd_name)
 
 
-def _send(session: CliSession, message: Outgoing, cap: Path | None) -> None:
+def send(session: CliSession, message: Outgoing, cap: Path | None) -> None:
     draft = drafted(message.draft)
     if message.make_keys:
         make_keys(session, message.stream)
@@ -133,3 +179,285 @@ def _send(session: CliSession, message: Outgoing, cap: Path | None) -> None:
         tell_counted(session, sent, facts, message.fold(), message.streams or [message.stream], message.after)
     if message.follow_up is not None:
         session.output.next(message.follow_up)
+
+
+# --- nouns that overlays declare ----------------------------------------------------------------------------------
+
+_INDEX: Final = Path(__file__).parents[1] / "index.json"
+_TYPES: Final[Mapping[str, Any]] = {
+    "reference": HEX32,
+    "integer": click.IntRange(-(1 << 64), (1 << 64) - 1),
+    "uint": click.IntRange(0, (1 << 64) - 1),
+    "time": MOMENT,
+    "span": SPAN,
+    "stream": STREAM,
+    "terms": click.Path(exists=True, dir_okay=False),
+}
+_METAVARS: Final = {
+    "identity": "IDENTITY",
+    "speaker": "IDENTITY",
+    "account": "ACCOUNT",
+    "id": "ID",
+    "json": "JSON",
+    "object": "JSON",
+}
+MAKE_KEYS: Final = click.option(
+    "--make-keys", "keys", is_flag=True, help="Make the keys of the stream, if there are none."
+)
+_AS_GIVEN: Final = frozenset(("text", "integer", "reference", "uint", "time", "span", "flag", "value", "bytes"))
+_NO_PARAMETER: Final = frozenset(("clock", "nonce", "realm"))  # the place knows them, or nobody
+
+
+class CommandPlace(Protocol):
+    """Where a command acts, and under which rules."""
+
+    def fold(self, session: CliSession) -> "AnyFold": ...
+
+    def streams(self, session: CliSession) -> list[str]:
+        """Return the streams that are folded together."""
+
+    def stream_of(self, message: Message) -> str:
+        """Return the stream that a message belongs to."""
+
+    def value(self, session: CliSession, kind: str, text: Any) -> Any:
+        """Return the value of a kind that only this place has; of None: that of the identity in use."""
+
+
+MakePlace = Callable[[Noun, dict[str, Any]], CommandPlace]
+
+
+class OneStream:
+    """The stream that a command names."""
+
+    def __init__(self, noun: Noun, values: dict[str, Any]) -> None:
+        self._noun = noun
+        self.stream: str = values.pop("stream")
+
+    def fold(self, session: CliSession) -> "AnyFold":
+        return self._noun.fold()
+
+    def streams(self, session: CliSession) -> list[str]:
+        return [self.stream]
+
+    def stream_of(self, message: Message) -> str:
+        return self.stream
+
+    def value(self, session: CliSession, kind: str, text: Any) -> Any:
+        raise ValueError(f"there is no kind {kind!r}")
+
+
+@cache
+def index() -> dict[str, Any]:
+    """Return what help shows of nouns and their commands, by "module:name" of the declaration."""
+    nouns: dict[str, Any] = json.loads(_INDEX.read_text("utf-8"))
+    for noun in nouns.values():
+        noun["commands"] = {name: Face.from_json(face) for name, face in noun["commands"].items()}
+    return nouns
+
+
+def _parameters(takes: Sequence[Parameter], face: Face, around: Sequence[Parameter]) -> list[Parameter]:
+    return [*takes, *(parameter for arg in face.args.items() for parameter in parameters_of(*arg)), *around]
+
+
+def parameters_of(name: str, arg: Arg) -> list[Parameter]:
+    """Return the parameters of click for one value of a verb."""
+    if arg.kind in _NO_PARAMETER:
+        return []
+    kind = click.Choice(arg.choices) if arg.choices else _TYPES.get(arg.kind, str)
+    if not arg.help:
+        required, nargs = not arg.many if arg.required is None else arg.required, -1 if arg.many else 1
+        argument = click.argument(arg.word or name, type=kind, nargs=nargs, required=required, metavar=arg.metavar)
+        is_value = arg.kind in ("value", "bytes")
+        return [argument, value_options(arg.word or name, binary=arg.kind == "bytes")] if is_value else [argument]
+    spelling = _spelling(name, arg)
+    if arg.kind == "flag":
+        default = None if "/" in spelling else False
+        return [click.option(spelling, name, is_flag=True, default=default, help=arg.help)]
+    metavar = arg.metavar or _METAVARS.get(arg.kind)
+    more = {} if arg.default is None else {"default": arg.default, "show_default": bool(arg.default)}
+    return [
+        click.option(
+            spelling,
+            name,
+            type=kind,
+            multiple=arg.many,
+            required=bool(arg.required),
+            metavar=metavar,
+            help=arg.help,
+            **more,
+        )
+    ]
+
+
+def _spelling(name: str, arg: Arg) -> str:
+    """Return what a person writes for a value: the name of an argument, or an option."""
+    return arg.option or (f"--{name.replace('_', '-')}" if arg.help else (arg.word or name).upper())
+
+
+def values_of(session: CliSession, place: CommandPlace, verb: Verb, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a verb, by their names, from what was given on the command line."""
+    by_name = {name: given.get(arg.word or name) for name, arg in verb.args.items()}
+    options = {name: _spelling(name, verb.args[name]) for name in (*verb.any_of, *verb.one_of)}
+    count = [name for name in options if by_name[name] not in (None, (), False)]
+    if verb.any_of and not count:
+        raise click.UsageError(f"give {' or '.join(options.values())}")
+    if verb.one_of and len(count) > 1:
+        raise click.UsageError(f"give one of {' and '.join(options.values())}")
+    return {name: _value(session, place, verb.args[name], value) for name, value in by_name.items()}
+
+
+def _value(session: CliSession, place: CommandPlace, arg: Arg, value: Any) -> Any:
+    if arg.many:
+        items = tuple(_item(session, place, arg.kind, item) for item in value)
+        return (tuple(sorted(set(items))) if arg.kind == "stream" else items) or None
+    if value is None and not arg.own and arg.kind not in _NO_PARAMETER:
+        return None
+    return _item(session, place, arg.kind, value)
+
+
+def _item(session: CliSession, place: CommandPlace, kind: str, value: Any) -> Any:
+    if kind in _AS_GIVEN:
+        return value
+    if kind == "raw":
+        return value.encode("utf-8", "surrogateescape")
+    if kind == "nonce":
+        return os.urandom(16)
+    if kind == "identity":
+        return principal_of(session, value)
+    if kind in ("json", "object"):
+        data = json_value(value)
+        if kind == "object" and type(data) is not dict:
+            raise click.UsageError(f"{value!r} is no JSON object")
+        return data
+    return place.value(session, kind, value)
+
+
+def message_of(session: CliSession, place: CommandPlace, verb: Verb, given: Mapping[str, Any]) -> Message:
+    """Return the message of a verb; a usage error if its body does not allow the values."""
+    values, now = values_of(session, place, verb, given), int(time.time())
+    if verb.repeat is not None:
+        state = state_of(session, place.fold(session), place.streams(session), View(None, keep=True)).state
+        earlier = verb.repeat(state, values, session.client().client_id)
+        if earlier is None:
+            raise absent(verb.missing.format_map(values), _list_of(click.get_current_context()))
+        values |= {**earlier, "ts": max(now, earlier["ts"]), "expires_at": now - 1}
+    return drafted(lambda: verb.message(values, now))
+
+
+def _list_of(context: click.Context) -> str:
+    """Return the command that lists what the command of a context did not find."""
+    names = [parameter.name for parameter in context.command.params if isinstance(parameter, click.Argument)]
+    stream = [context.params["stream"]] if "stream" in names else []
+    return " ".join([context.command_path.rpartition(" ")[0], "list", *stream])
+
+
+def noun_of(noun: "str | Noun") -> Noun:
+    if isinstance(noun, Noun):
+        return noun
+    module, _, name = noun.partition(":")
+    declared: Noun = load(f"{module}:NOUNS")[name]
+    return declared
+
+
+def facts_of(verb: Verb, message: Message, stream: str) -> dict[str, Any]:
+    """Return what the command prints of a message, beside its place in the log."""
+    values = {**message.values, "stream": stream}
+    names = verb.facts if "stream" in verb.facts else (*verb.facts, "stream")
+    return {name: values[name] for name in names if name in values}
+
+
+def follow_up_of(verb: Verb, message: Message, stream: str) -> str | None:
+    """Return the command that a person is likely to run next."""
+    return verb.follow_up.format_map({**plain(message.values), "stream": stream}) or None
+
+
+def write_message(
+    name: str,
+    noun: "str | Noun",
+    make_place: MakePlace,
+    output: Output,
+    session: CliSession,
+    /,
+    *,
+    cap: Path | None,
+    keys: bool = False,
+    **given: Any,
+) -> None:
+    """Run a verb: make its message, send it and say whether it counts."""
+    declared = noun_of(noun)
+    verb, place = declared.verb(name), make_place(declared, given)
+    message = message_of(session, place, verb, given)
+    stream = place.stream_of(message)
+    facts = facts_of(verb, message, stream)
+    fold = (lambda: place.fold(session)) if verb.is_judged else None
+    follow_up = follow_up_of(verb, message, stream)
+    outgoing = Outgoing(stream, lambda: message.draft, facts, fold=fold, make_keys=keys, follow_up=follow_up)
+    send(session, outgoing, cap)
+
+
+def _folded(session: CliSession, place: CommandPlace, view: View) -> "Folded":
+    return state_of(session, place.fold(session), place.streams(session), view)
+
+
+def _run_list(
+    noun: "str | Noun", make_place: MakePlace, output: Output, session: CliSession, /, *, view: View, **given: Any
+) -> None:
+    declared = noun_of(noun)
+    folded = _folded(session, make_place(declared, given), view)
+    data, columns, rows = declared.list(folded.state, folded.as_of)
+    show_folded(session, folded, data, lambda: show_table(session, columns, rows))
+
+
+def _run_show(
+    noun: "str | Noun",
+    make_place: MakePlace,
+    output: Output,
+    session: CliSession,
+    /,
+    *,
+    key: str,
+    view: View,
+    **given: Any,
+) -> None:
+    declared = noun_of(noun)
+    folded = _folded(session, make_place(declared, given), view)
+    rows = declared.rows(folded.state, folded.as_of)
+    matches = [row for row in rows if key in [row[member] for member in declared.keys]]
+    if not matches:
+        raise absent(f"{declared.name} {key!r}", _list_of(click.get_current_context()))
+    if len(matches) > 1:
+        raise click.UsageError(f"{key!r} fits {len(matches)} of them: give the id")
+    show_folded(session, folded, matches[0], lambda: output.fields(matches[0].items()))
+
+
+# --- commands of other packages -----------------------------------------------------------------------------------
+
+
+def installed(name: str) -> click.Command | None:
+    """Return the command of an installed package: the nouns of an overlay, or what a product has under the name."""
+    from importlib.metadata import entry_points
+
+    for group in ("veen.overlays", "veen.products"):
+        for point in entry_points(group=group, name=name):
+            try:
+                offer: Any = point.load()
+                if group == "veen.overlays":
+                    return group_of(offer) if offer.nouns else None
+                command: click.Command = load(offer.commands[name])
+            except Exception as exc:  # foreign code may raise anything while it is imported
+                raise click.UsageError(f"{point.value} cannot be used: {type(exc).__name__}: {exc}") from exc
+            return command
+    return None
+
+
+def group_of(overlay: "Overlay") -> click.Group:
+    """Return the commands of the nouns of an overlay; a noun with the name of the overlay is the group itself."""
+    groups = {}
+    for noun in overlay.nouns:
+        groups[noun.name] = NounGroup(noun.name, noun.about, takes=[click.argument("stream", type=STREAM)])
+        groups[noun.name].declare(noun, OneStream)
+    group = groups.pop(overlay.name, None) or LazyGroup(overlay.name, help=overlay.about)
+    for name, inner in groups.items():
+        group.table[name] = ("", str(inner.help))
+        group.commands[name] = inner
+    return group

@@ -1,4 +1,4 @@
-"""How commands speak: data on stdout, everything else on stderr, and the same facts in every form.
+"""Output of commands: data on stdout, everything else on stderr, and the same facts in every form.
 
 Forms (`Mode`): HUMAN on a terminal, PLAIN (tab-separated, no headings, nothing cut) in a pipe, JSON with `--json` (one
 object), NDJSON with `--ndjson` (one object per line). `--output` forces one.
@@ -39,9 +39,9 @@ from typing import IO, Any, Final, TypeVar
 import click
 
 from veen.cli.shared.log_lines import LogLines
-from veen.cli.shared.progress import ProgressLine, unmixed
-from veen.cli.shared.records import RecordWriter, aligned
-from veen.cli.shared.text import block, cell, compact, padded, pretty, safe, width_of
+from veen.cli.shared.progress import ProgressLine, without_line
+from veen.cli.shared.records import RecordWriter, align
+from veen.cli.shared.text import block, cell, compact, pad, pretty, safe, width_of
 
 __all__ = ["Exit", "Fail", "Mode", "Output", "RecordWriter", "is_terminal", "output_options", "report", "sniff_mode"]
 
@@ -63,9 +63,9 @@ class Exit(IntEnum):
 
 
 class Fail(Exception):
-    """Ends a command: a code for `veen explain`, and the three parts of a message.
+    """End of a command: a code for `veen explain`, and the three parts of a message.
 
-    The exit code is that of the code's row in the catalogue, unless another one is named.
+    The exit code is that of the code's row in the catalogue, unless another one is given.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Fail(Exception):
 
     @property
     def waiting_line(self) -> str:
-        """What became of the message that a command could not deliver."""
+        """Line about the message that a command could not deliver."""
         if not self.waiting:
             return "no message is kept"
         what = "the message is kept, and is" if self.waiting == 1 else f"{self.waiting} messages are kept, and are"
@@ -108,7 +108,7 @@ class Mode(Enum):
 
 
 def is_terminal(stream: IO[Any]) -> bool:
-    """Does a person look at this stream? VEEN_FORCE_TTY says yes, for pagers and recordings of sessions."""
+    """Return True if the stream is a terminal, or VEEN_FORCE_TTY is set, as for pagers and recordings of sessions."""
     return bool(os.environ.get("VEEN_FORCE_TTY")) or stream.isatty()
 
 
@@ -118,8 +118,8 @@ def _mode_of_stdout() -> Mode:
     return Mode.HUMAN if is_terminal(sys.stdout) else Mode.PLAIN
 
 
-def _colour(stream: IO[Any]) -> bool:
-    """no-color.org and bixense.com/clicolors; a terminal that cannot do it says so in TERM."""
+def _has_colour(stream: IO[Any]) -> bool:
+    """Return True if the stream takes colours: no-color.org, bixense.com/clicolors, TERM."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("CLICOLOR_FORCE", "0") not in ("", "0"):
@@ -137,7 +137,7 @@ _STYLES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 class Output:
-    """Where the results of one command go, and whether it may ask."""
+    """The output of one command, and its prompts."""
 
     def __init__(self, mode: Mode | None = None, *, quiet: bool = False, no_input: bool = False) -> None:
         self.mode = mode or _mode_of_stdout()
@@ -155,13 +155,13 @@ class Output:
 
     @property
     def may_ask(self) -> bool:
-        """Prompts need a person at both ends: one who reads stderr and types on stdin."""
+        """True if there is a person to prompt: stderr and stdin are terminals."""
         return not self.no_input and sys.stdin.isatty() and sys.stderr.isatty()
 
     # --- results ------------------------------------------------------------------------------------------
 
     def result(self, data: Mapping[str, Any], human: Callable[[], None] | None = None) -> None:
-        """The one result of a command: `data` as JSON, or what `human` prints, by default its names and values."""
+        """Print the one result of a command: `data` as JSON, or by `human`. Default: its names and values."""
         if self.mode is Mode.JSON:
             self.echo(pretty(data))
         elif self.mode is Mode.NDJSON:
@@ -172,43 +172,43 @@ class Output:
             human()
 
     def echo(self, text: str, *, nl: bool = True, err: bool = False) -> None:
-        """Text that is harmless already. A line of progress makes way for it."""
-        with unmixed():
+        """Print text that is safe for terminals. It replaces a progress line."""
+        with without_line():
             click.echo(text, nl=nl, err=err)
 
     def line(self, text: str, style: str | None = None, *, good: str = "", bad: str = "") -> None:
-        """One line for people and pipes; nothing under --json.
+        """Print one line for people and pipes; nothing under --json.
 
-        `good` and `bad` are the words of it that say how a check ended: a terminal shows them green, or red.
+        `good` and `bad` are its words for the outcome of a check: a terminal shows them green, or red.
         """
         if self.as_json:
             return
         for words, how in ((good, "good"), (bad, "bad")):
             before, mark, after = text.partition(words) if words else (text, "", "")
             if mark:
-                self.echo(safe(before) + self.styled(safe(mark), how) + safe(after))
+                self.echo(safe(before) + self.style(safe(mark), how) + safe(after))
                 return
-        self.echo(self.styled(safe(text), style))
+        self.echo(self.style(safe(text), style))
 
     def text(self, text: str) -> None:
-        """Several lines as they are, but for what steers a terminal; nothing under --json."""
+        """Print several lines with control characters removed; nothing under --json."""
         if not self.as_json:
             self.echo(safe(text, keep="\n").removesuffix("\n"))
 
     def document(self, value: Any) -> None:
-        """A nested value for people and pipes: indented JSON; nothing under --json."""
+        """Print a nested value for people and pipes as indented JSON; nothing under --json."""
         if not self.as_json:
             self.echo(pretty(value))
 
     def fields(self, rows: Iterable[tuple[str, Any]]) -> None:
-        """Names and values: aligned for people, separated by a tab when piped. The same data in both."""
+        """Print names and values: aligned for people, separated by a tab in a pipe."""
         cells = [(cell(name), cell(value)) for name, value in rows]
         width = max((width_of(name) for name, _ in cells), default=0)
         for name, value in cells:
-            self.echo(f"  {padded(name, width)}  {value}" if self.mode is Mode.HUMAN else f"{name}\t{value}")
+            self.echo(f"  {pad(name, width)}  {value}" if self.mode is Mode.HUMAN else f"{name}\t{value}")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Rows under headings for people; bare tab-separated rows in a pipe."""
+        """Print rows under headings for people; bare tab-separated rows in a pipe."""
         if self.mode is not Mode.HUMAN:
             for row in rows:
                 self.echo("\t".join(map(cell, row)))
@@ -217,18 +217,18 @@ class Output:
         widths = [
             max(width_of(column), *(width_of(line[at]) for line in lines), 0) for at, column in enumerate(columns)
         ]
-        self.echo(self.styled(aligned(columns, widths), "head"))
+        self.echo(self.style(align(columns, widths), "head"))
         for line in lines:
-            self.echo(aligned(line, widths))
+            self.echo(align(line, widths))
 
     @contextmanager
     def records(
         self, name: str, columns: Sequence[str], widths: Sequence[int] = (), *, live: bool = False, whole: bool = True
     ) -> Iterator[RecordWriter]:
-        """Results that come one by one; `name` is the member of the one object that `--json` prints.
+        """Print results one by one; `name` is the member of the one object that `--json` prints.
 
         People get columns as wide as the first rows need, at least `widths`; `live` shows every row at once instead.
-        Unless `whole`, a terminal gets the last column cut where its line ends, with a note of what is missing.
+        Unless `whole`, a terminal cuts the last column at its right edge, and notes it.
         """
         room = _width() if not whole and self.mode is Mode.HUMAN and is_terminal(sys.stdout) else None
         records = RecordWriter(self, name, columns, widths, live=live, room=room)
@@ -237,39 +237,39 @@ class Output:
         finally:
             records.close()
 
-    def styled(self, text: str, style: str | None) -> str:
-        """Colour carries no fact: the text says the same without it."""
-        if style is None or self.as_json or not _colour(sys.stdout):
+    def style(self, text: str, style: str | None) -> str:
+        """Style text for a terminal. Colour carries no fact: the text says the same without it."""
+        if style is None or self.as_json or not _has_colour(sys.stdout):
             return text
         return click.style(text, **_STYLES[style])
 
     # --- beside the result -------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
-        """Something worth knowing that is not the result."""
+        """Print a note beside the result."""
         if not self.quiet and not self.as_json:
             self.echo(f"note:  {safe(text)}", err=True)
 
     def notice(self, text: str, **data: Any) -> None:
-        """Something that is said once and must not be lost: --quiet and --json print it on standard error, too."""
+        """Print a note that must not be lost: also under --quiet and --json, on standard error."""
         self.echo(compact({"notice": text, **data}) if self.as_json else f"note:  {safe(text)}", err=True)
 
     def say(self, text: str) -> None:
-        """A line for the person who is about to be asked; no form and no --quiet leaves it out."""
+        """Print a line for a person who is about to be prompted, in every form and under --quiet."""
         self.echo(safe(text), err=True)
 
     def next(self, command: str) -> None:
-        """The command a person would most likely run now."""
+        """Print the command that a person would most likely run now."""
         if not self.quiet and self.mode is Mode.HUMAN:
             self.echo(f"next:  {safe(command)}", err=True)
 
     def progress(self, phase: str) -> ProgressLine:
-        """A phase line on a terminal after a second, gone at the end."""
+        """Show a phase line on a terminal after a second; remove it at the end."""
         return ProgressLine(phase, shown=not self.quiet and sys.stderr.isatty())
 
 
 def _stdout_is_gone() -> bool:
-    """Whether the reader of our output went away, as `head` does, rather than the other side of a connection."""
+    """Return True if the reader of our output closed it, as `head` does, and not the other side of a connection."""
     from select import POLLERR, poll
 
     asked = poll()
@@ -281,7 +281,7 @@ def _stdout_is_gone() -> bool:
 
 
 def report(output: Output, fail: Fail) -> None:
-    """Tell a person what happened, why, and what to do next; a program gets the same as one line of JSON."""
+    """Print an error: what happened, the cause, and what to do next; for a program as one line of JSON."""
     if output.as_json:
         data = {
             "code": fail.code,
@@ -303,7 +303,7 @@ def report(output: Output, fail: Fail) -> None:
         lines.append(block("note", f"request_id {fail.request_id}", width))
     if fail.waiting is not None:
         lines.append(block("note", fail.waiting_line, width))
-    if _colour(sys.stderr):
+    if _has_colour(sys.stderr):
         lines[0] = click.style("error:", **_STYLES["bad"]) + lines[0].removeprefix("error:")
         for word in ("FAILED", "BAD"):
             lines[0] = lines[0].replace(word, click.style(word, **_STYLES["bad"]))
@@ -317,7 +317,7 @@ def _width() -> int:
 
 
 def sniff_mode(arguments: Sequence[str]) -> Mode | None:
-    """The form that a command line asks for, also if the rest of it cannot be parsed."""
+    """Return the form that a command line selects, even if the rest of it cannot be parsed."""
     for before, word in zip(["", *arguments], arguments, strict=False):
         for mode in (Mode.JSON, Mode.NDJSON):
             if word in (f"--{mode.value}", f"--output={mode.value}", f"-o{mode.value}"):
@@ -337,7 +337,7 @@ def _print_schema(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def output_options(command: F) -> F:
-    """Give a command its `Output` as first argument, and turn whatever it raises into text and an exit code."""
+    """Give a command its `Output` as first argument, and turn exceptions into text and an exit code."""
 
     @click.option(
         "--json-schema",
@@ -349,9 +349,15 @@ def output_options(command: F) -> F:
     )
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     @click.option("--ndjson", "as_ndjson", is_flag=True, help="Print JSON, one object per line.")
-    @click.option("--output", "-o", "form", type=click.Choice([mode.value for mode in Mode]), help="Force a form.")
+    @click.option(
+        "--output",
+        "-o",
+        "form",
+        type=click.Choice([mode.value for mode in Mode]),
+        help="Form of the output. Default: human on a terminal, else plain.",
+    )
     @click.option("--quiet", "-q", is_flag=True, help="Print the result only: no notes, no progress.")
-    @click.option("--no-input", is_flag=True, help="Never ask; fail instead.")
+    @click.option("--no-input", is_flag=True, help="Never prompt; fail instead.")
     @wraps(command)
     def run(
         *args: Any, as_json: bool, as_ndjson: bool, form: str | None, quiet: bool, no_input: bool, **kwargs: Any

@@ -1,7 +1,7 @@
-"""What the commands of overlays share: drafts to the hub, states to the screen.
+"""Sending of drafts and showing of states, for the commands of overlays.
 
-A command that writes sends a draft and, where the fold may refuse an event, reads the log again and tells whether the
-message counted: exit code 6 and the code of the violation if not. A command that reads folds (`folding`) and
+A command that writes sends a draft and, where the fold may refuse an event, reads the log again and checks the
+message's effect: exit code 6 and the code of the violation if it has none. A command that reads folds (`folding`) and
 shows a part of the state. Nothing heavy is imported before a command runs.
 """
 
@@ -16,8 +16,8 @@ from veen.cli.shared.authority import authority
 from veen.cli.shared.command import CliSession
 from veen.cli.shared.identities import show_table
 from veen.cli.shared.output import Exit, Fail, Mode, Output
-from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.text import short
+from veen.overlays.framework.nouns import plain
 
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def drafted(make: "Callable[[], T]") -> T:
-    """A draft, or a usage error with the code of the rule that it breaks: nothing was sent."""
+    """Return a draft. Raise a usage error with the code of the rule that it breaks: nothing was sent."""
     from veen.core.errors import FormatError
 
     try:
@@ -51,7 +51,7 @@ def drafted(make: "Callable[[], T]") -> T:
 def send_draft(
     session: CliSession, stream: Any, draft: "Draft", cap: Path | None = None, *, by_name: bool = False
 ) -> "Sent":
-    """Send what an overlay has drafted, with the capability that the hub asks for.
+    """Send a draft with the capability that the hub asks for.
 
     `by_name` is true for a message that names the identity in use: its client key is bound to it in the stream first.
     """
@@ -76,7 +76,7 @@ def send_draft(
 
 
 def tell(output: Output, sent: "Sent", facts: Mapping[str, Any], *, counted: bool | None = None) -> None:
-    """The result of a command that has written: the facts of the overlay and the place of the message."""
+    """Print the result of a command that wrote: the facts of the overlay and the place of the message."""
     place = {
         "seq": sent.seq,
         "msg_id": sent.msg_id.hex(),
@@ -132,7 +132,7 @@ def tell_counted(
 
 
 def make_keys(session: CliSession, stream: str) -> None:
-    """Keys for a stream that the keyring does not know, such as one that belongs to a new wallet."""
+    """Make keys for a stream that the keyring does not know, such as that of a new wallet."""
     from dataclasses import replace
 
     from veen.client.errors import UnknownStream
@@ -154,7 +154,7 @@ def make_keys(session: CliSession, stream: str) -> None:
 
 
 def state_of(session: CliSession, fold: "AnyFold", streams: Sequence[Any], view: View) -> "Folded":
-    """The state for a person: what has expired by now is gone, unless another moment is asked for."""
+    """Fold for a person: expired values are gone now, unless another moment is given."""
     from veen.cli.shared.folding import fold_streams
 
     now = int(time.time()) if view.moment is None else None
@@ -166,21 +166,21 @@ def state_of(session: CliSession, fold: "AnyFold", streams: Sequence[Any], view:
 
 
 def derived_streams(session: CliSession) -> list[str]:
-    """The streams that we can read and that have no name: those whose ids overlays derive from keys and ids.
+    """Return the readable streams without a name: overlays derive their ids from keys and ids.
 
-    The streams of identities and wallets are hashes of what they are about; nobody could name them.
+    The streams of identities and wallets are hashes of their subjects, so they have no names.
     """
     ring = session.keystore.secrets.keyring
     return [f"hex:{keys.stream_id.hex()}" for keys in ring.entries if keys.name is None and keys.can_read]
 
 
 def absent(what: str, hint: str) -> Fail:
-    """The state holds nothing of this name."""
+    """Return the error for a name that the state does not have."""
     return Fail("E.ABSENT", f"there is no {what}", "the state that was folded does not hold it", hint)
 
 
 def show_folded(session: CliSession, folded: "Folded", data: Mapping[str, Any], human: Callable[[], None]) -> None:
-    """A part of a state with what it rests on: programs get all, people the state and a warning if something failed."""
+    """Print a part of a state; programs also get its basis, people a warning if something failed."""
     output = session.output
 
     def both() -> None:
@@ -200,13 +200,13 @@ def show_rows(
     *,
     headings: Sequence[str] = (),
 ) -> None:
-    """As `show_folded`: rows as the list `name` of the JSON object, and some of their columns as a table."""
+    """Print rows as the list `name` of the JSON object, and some of their columns as a table; see `show_folded`."""
     cells = [[row[column] for column in columns] for row in rows]
     show_folded(session, folded, {name: rows}, lambda: show_table(session, headings or columns, cells))
 
 
 def tell_basis(output: Output, folded: "Folded") -> None:
-    """For people, on stderr: how far the log was read, and what had no effect."""
+    """Print how far the log was read and the messages without effect, for people, on stderr."""
     upto = ", ".join(f"{short(cut.label)} up to {cut.upto_seq}" for cut in folded.cuts) or "an empty log"
     output.note(f"from {upto}; state_hash {short(folded.state_hash)}")
     if folded.issues:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Final, TypeVar
 
@@ -32,7 +32,7 @@ HEX32: Final = _Hex32()
 
 
 def value_options(name: str, *, binary: bool = False) -> Callable[[F], F]:
-    """Let the argument `name` be text, JSON or hex, or come from standard input as "-"; `binary` ones become bytes."""
+    """Let the argument `name` be text, JSON or hex, or standard input as "-"; with `binary` it becomes bytes."""
 
     def decorate(command: F) -> F:
         @click.option(
@@ -74,7 +74,7 @@ def _value(text: str, form: str, *, binary: bool) -> Any:
 
 
 def json_value(text: str) -> Any:
-    """An argument that is JSON."""
+    """Parse an argument as JSON."""
     try:
         return json.loads(text, parse_float=_no_float, parse_constant=_no_float)
     except (ValueError, RecursionError) as exc:
@@ -85,35 +85,8 @@ def _no_float(text: str) -> Any:
     raise ValueError(f"{text}: bodies hold integers, no other numbers; write it as text or in a smaller unit")
 
 
-def plain(value: Any) -> Any:
-    """A state as JSON has it: bytes are hex, records are objects by field, keys are text."""
-    from veen.overlays.framework.state import Free
-
-    if isinstance(value, Free):
-        return plain(value.value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {name: plain(getattr(value, name)) for name in value._fields}
-    if hasattr(type(value), "__dataclass_fields__"):
-        return {name: plain(getattr(value, name)) for name in type(value).__dataclass_fields__}
-    if isinstance(value, Mapping):
-        return {_key(key): plain(element) for key, element in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted((plain(element) for element in value), key=str)
-    if isinstance(value, (list, tuple)):
-        return [plain(element) for element in value]
-    return value
-
-
-def _key(key: Any) -> str:
-    if isinstance(key, tuple):
-        return "/".join(map(_key, key))
-    return key.hex() if isinstance(key, bytes) else str(key)
-
-
 def printable(data: bytes) -> str:
-    """Bytes that people wrote as text, as text; others as hex:…."""
+    """Return printable UTF-8 as text, other bytes as hex:…."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

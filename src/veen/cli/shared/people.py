@@ -1,4 +1,4 @@
-"""Whom a name means, and whose key wrote an entry: contacts, the identity in use, and what authors proved."""
+"""Names of people and authors of entries: contacts, the identity in use, and proven keys."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ ME: Final = "me"  # as veen.client.identity.authors has it; not imported, as hel
 
 
 def card_of(session: "CliSession", text: str) -> "tuple[IdentityCard, Contact | None]":
-    """The card of a contact by name, or one that is given as text (veen1…)."""
+    """Return the card of a contact by name, or one given as text (veen1…)."""
     from veen.client.identity.card import IdentityCard
 
     book = contact_store(session).load()
@@ -42,7 +42,7 @@ class Authors:
     """Names of authors of one stream, for a command."""
 
     def __init__(self, session: "CliSession", stream: str | bytes | None) -> None:
-        """`stream` None: an inbox, where authors are known by what they proved in any stream that is followed."""
+        """Set the stream; None for an inbox, where authors are known by their proofs in any followed stream."""
         self._session = session
         followed = {keys.stream_id for keys in session.keystore.secrets.keyring.entries if keys.owner_pk is not None}
         self._streams: tuple[str | bytes, ...] = tuple(sorted(followed)) if stream is None else (stream,)
@@ -51,7 +51,7 @@ class Authors:
         self._identity = session.keystore.identity
         self._book: ContactBook = contact_store(session).load()
         self._names = AuthorNames(
-            self._identity, self._book, self._proven, self._of_worker, is_one_stream=stream is not None
+            self._identity, self._book, self._prove, self._of_worker, is_one_stream=stream is not None
         )
         self._workers: set[bytes] = set()  # client keys of workers of the identity, as they were last looked up
         self._strangers: set[bytes] = set()
@@ -64,7 +64,7 @@ class Authors:
         return self._names.owner_of(client_id)
 
     def _of_worker(self, client_id: bytes) -> bool:
-        """Whether it is a key of ours all the same: a worker process has its own, and so has a command beside it."""
+        """Return True if it is a key of a worker process of ours, or of a command beside it."""
         if client_id not in self._strangers | self._workers:
             from veen.client.identity.workers import worker_client_ids
 
@@ -73,7 +73,7 @@ class Authors:
                 self._strangers.add(client_id)
         return client_id in self._workers
 
-    def _proven(self, client_id: bytes) -> "list[AuthorKey]":
+    def _prove(self, client_id: bytes) -> "list[AuthorKey]":
         from veen.client.errors import UnknownStream
 
         proofs = []
@@ -84,7 +84,7 @@ class Authors:
         return proofs
 
     def test(self, name: str) -> "Callable[[Entry], bool]":
-        """Return a test of entries: by a name, by `me`, or by the very key that is given in hex."""
+        """Return a test of entries by a name, by `me`, or by a key in hex."""
         try:
             key = bytes.fromhex(name)
         except ValueError:
@@ -98,7 +98,7 @@ class Authors:
 
 
 def pattern_of(text: str | None) -> "Pattern[str] | None":
-    """A regular expression; text without special characters is found as it stands."""
+    """Compile a regular expression. Text without special characters matches itself."""
     import re
 
     try:
@@ -107,14 +107,14 @@ def pattern_of(text: str | None) -> "Pattern[str] | None":
         raise click.UsageError(f"--grep {text!r}: {exc}; put a backslash before ( [ * + ? .") from exc
 
 
-def filtered(
+def filter_entries(
     entries: "Iterator[Entry]", authors: Authors, author: str | None, grep: str | None
 ) -> "Iterator[tuple[Entry, dict[str, Any]]]":
-    """The entries that are asked for, each with its author. All of them are verified on the way."""
-    return _chosen(entries, authors, None if author is None else authors.test(author), pattern_of(grep))
+    """Yield the selected entries, each with its author. All entries are verified on the way."""
+    return _select(entries, authors, None if author is None else authors.test(author), pattern_of(grep))
 
 
-def _chosen(
+def _select(
     entries: "Iterator[Entry]",
     authors: Authors,
     wanted: "Callable[[Entry], bool] | None",

@@ -1,4 +1,4 @@
-"""Does the hub at a URL have the key that is about to be pinned? Asked when a context is added, if the hub answers."""
+"""Check of a pin against the hub at its URL, when a context is added, if the hub answers."""
 
 from pathlib import Path
 from typing import Final
@@ -9,9 +9,10 @@ _SECONDS: Final = 5.0
 
 
 def check_pin(url: str, pin: str, ca_file: Path | None, token_file: Path | None, *, insecure_http: bool) -> str:
-    """ "the hub has this key", or why that could not be found out; Fail if the hub has other keys.
+    """Return "the hub has this key", or the reason why it was not checked. Raise Fail if the hub has other keys.
 
-    This is no proof: what a hub signs later must verify under the pin. It finds the mistyped key before it is saved.
+    This is no proof: later signatures of the hub must verify under the pin. It catches a mistyped key before it is
+    saved.
     """
     from veen.client.errors import ClientError
     from veen.client.transport.hubapi import HubApi

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def hubs_of(session: CliSession, contexts: Sequence[str] = ()) -> "list[PinnedHub]":
-    """The hubs of some contexts; of the present one if none is named."""
+    """Return the hubs of some contexts; that of the current one if none is named."""
     return [_hub_of(session.in_context(name)) for name in contexts] or [_hub_of(session)]
 
 

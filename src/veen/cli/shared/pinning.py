@@ -1,4 +1,4 @@
-"""By which hub keys a directory is judged: those of `--pin`, of the context, or only those that it names itself."""
+"""Hub keys to verify a directory by: those of `--pin`, of the context, or only those in the directory itself."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.output import Fail
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PinnedKeys:
-    """The keys that are trusted, and who said so; no keys: the directory's own are taken for granted."""
+    """The trusted keys and their origin. Without keys the directory's own are trusted."""
 
     keys: "TrustedKeys | None"
     origin: str
@@ -25,7 +26,7 @@ class PinnedKeys:
 
     @property
     def identity(self) -> str | None:
-        """The key that a verdict was reached under, for its coverage."""
+        """Key of the verdict, for its coverage."""
         return None if self.keys is None else self.keys.to_text()
 
     def reason(self, fault: str, identity: "HubIdentity | None") -> "Reason":
@@ -36,17 +37,17 @@ class PinnedKeys:
         """
         from veen.core.verdict import Because, Reason
 
-        if self.is_given or self._claimed_by(identity):
+        if self.is_given or self._is_claimed_by(identity):
             return Reason(Because.EVIDENCE, fault)
         return Reason(Because.COVERAGE, f"{fault}; the pin is that of {self.origin}")
 
-    def _claimed_by(self, identity: "HubIdentity | None") -> bool:
+    def _is_claimed_by(self, identity: "HubIdentity | None") -> bool:
         if identity is None or self.keys is None:
             return False
         return identity.hub_id == self.keys.hub_id or any(key.hub_pk in self.keys.hub_pks for key in identity.keys)
 
     def line(self) -> str:
-        """The first line of a report."""
+        """Return the first line of a report."""
         if self.keys is None:
             return "keys not pinned: the directory itself says which keys are its hub's, so this may be any hub's log"
         return f"keys pinned: {self.keys.to_text()} ({self.origin})"
@@ -60,20 +61,17 @@ class PinnedKeys:
 
 
 def pin_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `pin` and `no_pin`, for `pinned_by`."""
-    decorated = click.option("--no-pin", is_flag=True, help="Judge by the keys that the directory itself names.")(
-        command
-    )
+    """Give a command `pin` and `no_pin`, for `resolve_pin`."""
+    decorated = click.option("--no-pin", is_flag=True, help=options.NO_PIN)(command)
     return click.option(
         "--pin",
         metavar="KEY[:HUB_ID]",
-        help="The key of the hub, ed25519:HEX, or the root of an ephemeral one, root:ed25519:HEX, and its hub_id; "
-        "default: that of the context. [VEEN_PIN]",
+        help=f"{options.PIN} Default: that of the context. [VEEN_PIN]",
     )(decorated)
 
 
-def pinned_by(session: "CliSession", pin: str | None, no_pin: bool) -> PinnedKeys:
-    """What the options and the context say."""
+def resolve_pin(session: "CliSession", pin: str | None, no_pin: bool) -> PinnedKeys:
+    """Return the trusted keys by the options and the context."""
     from veen.core.objects.trusted_root import TrustedKeys
 
     if pin is not None and no_pin:

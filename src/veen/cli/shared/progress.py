@@ -1,7 +1,7 @@
-"""The line that says what is going on, for anything that takes longer than a second; it vanishes when done.
+"""Progress line for anything that takes longer than a second; it vanishes at the end.
 
-What else the program writes to the terminal meanwhile goes through `unmixed`, which removes the line first: the next
-redraw puts it under what was written.
+Other output to the terminal meanwhile goes through `without_line`, which removes the line first: the next redraw puts
+it below.
 """
 
 import sys
@@ -20,7 +20,7 @@ _CLEAR: Final = "\r\x1b[K"
 
 
 class _Screen:
-    """Whether a progress line is on the terminal. `lock` guards `is_drawn` and what is written while one is there."""
+    """State of the progress line. `lock` guards `is_drawn` and output while a line is drawn."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -42,8 +42,8 @@ _SCREEN: Final = _Screen()
 
 
 @contextmanager
-def unmixed() -> Iterator[None]:
-    """Write something else: no progress line is on the terminal before it, and none is drawn into it."""
+def without_line() -> Iterator[None]:
+    """Remove the progress line for other output, and draw none into it."""
     with _SCREEN.lock:
         _SCREEN.clear()
         yield
@@ -52,7 +52,7 @@ def unmixed() -> Iterator[None]:
 class ProgressLine:
     """`with ProgressLine("reading the log", shown=…) as progress: progress("chunk 3 of 9")`.
 
-    Only a terminal on stderr ever sees it, so that logs and pipes hold no half lines.
+    Only a terminal on stderr shows it, so logs and pipes have no half lines.
     """
 
     def __init__(self, phase: str, *, shown: bool) -> None:
@@ -62,7 +62,7 @@ class ProgressLine:
         self._thread: threading.Thread | None = None
 
     def __call__(self, detail: str) -> None:
-        """What is being worked on now. Cheap: call it as often as you like."""
+        """Set the detail of the line. Cheap: call it as often as you like."""
         self._detail = detail
 
     def __enter__(self) -> Self:
@@ -87,12 +87,12 @@ class ProgressLine:
         while not self._done.wait(_REDRAW_SECONDS):
             elapsed = time.monotonic() - started
             line = safe(f"{self._phase}… {elapsed:.0f} s  {self._detail}".rstrip())
-            _SCREEN.draw(_fitting(line, get_terminal_size().columns - 1))
+            _SCREEN.draw(_cut_line(line, get_terminal_size().columns - 1))
         _SCREEN.clear()
 
 
-def _fitting(line: str, columns: int) -> str:
-    """A line that wraps could not be removed any more."""
+def _cut_line(line: str, columns: int) -> str:
+    """Cut a line to the columns of the terminal: a wrapped line could not be removed."""
     while line and width_of(line) > columns:
         line = line[:-1]
     return line

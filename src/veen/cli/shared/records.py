@@ -1,17 +1,17 @@
-"""Results that come one by one, written as they come, in every form."""
+"""Records of a result, written one by one, in every form."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from veen.cli.shared.text import cell, compact, cut, padded, width_of
+from veen.cli.shared.text import cell, compact, cut, pad, width_of
 
 if TYPE_CHECKING:
     from veen.cli.shared.output import Output
 
 
-def aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """One line of a table, in columns of a terminal; what is wider than its column is not cut."""
-    return "  ".join(padded(text, width) for text, width in zip(cells, widths, strict=True)).rstrip()
+def align(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Return one line of a table, in columns of a terminal; do not cut cells that are wider than their column."""
+    return "  ".join(pad(text, width) for text, width in zip(cells, widths, strict=True)).rstrip()
 
 
 _SHORTEST: Final = 24  # columns that a cut cell has at least
@@ -20,7 +20,7 @@ _HELD: Final = 64  # rows that decide how wide the columns are
 
 
 class RecordWriter:
-    """Writes each record as it comes: a row, a line of JSON, or an element of the one object.
+    """Writer of records one by one: a row, a line of JSON, or an element of the one object.
 
     For people the first rows are collected, so that the columns fit them; `live` writes each at once.
     """
@@ -49,7 +49,7 @@ class RecordWriter:
         return self._count
 
     def add(self, data: Mapping[str, Any], cells: Sequence[Any]) -> None:
-        """`data` for programs; `cells`, in the order of the columns, for people and pipes."""
+        """Write one record: `data` for programs; `cells`, in the order of the columns, for people and pipes."""
         mode, output = self._output.mode.value, self._output
         if mode == "ndjson":
             output.echo(compact(data))
@@ -66,7 +66,7 @@ class RecordWriter:
         self._count += 1
 
     def _release(self) -> None:
-        """Write the collected rows, in columns that fit them; the rows that follow are written at once."""
+        """Write the collected rows, in columns that fit them; later rows are written at once."""
         rows, self._rows = self._rows or [], None
         for row in rows:
             self._widths = [
@@ -77,17 +77,17 @@ class RecordWriter:
 
     def _write(self, row: list[str]) -> None:
         if not self._has_head:
-            self._output.echo(self._output.styled(aligned(self._columns, self._widths), "head"))
+            self._output.echo(self._output.style(align(self._columns, self._widths), "head"))
             self._has_head = True
         if self._room is not None and row:
             before = sum(max(width, width_of(text)) + 2 for width, text in zip(self._widths, row[:-1], strict=False))
             last = cut(row[-1], max(self._room - before, _SHORTEST))
             self.is_cut |= last != row[-1]
             row = [*row[:-1], last]
-        self._output.echo(aligned(row, self._widths))
+        self._output.echo(align(row, self._widths))
 
     def summary(self, data: Mapping[str, Any]) -> None:
-        """Members that the one object of `--json` gets beside its list, such as how far the list goes."""
+        """Set further members of the one object of `--json`, beside its list."""
         self._summary = data
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The documented shape of what every command prints under --json: JSON Schema, one per command, with a version.
+"""Documented shapes of the --json output of every command: JSON Schema, one per command, with a version.
 
-`shapes.json` holds them. They are recorded from the outputs that the tests of the commands see, merged by
-`tools/json_shapes.py`, and from then on every output in any of those tests is compared with them. A version rises when
-a field goes away or changes its type; new fields come without.
+`shapes.json` has them. They are recorded from the outputs in the tests of the commands, merged by
+`tools/json_shapes.py`, and every output in those tests is compared with them. A version rises when a field is removed
+or changes its type; new fields do not raise it.
 
 A command that runs until it is stopped also prints one line on standard error when it is ready; `start` is its shape.
 """
@@ -153,23 +153,23 @@ _MEANINGS: Final = {
 }
 
 
-def meaning_of(name: str) -> str:
-    """What a field means; empty where the name says it all."""
+def describe_field(name: str) -> str:
+    """Return the meaning of a field; empty where the name suffices."""
     return _MEANINGS.get(name, "")
 
 
 @lru_cache(maxsize=1)
 def shapes() -> dict[str, dict[str, Any]]:
-    """Command -> its recorded shape: `version`, `schema`, `start`, and `lines`, whose elements --ndjson prints."""
+    """Return by command its recorded shape: `version`, `schema`, `start`, and `lines`, the elements of --ndjson."""
     text = files("veen.cli").joinpath("shapes.json").read_text("utf-8")
     recorded: dict[str, dict[str, Any]] = json.loads(text)
     return recorded
 
 
 def schema_of(command: str) -> dict[str, Any]:
-    """The JSON Schema of what `veen COMMAND --json` prints; of a command in FOREIGN, anything.
+    """Return the JSON Schema of `veen COMMAND --json`; for a command in FOREIGN, anything.
 
-    A command that prints nothing but the line of its start has the schema of that line.
+    A command that prints only the line of its start has the schema of that line.
     """
     row = shapes().get(command)
     head = {
@@ -178,8 +178,8 @@ def schema_of(command: str) -> dict[str, Any]:
         "title": f"veen {command} --json",
     }
     if row is None:
-        return {**head, "description": FOREIGN[command]}
-    start = _described(row["start"]) if "start" in row else None
+        return {**head, "description": FOREIGN.get(command, "a command of an installed package")}
+    start = _describe(row["start"]) if "start" in row else None
     if "schema" not in row:
         return {**head, "description": _START, **(start or {})}
     more: dict[str, Any] = {}
@@ -187,18 +187,18 @@ def schema_of(command: str) -> dict[str, Any]:
         more["x-ndjson"] = f"one line for each element of {row['lines']}"
     if start is not None:
         more["x-start"] = {"description": _START, **start}
-    return {**head, **_described(row["schema"]), **more}
+    return {**head, **_describe(row["schema"]), **more}
 
 
-def _described(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with the meaning of every field that has one."""
+def _describe(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with the meaning of every field that has one."""
     schema = dict(schema)
     if "properties" in schema:
         schema["properties"] = {
-            name: {**({"description": meaning} if (meaning := meaning_of(name)) else {}), **_described(part)}
+            name: {**({"description": meaning} if (meaning := describe_field(name)) else {}), **_describe(part)}
             for name, part in schema["properties"].items()
         }
     for inner in ("items", "additionalProperties"):
         if isinstance(schema.get(inner), dict):
-            schema[inner] = _described(schema[inner])
+            schema[inner] = _describe(schema[inner])
     return schema

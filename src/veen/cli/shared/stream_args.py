@@ -1,4 +1,4 @@
-"""STREAM as the first argument of a command, or as `--stream NAME`: the specifications write both (001 spec-4 §7)."""
+"""STREAM as the first argument of a command, or as `--stream NAME`: the specifications have both (001 spec-4 §7)."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -15,14 +15,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SEQ: Final = click.IntRange(min=1)
 EPOCH: Final = click.option(
-    "--epoch", type=click.IntRange(min=0), help="The epoch, where labels change with time; default: the present one."
+    "--epoch", type=click.IntRange(min=0), help="Epoch, where labels change with time. Default: the present one."
 )
 
 
 def stream_argument(*optional: str, **following: click.ParamType[Any]) -> Callable[[F], F]:
     """Give a command its `stream`, and the arguments behind it, which move up if --stream is given.
 
-    click sees all of them as optional text: only after they have moved is it known which is which, and what is missing.
+    click sees all of them as optional text: only after they have moved is their meaning known, and a missing one
+    noticed.
     """
 
     def decorate(command: F) -> F:
@@ -40,7 +41,7 @@ def stream_argument(*optional: str, **following: click.ParamType[Any]) -> Callab
             return command(*args, **kwargs)
 
         decorated: Any = click.option(
-            "--stream", "stream_option", type=STREAM, help="The stream, instead of the argument STREAM."
+            "--stream", "stream_option", type=STREAM, help="Stream, instead of the argument STREAM."
         )(run)
         for name in reversed(following):
             decorated = click.argument(name, required=False)(decorated)

@@ -1,4 +1,4 @@
-"""Text for terminals: nothing that somebody else wrote may steer the reader's terminal or break a table.
+"""Text for terminals: foreign text must not control the reader's terminal or break a table.
 
 Stream names, error messages of a hub and opened bodies come from outside. A control character in them could move the
 cursor, set the window's title or turn "FAILED" into "ok"; a tab or a newline could forge a column or a row.
@@ -15,21 +15,19 @@ _STEERING: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def safe(text: str, *, keep: str = "") -> str:
-    """`text` with every character that steers a terminal spelled out, but for those in `keep`."""
+    """Spell out every character of `text` that controls a terminal, except those in `keep`."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        character if character in keep or unicodedata.category(character) not in _STEERING else _spelled(character)
+        character
+        if character in keep or unicodedata.category(character) not in _STEERING
+        else character.encode("unicode_escape", "surrogatepass").decode()
         for character in text
     )
 
 
-def _spelled(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode()
-
-
 def cell(value: Any) -> str:
-    """A value as one cell of a table: no tab, no newline, no control character."""
+    """Format a value as one cell of a table: no tab, no newline, no control character."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -42,7 +40,7 @@ def cell(value: Any) -> str:
 
 
 def width_of(text: str) -> int:
-    """How many columns of a terminal `text` fills: East Asian wide characters take two, combining marks none."""
+    """Return the number of terminal columns of `text`: East Asian wide characters take two, combining marks none."""
     if text.isascii():
         return len(text)
     return sum(
@@ -51,13 +49,13 @@ def width_of(text: str) -> int:
     )
 
 
-def padded(text: str, width: int) -> str:
-    """`text` with spaces behind it, until it fills `width` columns."""
+def pad(text: str, width: int) -> str:
+    """Append spaces to `text` until it fills `width` columns."""
     return text + " " * (width - width_of(text))
 
 
 def cut(text: str, width: int) -> str:
-    """`text` in at most `width` columns; what was cut is said, and counted."""
+    """Cut `text` to at most `width` columns, and append the number of cut characters."""
     if width_of(text) <= width:
         return text
     room = width - len(f"… (+{len(text)} characters)")
@@ -71,23 +69,23 @@ def cut(text: str, width: int) -> str:
 
 
 def short(data: bytes) -> str:
-    """A key or hash for people: its first and last four digits. Programs get all of it."""
+    """Return the first and last four digits of a key or hash, for people. Programs get all of it."""
     text = data.hex()
     return f"{text[:4]}…{text[-4:]}" if len(text) > 12 else text
 
 
 def compact(value: Any) -> str:
-    """JSON on one line."""
+    """Encode as JSON on one line."""
     return harmless(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain))
 
 
 def pretty(value: Any) -> str:
-    """JSON for eyes."""
+    """Encode as indented JSON."""
     return harmless(json.dumps(value, ensure_ascii=False, indent=2, default=_plain))
 
 
 def harmless(text: str) -> str:
-    """JSON that says the same to a program and steers no terminal: readable where it can be, escaped where it must."""
+    """Escape characters in JSON that control a terminal; a program reads the same value."""
     if text.isascii() and "\x7f" not in text:
         return text  # JSON itself has escaped what is below the space
     return "".join(
@@ -97,14 +95,14 @@ def harmless(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for: bytes are hex, as everywhere in our JSON forms."""
+    """Convert values without a JSON form: bytes to hex, as everywhere, others to text."""
     if isinstance(value, bytes):
         return value.hex()
     return str(value)
 
 
 def block(label: str, text: str, width: int | None) -> str:
-    """`label: text`, wrapped with a hanging indent if there is a width; words such as paths and hashes stay whole."""
+    """Format `label: text`, wrapped with a hanging indent if there is a width; do not break paths and hashes."""
     head = f"{label}:".ljust(7)
     body = safe(text, keep="\n")
     if width is None or len(head) + len(body) <= width:

@@ -1,4 +1,4 @@
-"""Values on the command line that mean more than a word: times, spans, sizes, ranges, rates.
+"""Parameter types: times, spans, sizes, ranges, rates.
 
 Pure apart from the clock that a relative time is counted from; nothing here loads cryptography, as TAB must stay fast.
 """
@@ -79,7 +79,7 @@ class _Range(click.ParamType[tuple[int | None, int | None]]):
 
 
 class _Rate(click.ParamType[tuple[int, int]]):
-    """`PER_SEC,BURST`: so many messages a second, and so many at once."""
+    """`PER_SEC,BURST`: messages a second, and at once."""
 
     name = "rate"
 

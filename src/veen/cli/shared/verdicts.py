@@ -1,4 +1,4 @@
-"""The one layout of a verdict on a terminal, its member in JSON, and the exit status that it ends a command with."""
+"""Layout of a verdict on a terminal, its member in JSON, and the exit status of the command."""
 
 from typing import Any, Final
 
@@ -18,12 +18,12 @@ _CODES: Final = {Because.EVIDENCE: "E.VERIFY", Because.DERIVED: "E.INDEX"}
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
-    """Return the members that every verifying command has in JSON: `ok`, and `verdict` with what was compared."""
+    """Return the members of every verifying command in JSON: `ok`, and `verdict` with what was compared."""
     return {"ok": verdict.is_good, "verdict": verdict.to_json()}
 
 
 def show_verdict(output: Output, verdict: Verdict) -> None:
-    """Print the verdict for people and pipes: the value, what was compared, and the reasons."""
+    """Print the verdict for people and pipes: the value, the compared logs, and the reasons."""
     value = verdict.value
     output.line(f"verdict: {verdict.headline}", _STYLES[value])
     for row in verdict.compared[:_MANY]:
@@ -51,7 +51,7 @@ def _row(row: Coverage) -> str:
 def end_by(verdict: Verdict, what: str, *, code: str | None = None, hint: str | None = None) -> None:
     """End the command unless the verdict is good: exit 1 for bad evidence, 6 for an incomplete verdict.
 
-    `code` replaces the code of the first reason, for a command that has one of its own for it.
+    `code` replaces the code of the first reason, for a command with its own code.
     """
     reason = verdict.first
     if reason is None:

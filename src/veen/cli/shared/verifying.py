@@ -1,4 +1,4 @@
-"""What all verifying commands share: the checks of the core, and one way to tell their outcome."""
+"""Checks of the core for all verifying commands, and the output of their outcome."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from veen.cli.shared import options
 from veen.cli.shared.files import hex32, read_object
 from veen.cli.shared.output import Exit, Fail, Output
 from veen.cli.shared.verdicts import verdict_json
 
 if TYPE_CHECKING:
     from veen.cli.shared.command import CliSession
-    from veen.core.checks import Given, MissingInput
+    from veen.core.checks import Given
     from veen.core.wire import Wire
 
 HUB_PK = click.option(
@@ -20,14 +21,14 @@ HUB_PK = click.option(
     "trusted",  # `hub_pk` is the pin
     type=hex32,
     multiple=True,
-    help="A hub key you trust; default: the pinned one. Repeat after a rotation.",
+    help=options.HUB_PK,
 )
 
 
-def trusted_keys(session: "CliSession", keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """The keys that were given, or else the one that is pinned; nobody is asked, on the network or here.
+def resolve_keys(session: "CliSession", keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return the given keys, or else the pinned one; ask nobody, on the network or here.
 
-    A pinned root signs nothing but identities: the keys are those of all its hubs that this machine has met.
+    A pinned root signs only identities: the keys are those of all its hubs that this machine has met.
     """
     if keys or session.settings.hub_pk.value is None:
         return keys
@@ -48,21 +49,18 @@ def read_as(file: Path, kind: "type[Wire] | None") -> "tuple[bytes, Wire]":
     return data, recognised.obj
 
 
-def verified(file: Path, obj: "Wire", inputs: "Given") -> list[str]:
-    """The checks that were made; a Fail if one does not hold, or if something to make it with is missing."""
+def check_object(file: Path, obj: "Wire", inputs: "Given") -> list[str]:
+    """Return the checks that were made. Raise Fail if one fails, or if its input is missing."""
     from veen.core.checks import MissingInput, check
     from veen.core.errors import VeenError
 
     try:
         return check(obj, inputs)
     except MissingInput as exc:
-        raise Fail("E.USAGE", f"{file}: cannot be verified yet", str(exc), _missing_hint(exc)) from exc
+        hint = "add --hub-pk HEX" if "public key" in str(exc) else "add it by --with FILE (or --root HEX --size N)"
+        raise Fail("E.USAGE", f"{file}: cannot be verified yet", str(exc), hint) from exc
     except VeenError as exc:
         raise Fail("E.VERIFY", f"{file}: verification FAILED", str(exc), exc.hint) from exc
-
-
-def _missing_hint(exc: "MissingInput") -> str:
-    return "add --hub-pk HEX" if "public key" in str(exc) else "add it by --with FILE (or --root HEX --size N)"
 
 
 def show_checks(
@@ -101,11 +99,11 @@ def verify_file(
     related: tuple[Path, ...] = (),
     **given: Any,
 ) -> None:
-    """Verify the one object of a known kind in `file`, with keys that are given or pinned."""
+    """Verify the one object of a known kind in `file`, with given or pinned keys."""
     from veen.core.checks import Given
 
     data, obj = read_as(file, kind)
     others = tuple(read_as(path, None)[1] for path in related)
-    keys = trusted_keys(session, trusted)
-    checks = verified(file, obj, Given(hub_pks=keys, related=others, **given))
+    keys = resolve_keys(session, trusted)
+    checks = check_object(file, obj, Given(hub_pks=keys, related=others, **given))
     show_checks(output, file, data, obj, checks, trusted=keys)

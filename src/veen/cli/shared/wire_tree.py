@@ -1,4 +1,4 @@
-"""What is in a wire object: its fields by name, and what can be computed from them without keys."""
+"""Contents of a wire object: its fields by name, and values that follow from them without keys."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +13,8 @@ from veen.core.wire import Wire
 
 
 def fields_of(obj: Wire, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every field by its name in the spec, nested ones with their path."""
-    for name, value in obj.named():
+    """Yield every field by its name in the specification, nested ones with their path."""
+    for name, value in obj.present_fields():
         yield from _field(prefix + name, value)
 
 
@@ -35,8 +35,8 @@ def _field(path: str, value: Any) -> Iterator[tuple[str, str]]:
         yield path, value.hex() if isinstance(value, bytes) else str(value)
 
 
-def derived_of(obj: Wire) -> dict[str, str]:
-    """What follows from the fields alone: ids, sizes, and whether the object holds together."""
+def derive_fields(obj: Wire) -> dict[str, str]:
+    """Return values that follow from the fields: ids, sizes, and the result of the object's own checks."""
     if isinstance(obj, Msg):
         return {"msg_id": obj.leaf_hash().hex(), **_ciphertext(obj), "self_check": _self_check(obj)}
     if isinstance(obj, Profile):

@@ -1,4 +1,4 @@
-"""What the commands about witnesses share: policy files, and sessions with hubs that need no identity."""
+"""Policy files of witnesses, and sessions with hubs that need no identity."""
 
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -25,7 +25,10 @@ POLICY: Final = click.Path(exists=True, dir_okay=False, path_type=Path)  # to be
 
 
 async def open_session(session: CliSession, url: str) -> "HubSession":
-    """A hub behind a URL, held to the pin of the command; no keys of ours are needed. Close its transport."""
+    """Open a session with the hub at a URL under the pin of the command; needs no keys.
+
+    The caller closes its transport.
+    """
     from veen.client.session import HubSession
     from veen.client.transport.calls import Calls, Retry
     from veen.client.transport.opening import open_transport
@@ -47,7 +50,7 @@ async def open_session(session: CliSession, url: str) -> "HubSession":
 
 
 def run_with_session(session: CliSession, url: str, work: "Callable[[HubSession], Coroutine[Any, Any, T]]") -> T:
-    """Do some work with one hub."""
+    """Run some work with one hub."""
 
     async def run() -> T:
         hub = await open_session(session, url)

@@ -1,6 +1,7 @@
 """What the commands of `veen wallet` share: which wallet, under which policy, on which streams."""
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
@@ -17,6 +18,7 @@ from veen.cli.shared.overlay_values import HEX32
 
 if TYPE_CHECKING:
     from veen.client.identity.card import IdentityCard
+    from veen.overlays.framework.nouns import Message, Noun
     from veen.overlays.wallet.ledger import LedgerFold
     from veen.overlays.wallet.policy import Owners
 
@@ -80,6 +82,35 @@ class Ledgers:
         from veen.core.objects.policies import realm_id_of
 
         return realm_id_of(self.realm)
+
+
+class WalletPlace:
+    """The ledgers of a command, and the time in its message."""
+
+    def __init__(self, noun: "Noun", values: dict[str, Any]) -> None:
+        self._ledgers: Ledgers = values.pop("ledgers")
+        self._ts: int | None = values.pop("ts")
+
+    def fold(self, session: CliSession) -> "LedgerFold":
+        return self._ledgers.fold(session)
+
+    def streams(self, session: CliSession) -> list[str]:
+        return self._ledgers.streams(session)
+
+    def stream_of(self, message: "Message") -> str:
+        return self._ledgers.stream_of(message.values["wallet_id"])
+
+    def value(self, session: CliSession, kind: str, text: Any) -> Any:
+        """Return the value of a kind of `veen.overlays.wallet.nouns`."""
+        match kind:
+            case "wallet":
+                return wallet_of(session, self._ledgers, text)
+            case "owner":
+                return owner_of(session, self._ledgers, text)
+            case "realm":
+                return self._ledgers.realm_id
+            case _:
+                return int(time.time()) if self._ts is None else self._ts
 
 
 def ledger_options(command: F) -> F:

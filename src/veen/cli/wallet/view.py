@@ -10,9 +10,9 @@ from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.identities import KnownKeys, cells, show_table
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.overlay_commands import absent, show_folded, state_of
-from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.values import MOMENT
 from veen.cli.wallet.args import Ledgers, ledger_options, wallet_of
+from veen.overlays.framework.nouns import plain
 
 if TYPE_CHECKING:
     from veen.core.objects.checkpoint import Checkpoint
@@ -153,7 +153,7 @@ def _proofs(session: CliSession, account: "Statement") -> list[dict[str, Any]]:
 
 
 def _prove(session: CliSession, line: "Line", checkpoints: "dict[bytes, Checkpoint]") -> dict[str, Any]:
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
 
     client = session.client()
     stream = f"label:{line.label.hex()}"
@@ -163,10 +163,10 @@ def _prove(session: CliSession, line: "Line", checkpoints: "dict[bytes, Checkpoi
     if line.stream_seq <= checkpoint.upto_seq:
         proven = client.proof(stream, line.stream_seq, tree_size=checkpoint.upto_seq)
         line.verify(proven.proof, checkpoint)
-        return {"proof": proven.proof.to_json(), "checkpoint": named(checkpoint)}
+        return {"proof": proven.proof.to_json(), "checkpoint": to_named(checkpoint)}
     proven = client.proof(stream, line.stream_seq)
     proven.proof.verify(leaf_hash=line.leaf_hash, stream_seq=line.stream_seq, expected_root=proven.root)
-    return {"proof": proven.proof.to_json(), "receipt": named(proven.receipt)}
+    return {"proof": proven.proof.to_json(), "receipt": to_named(proven.receipt)}
 
 
 @click.command()

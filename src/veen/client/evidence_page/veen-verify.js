@@ -766,7 +766,7 @@ function readBody(body) {
   const count = file.logs.flatMap((log) => log.runs).reduce((sum, run) => sum + run.entries.length, 0);
   require_(count <= LIMITS.entries, "SIZE", `${count} entries; a file has at most ${LIMITS.entries}`);
   if (file.streamName !== null) {
-    require_(file.streamId !== null, "FORM", "stream_name is there without the stream_id that it explains");
+    require_(file.streamId !== null, "FORM", "stream_name is given without its stream_id");
     require_(utf8(file.streamName).length <= LIMITS.nameBytes, "SIZE", "stream_name is too long");
   }
   for (const { data } of file.outside) require_(data.length <= LIMITS.outsideBytes, "SIZE", "a proof is too large");
@@ -861,7 +861,7 @@ async function checkHub(file, pin) {
     const trusted = new Set([hex(pin.hubId ? identity.keys[0].hubPk : pin.key)]);
     for (const { body } of records) if (trusted.has(hex(body.retiredPk))) trusted.add(hex(body.hubPk));
     const listed = identity.keys.some((key) => same(key.hubPk, pin.key));
-    require_(listed, "HUB", `the given key ${hex(pin.key)} is none of this hub's`);
+    require_(listed, "HUB", `the given key ${hex(pin.key)} is not a key of this hub`);
     require_(trusted.has(hex(pin.key)), "HUB", "no rotation in the file leads from hub_id to the given key");
     const reached = trusted.has(hex(identity.current.hubPk));
     require_(reached, "HUB", "no rotation in the file leads from the given key to the present one");
@@ -929,7 +929,7 @@ async function checkFrame(log, hub, file, routingKey, epochSec) {
     require_(decoded[i - 1].uptoSeq < decoded[i].uptoSeq, "FORM", "checkpoints are not listed by upto_seq, each once");
   }
   const complete = log.consistency.length === checkpoints.length - 1;
-  require_(complete, "FORM", "there is not one consistency_proof from each checkpoint to the next");
+  require_(complete, "FORM", "a consistency_proof from one checkpoint to the next is missing or superfluous");
   for (const [index, raw] of log.consistency.entries()) {
     const [older, newer] = [checkpoints[index], checkpoints[index + 1]];
     await checkConsistency(readConsistencyProof(raw), older.uptoSeq, older.mmrRoot, newer.uptoSeq, newer.mmrRoot);

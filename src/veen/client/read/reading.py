@@ -292,7 +292,7 @@ class LabelReader:
         return f"OVL.STALE_KEY: sealed to generation {key.generation} after its time: the author must read the stream"
 
     def _event(self, msg: Msg, receipt: Receipt, opened: Opened) -> Event:
-        return Event.opened(
+        return Event.from_message(
             opened.hdr,
             opened.body,
             stream_id=self._stream_id,

@@ -14,7 +14,7 @@ from veen.core.errors import FormatError
 from veen.core.objects.control import ControlRecord, OuterKey
 from veen.core.tlog.errors import NoteSignatureError, TlogError
 from veen.core.tlog.leaf import OuterLeaf
-from veen.core.tlog.note import LogCheckpoint, Note, VerifierKey, verified_signatures
+from veen.core.tlog.note import LogCheckpoint, Note, VerifierKey, verify_signatures
 from veen.core.tlog.proof import TlogProof
 from veen.core.tlog.receipt import CoseReceipt
 
@@ -103,7 +103,7 @@ class OuterReader:
 
 def _signed(note: Note, vkey: VerifierKey) -> LogCheckpoint:
     checkpoint = LogCheckpoint.parse(note.text)
-    if checkpoint.origin != vkey.name or vkey not in verified_signatures(note, (vkey,)):
+    if checkpoint.origin != vkey.name or vkey not in verify_signatures(note, (vkey,)):
         raise NoteSignatureError("the note is not signed by the key of the log")
     return checkpoint
 

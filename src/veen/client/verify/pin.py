@@ -263,7 +263,7 @@ class HubPin:
     def check_witnesses(self, checkpoint: Checkpoint, last_ts: int) -> None:
         """While two keys overlap, both must have signed (KEX0-02, D-37)."""
         required = [key.hub_pk for key in self.identity.witnesses_at(last_ts)]
-        missing = set(required) - set(checkpoint.verified_witnesses(required))
+        missing = set(required) - set(checkpoint.verify_witnesses(required))
         if missing:
             raise ProofInvalid(
                 "a checkpoint from the time of a key rotation is not witnessed by both keys",

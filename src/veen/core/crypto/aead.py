@@ -24,7 +24,7 @@ TAG_BYTES: Final = 16
 
 
 def seal(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> bytes:
-    """XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha-03)."""
+    """Encrypt with XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha-03)."""
     try:
         return crypto_aead_xchacha20poly1305_ietf_encrypt(plaintext, aad, nonce, key)
     except CryptoError as exc:
@@ -32,7 +32,7 @@ def seal(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> bytes:
 
 
 def open_(key: bytes, nonce: bytes, aad: bytes, ciphertext: bytes) -> bytes:
-    """The inverse of `seal`; OpenError unless key, nonce, aad and every bit of the ciphertext are the sealer's."""
+    """Reverse `seal`; raise OpenError unless key, nonce, aad and ciphertext are exactly those of the sealer."""
     if len(ciphertext) < TAG_BYTES:  # PyNaCl would raise a bare ValueError
         raise OpenError
     try:
@@ -44,7 +44,7 @@ def open_(key: bytes, nonce: bytes, aad: bytes, ciphertext: bytes) -> bytes:
 
 
 def chacha_seal(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> bytes:
-    """ChaCha20-Poly1305 with the 12-byte nonce of RFC 8439."""
+    """Encrypt with ChaCha20-Poly1305 and the 12-byte nonce of RFC 8439."""
     try:
         return crypto_aead_chacha20poly1305_ietf_encrypt(plaintext, aad, nonce, key)
     except CryptoError as exc:
@@ -52,7 +52,7 @@ def chacha_seal(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> bytes
 
 
 def chacha_open(key: bytes, nonce: bytes, aad: bytes, ciphertext: bytes) -> bytes:
-    """The inverse of `chacha_seal`, failing like `open_`."""
+    """Reverse `chacha_seal`; raise as `open_` does."""
     if len(ciphertext) < TAG_BYTES:  # PyNaCl would raise a bare ValueError
         raise OpenError
     try:

@@ -42,7 +42,7 @@ JOB_BYTES: Final = 128  # of `verify_many`
 
 
 class SigningKey:
-    """A secret key that signs. Two are equal when their public keys are; only the public key is ever shown."""
+    """A secret key that signs. Two are equal when their public keys are; `repr` shows the public key only."""
 
     __slots__ = ("_secret", "public")
 
@@ -74,7 +74,7 @@ class SigningKey:
 
 
 def libsodium_verify(public: bytes, message: bytes, signature: bytes) -> bool:
-    """`verify` by libsodium: the reference."""
+    """Verify as `verify` does, with libsodium: the reference."""
     # libsodium trusts its caller about lengths and would read past the end of a short key.
     if len(public) != PUBLIC_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
@@ -86,7 +86,7 @@ def libsodium_verify(public: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def libsodium_verify_many(jobs: bytes) -> bytes:
-    """`verify_many` by libsodium: the reference."""
+    """Verify as `verify_many` does, with libsodium: the reference."""
     if len(jobs) % JOB_BYTES:
         raise ValueError(f"jobs: expected a multiple of {JOB_BYTES} bytes, found {len(jobs)}")
     verdicts = bytearray()
@@ -106,12 +106,12 @@ _verify_many: Final = libsodium_verify_many if LOADED.module is None else LOADED
 
 
 def verify(public: bytes, message: bytes, signature: bytes) -> bool:
-    """Apply the one acceptance rule (I13). Anything that is not a good signature is False, never an exception."""
+    """Apply the one acceptance rule (I13). Return False for anything that is not a valid signature; never raise."""
     if type(public) is not bytes or type(message) is not bytes or type(signature) is not bytes:
         return False
     return _verify(public, message, signature)
 
 
 def verify_many(jobs: bytes) -> bytes:
-    """A byte for each job, 1 if its signature is good. A job is `signature 64 · digest 32 · key 32`."""
+    """Return a byte for each job: 1 if its signature is valid, else 0. A job is `signature 64 · digest 32 · key 32`."""
     return _verify_many(jobs)

@@ -8,7 +8,7 @@ MAX_BYTES: Final = 255 * HASH_BYTES  # the block counter is one byte (RFC 5869 Â
 
 
 def extract(salt: bytes, ikm: bytes) -> bytes:
-    """A pseudorandom key. HMAC pads its key with zeros, so the empty salt is the RFC's default of 32 zero bytes."""
+    """Return a pseudorandom key. HMAC pads its key with zeros: an empty salt is the RFC's default of 32 zero bytes."""
     return digest(salt, ikm, "sha256")
 
 

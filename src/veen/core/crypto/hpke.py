@@ -29,7 +29,7 @@ _SEC: Final = _SUITE + b"sec"
 
 
 class _Schedule(NamedTuple):
-    """What the key schedule expands `secret` with, for one `info`."""
+    """Inputs with which the key schedule expands `secret`, for one `info`."""
 
     key: bytes
     base_nonce: bytes
@@ -72,7 +72,10 @@ class Context:
         return ct
 
     def open(self, aad: bytes, ct: bytes) -> bytes:
-        """The next plaintext, or OpenError; a failure does not use up the sequence number (RFC 9180 §5.2)."""
+        """Return the next plaintext, or raise OpenError.
+
+        A failure does not use up the sequence number (RFC 9180 §5.2).
+        """
         if self._sends:
             raise ValueError("a sender's context must not open: its sequence numbers are those of its own messages")
         pt = chacha_open(self._key, self._nonce(), aad, ct)
@@ -80,7 +83,7 @@ class Context:
         return pt
 
     def export(self, exporter_context: bytes, length: int) -> bytes:
-        """A secret that both sides know, bound to `exporter_context` (RFC 9180 §5.3)."""
+        """Return a secret that both sides derive, bound to `exporter_context` (RFC 9180 §5.3)."""
         if not 0 <= length <= MAX_BYTES:  # before `length` is put into two bytes
             raise ValueError(f"HPKE exports 0 to {MAX_BYTES} bytes, not {length}")
         return expand(self._exporter_secret, length.to_bytes(2, "big") + _SEC + exporter_context, length)
@@ -93,14 +96,14 @@ class Context:
         return f"Context({'sender' if self._sends else 'receiver'}, seq={self._seq})"
 
 
-def _shared_secret(dh: bytes, enc: bytes, pk_r: bytes) -> bytes:
-    """ExtractAndExpand (RFC 9180 §4.1): what the KEM gives to both sides."""
+def _extract_and_expand(dh: bytes, enc: bytes, pk_r: bytes) -> bytes:
+    """Return the shared secret of the KEM: ExtractAndExpand (RFC 9180 §4.1)."""
     eae_prk = digest(b"", _EAE_PRK + dh, "sha256")
     return digest(eae_prk, b"%b%b%b\x01" % (_SHARED_SECRET, enc, pk_r), "sha256")
 
 
 def derive_key_pair(ikm: bytes) -> tuple[bytes, bytes]:
-    """DeriveKeyPair (RFC 9180 §7.1.3): secret and public key from at least 32 bytes of key material."""
+    """Derive secret and public key from at least 32 bytes of key material: DeriveKeyPair (RFC 9180 §7.1.3)."""
     if len(ikm) < IKM_BYTES:
         raise InvalidKeyError(f"HPKE key material: expected at least {IKM_BYTES} bytes, found {len(ikm)}")
     sk = digest(digest(b"", _DKP_PRK + ikm, "sha256"), _SK, "sha256")
@@ -108,21 +111,23 @@ def derive_key_pair(ikm: bytes) -> tuple[bytes, bytes]:
 
 
 def setup_sender(pk_r: bytes, ikm_e: bytes, info: bytes = b"") -> tuple[bytes, Context]:
-    """`enc` and the sender's context. `ikm_e` must be fresh randomness: the same twice is the same key twice (D-09)."""
+    """Return `enc` and the sender's context. `ikm_e` must be fresh: the same bytes twice give the same key twice
+    (D-09).
+    """
     sk_e, enc = derive_key_pair(ikm_e)
-    return enc, Context(_shared_secret(x25519.exchange(sk_e, pk_r), enc, pk_r), info, sends=True)
+    return enc, Context(_extract_and_expand(x25519.exchange(sk_e, pk_r), enc, pk_r), info, sends=True)
 
 
 def setup_receiver(enc: bytes, sk_r: bytes, info: bytes = b"", pk_r: bytes | None = None) -> Context:
-    """The receiver's context. Pass `pk_r` where it is known: computing it costs as much as a signature.
+    """Return the receiver's context. Pass a known `pk_r`: computing it costs as much as a signature.
 
-    `enc` comes from outside, so a bad one is an OpenError, like any other altered ciphertext.
+    `enc` comes from outside, so an invalid one raises OpenError, like any other altered ciphertext.
     """
     return Context(receiver_secret(enc, sk_r, pk_r), info, sends=False)
 
 
 def receiver_secret(enc: bytes, sk_r: bytes, pk_r: bytes | None = None) -> bytes:
-    """The shared secret of one encapsulation: opens what was sealed in its context, and nothing else (D-134)."""
+    """Return the shared secret of one encapsulation, which opens what was sealed in its context alone (D-134)."""
     if pk_r is None:
         pk_r = x25519.public_key(sk_r)
     elif len(sk_r) != x25519.KEY_BYTES:
@@ -131,11 +136,11 @@ def receiver_secret(enc: bytes, sk_r: bytes, pk_r: bytes | None = None) -> bytes
         dh = x25519.exchange(sk_r, enc)
     except InvalidKeyError as exc:
         raise OpenError from exc
-    return _shared_secret(dh, enc, pk_r)
+    return _extract_and_expand(dh, enc, pk_r)
 
 
 def receiver_of_secret(shared_secret: bytes, info: bytes = b"") -> Context:
-    """The receiver's context, for who was handed its shared secret and has no key."""
+    """Return the context of a receiver that was given the shared secret and has no key."""
     if len(shared_secret) != HASH_BYTES:
         raise InvalidKeyError(f"HPKE shared secret: expected {HASH_BYTES} bytes, found {len(shared_secret)}")
     return Context(shared_secret, info, sends=False)

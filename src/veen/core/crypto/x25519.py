@@ -16,7 +16,7 @@ def public_key(sk: bytes) -> bytes:
 
 
 def exchange(sk: bytes, pk: bytes) -> bytes:
-    """The shared secret. A low-order `pk` would make it all zero, known to everyone: that is an InvalidKeyError."""
+    """Return the shared secret. Raise InvalidKeyError for a low-order `pk`, whose secret would be all zero."""
     _check_length("secret", sk)
     _check_length("public", pk)
     try:

@@ -1,4 +1,4 @@
-"""The birth certificate: until a time, a hub key may begin a log in an empty data directory (D-121).
+"""The birth certificate: permission for a hub key to begin a log in an empty data directory, until a time (D-121).
 
 A key that already signed position 1 of a log must not sign it again, so a hub with a configured key does not begin in
 an empty directory by itself. The certificate is made with the key and says until when a first start may take place.
@@ -40,7 +40,9 @@ class BirthCertificate:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Accept the one canonical form; FormatError otherwise. A final line feed is allowed: people edit Secrets."""
+        """Accept the one canonical form; raise FormatError otherwise. A final line feed is allowed: people edit
+        Secrets.
+        """
         value: Any = read_canonical_json(data.removesuffix(b"\n"), _WHAT, max_bytes=_MAX_BYTES)
         try:
             certificate = cls(

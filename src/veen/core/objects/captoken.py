@@ -31,7 +31,7 @@ class Rate(Part, kind="rate"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allow(Part, kind="allow"):
-    """What a token allows: these streams, for `ttl` seconds after first use, at this rate."""
+    """Rights of a token: these streams, for `ttl` seconds after first use, at this rate."""
 
     stream_ids: Annotated[tuple[Bytes32, ...], Length(1, MAX_CAP_STREAMS)]  # ascending, no duplicates
     ttl: Uint
@@ -42,7 +42,7 @@ class Allow(Part, kind="allow"):
             raise MalformedError("stream ids must ascend without duplicates", "cap_token.allow.stream_ids")
 
     def bucket(self, limits: Limits) -> tuple[int, int]:
-        """(per_sec, burst) that a hub enforces: the registry's maxima, lowered by the token (D-50)."""
+        """Return (per_sec, burst) as a hub enforces them: the limits of the hub, lowered by the token (D-50)."""
         if self.rate is None:
             return limits.max_cap_rate_per_sec, limits.max_cap_rate_burst
         return min(self.rate.per_sec, limits.max_cap_rate_per_sec), min(self.rate.burst, limits.max_cap_rate_burst)
@@ -50,7 +50,7 @@ class Allow(Part, kind="allow"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapToken(Map, kind="cap_token"):
-    """The subject may write, says the issuer. Hubs hold tokens by `auth_ref`."""
+    """The issuer's permission for the subject to write. Hubs hold tokens by `auth_ref`."""
 
     issuer_pk: Bytes32
     subject_pk: Bytes32
@@ -84,11 +84,12 @@ class CapToken(Map, kind="cap_token"):
         return token
 
     def auth_ref(self) -> bytes:
-        """What MSG.auth_ref names: bound to the exact bytes of the token."""
+        """Return the hash that MSG.auth_ref holds; it covers the exact bytes of the token."""
         return Ht("veen/cap", self.to_bytes())
 
     def revocable_as(self, data: bytes | None = None) -> tuple[bytes, ...]:
-        """The targets of kind cap-token that revoke this token: H(its bytes), and H of each link signature (D-173).
+        """Return the targets of kind cap-token that revoke this token: H(its bytes), and H of each link signature
+        (D-173).
 
         `data` are the bytes of the token, for callers that have them.
         """
@@ -117,5 +118,5 @@ class CapToken(Map, kind="cap_token"):
             raise CapabilityError("cap_token: it is for streams that the token it is derived from does not allow")
 
     def is_live(self, *, issued_at: int, hub_ts: int) -> bool:
-        """TTL, inclusive: a token with ttl 0 lasts for the second it was issued in (D-48)."""
+        """Return True within the TTL, inclusive: a token with ttl 0 is valid in the second it was issued in (D-48)."""
         return hub_ts <= issued_at + self.allow.ttl

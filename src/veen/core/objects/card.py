@@ -23,7 +23,7 @@ def card_id_of(id_sign_pk: bytes) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card(Map, kind="identity_card"):
-    """An identity and the client key it uses now, said by itself."""
+    """An identity and the client key it uses now, signed by the identity."""
 
     MAX_BYTES: ClassVar[int] = 512
 

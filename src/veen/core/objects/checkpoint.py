@@ -15,7 +15,7 @@ from veen.core.wire import Bytes32, Bytes64, Form, Length, Uint, Version, Wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint(Wire, kind="CHECKPOINT"):
-    """The prefix 1 … upto_seq of `label_curr` has the root `mmr_root`."""
+    """A statement that the prefix 1 … upto_seq of `label_curr` has the root `mmr_root`."""
 
     FORM: ClassVar[Form] = "array"
 
@@ -54,7 +54,7 @@ class Checkpoint(Wire, kind="CHECKPOINT"):
         return replace(unsigned, hub_sig=key.sign(digest), witness_sigs=witness_sigs)
 
     def signing_digest(self) -> bytes:
-        """What hub_sig and every witness signature sign: the first six items (D-36)."""
+        """Return the digest that hub_sig and every witness signature sign: the first six items (D-36)."""
         items = [1, self.label_prev, self.label_curr, self.upto_seq, self.mmr_root, self.epoch]
         return Ht("veen/sig", cbor.encode(items))
 
@@ -63,8 +63,8 @@ class Checkpoint(Wire, kind="CHECKPOINT"):
         if not ed25519.verify(hub_pk, self.signing_digest(), self.hub_sig):
             raise SignatureError(f"CHECKPOINT {self.upto_seq}: hub_sig does not verify under the given hub key")
 
-    def verified_witnesses(self, keys: Sequence[bytes]) -> tuple[bytes, ...]:
-        """Which of `keys` witnessed this checkpoint, in the order of `keys`."""
+    def verify_witnesses(self, keys: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Return those of `keys` that witnessed this checkpoint, in the order of `keys`."""
         digest = self.signing_digest()
         return tuple(
             key for key in keys if any(ed25519.verify(key, digest, signature) for signature in self.witness_sigs or ())

@@ -1,4 +1,4 @@
-"""The control journal: everything a hub knows that no label log tells (D-46).
+"""The control journal: state of a hub that is in no label log (D-46).
 
 Token authorisations, registered streams, limits, key rotations, retention, anchors and policy views are records of
 one hash chain, each signed by the hub. Label logs and this journal together are the whole state of a hub.
@@ -68,7 +68,7 @@ class CapAuthorize(Part, kind="cap.authorize"):
         return cls(auth_ref=token.auth_ref(), token_hash=H(data), token=data)
 
     def check(self) -> CapToken:
-        """The token, after checking that the record is about exactly these bytes."""
+        """Return the token; raise VerifyError unless the record is about exactly these bytes."""
         token = CapToken.from_bytes(self.token)
         if H(self.token) != self.token_hash or not compare_digest(token.auth_ref(), self.auth_ref):
             raise VerifyError("control record: auth_ref or token_hash does not match the token")
@@ -85,7 +85,7 @@ class CapDerive(CapAuthorize, kind="cap.derive"):
     parent_ref: Bytes32
 
     @classmethod
-    def derived(cls, token: CapToken, parent_ref: bytes) -> Self:
+    def from_parent(cls, token: CapToken, parent_ref: bytes) -> Self:
         data = token.to_bytes()
         return cls(auth_ref=token.auth_ref(), token_hash=H(data), token=data, parent_ref=parent_ref)
 
@@ -158,7 +158,7 @@ class OuterKey(Part, kind="outer.key"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubFence(Part, kind="hub.fence"):
-    """The hub admits nothing any more: no entry follows this record, until a hub.promote says who goes on (D-78)."""
+    """The hub stops admitting: no entry follows this record, until a hub.promote names the next primary (D-78)."""
 
     upto: Uint  # entries of all labels
     root: Bytes32  # of the heads of all labels (`root_of_heads`)
@@ -188,7 +188,7 @@ class RequestDone(Part, kind="request.done"):
 
 
 def root_of_heads(heads: Iterable[tuple[bytes, int, bytes]]) -> bytes:
-    """What a hub had at one moment: a hash over (label, number of entries, root) of all labels, by label."""
+    """Return a hash over (label, number of entries, root) of all labels, by label: the state of a hub at one moment."""
     return Ht("veen/heads", b"".join(label + size.to_bytes(8, "big") + root for label, size, root in sorted(heads)))
 
 
@@ -249,7 +249,7 @@ class ControlRecord(Wire, kind="control record"):
 
     @classmethod
     def _read(cls, f: Fields) -> Self:
-        """The field `kind` decides how `body` is read."""
+        """Read the fields; `kind` decides the type of `body`."""
         f.version()
         seq, kind = f.uint("seq"), f.text("kind")
         if kind not in BODIES:

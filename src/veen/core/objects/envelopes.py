@@ -17,7 +17,7 @@ SUBMIT_PREFIX: Final = b"\xa2\x01\x01\x02"  # {1: 1, 2: …: the four envelope b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitRequest(Map, kind="submit request"):
-    """Ask for a MSG to be admitted."""
+    """Request to admit a MSG."""
 
     msg: Msg
 
@@ -26,7 +26,7 @@ class SubmitRequest(Map, kind="submit request"):
 
     @staticmethod
     def split(data: bytes) -> bytes:
-        """The raw MSG inside a request, with the envelope checked and the MSG not.
+        """Check the envelope of a request and return the raw MSG inside, not checked.
 
         Faults of the envelope and faults of the MSG get different codes (D-54), so they are judged apart.
         """
@@ -51,7 +51,7 @@ class SubmitResponse(Map, kind="submit response"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRequest(Map, kind="stream request"):
-    """Read a range. Bounds are inclusive; `cursor` overrides `from_seq` (spec §10.5)."""
+    """Request for a range of entries. Bounds are inclusive; `cursor` overrides `from_seq` (spec §10.5)."""
 
     label: Bytes32
     from_seq: Uint
@@ -86,7 +86,7 @@ class StreamResponse(Map, kind="stream response"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SeqRequest(Map):
-    """Receipt and proof requests name one entry and look the same."""
+    """Request about one entry: the form of receipt and proof requests."""
 
     label: Bytes32
     stream_seq: Uint
@@ -94,17 +94,17 @@ class _SeqRequest(Map):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptRequest(_SeqRequest, kind="receipt request"):
-    """Asks for the RECEIPT of an entry."""
+    """Request for the RECEIPT of an entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptResponse(SubmitResponse, kind="receipt response"):
-    """The same shape as the answer to a submit."""
+    """The RECEIPT of an entry, in the form of the answer to a submit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofRequest(_SeqRequest, kind="proof request"):
-    """Asks for the inclusion proof of an entry under its own root."""
+    """Request for the inclusion proof of an entry under its own root."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class ProofResponse(Map, kind="proof response"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRequest(Map, kind="checkpoint request"):
-    """Asks for a checkpoint of a prefix."""
+    """Request for a checkpoint of a prefix."""
 
     label: Bytes32
     upto_seq: Uint
@@ -133,7 +133,7 @@ class CheckpointResponse(Map, kind="checkpoint response"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorEnvelope(Map, kind="error"):
-    """Every refusal over the wire (spec §10.6). `message` is for people and never compared (D-57)."""
+    """Error response (spec §10.6). `message` is for people and never compared (D-57)."""
 
     code: str
     message: str
@@ -151,7 +151,7 @@ class ErrorEnvelope(Map, kind="error"):
         retry_after: int | None = None,
         request_id: str | None = None,
     ) -> Self:
-        """An admission error: stage and detail_enum always travel in `detail` (spec §8.2)."""
+        """Return an admission error; `detail` always has stage and detail_enum (spec §8.2)."""
         admission = {"stage": refusal.stage.value, "detail_enum": refusal.detail_enum}
         return cls(
             code=refusal.code,
@@ -165,5 +165,5 @@ class ErrorEnvelope(Map, kind="error"):
     def api(
         cls, code: ApiCode, message: str, *, detail: dict[str, Any] | None = None, request_id: str | None = None
     ) -> Self:
-        """A fault of the request itself."""
+        """Return an error about the request itself."""
         return cls(code=code.code, message=message, detail=detail, request_id=request_id)

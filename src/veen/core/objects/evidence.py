@@ -14,7 +14,7 @@ from veen.core.wire import Bytes32, Fields, Length, Map, WireType, reference
 
 
 def _read_statement(f: Fields, name: str) -> Receipt | Checkpoint:
-    """A RECEIPT and a CHECKPOINT are told apart by their third item: a number in one, a label in the other."""
+    """Read a RECEIPT or a CHECKPOINT, told apart by their third item: a number in one, a label in the other."""
     tree = f.peek(name)
     third = tree[2] if type(tree) is list and len(tree) > 2 else None
     if type(third) is int:
@@ -50,7 +50,9 @@ class Equivocation(Map, kind="equivocation"):
 
     @classmethod
     def of(cls, one: Statement, other: Statement, *, one_pk: bytes, other_pk: bytes | None = None) -> Self:
-        """Pack two statements; EvidenceError if they do not conflict, SignatureError if one is not signed so."""
+        """Pack two statements; raise EvidenceError if they do not conflict, SignatureError if a signature does not
+        verify.
+        """
         pairs = sorted(((one, one_pk), (other, other_pk or one_pk)), key=lambda pair: pair[0].to_bytes())
         (first, first_pk), (second, second_pk) = pairs
         keys = (first_pk,) if first_pk == second_pk else (first_pk, second_pk)
@@ -76,7 +78,7 @@ class Equivocation(Map, kind="equivocation"):
 
 
 def _leaves_differ(first: Statement, second: Statement) -> bool:
-    """Only a RECEIPT names a leaf."""
+    """Return True if both are RECEIPTs, which alone name a leaf, with different leaves."""
     return isinstance(first, Receipt) and isinstance(second, Receipt) and first.leaf_hash != second.leaf_hash
 
 

@@ -1,8 +1,8 @@
-"""Who a hub is: its keys over time, and which of them may have signed what (spec §8.4, D-21, D-37, D-41, D-42).
+"""Identity of a hub: its keys over time, and the statements that each may sign (spec §8.4, D-21, D-37, D-41, D-42).
 
-An identity begins with one key, which fixes hub_id for ever. Rotation adds keys; none is ever taken out, so that
-old receipts stay verifiable. A key is valid in [valid_from, valid_until). All rules here are pure functions of
-the identity and of the time a statement itself carries.
+An identity begins with one key, which fixes hub_id permanently. Rotation adds keys; none is ever removed, so that old
+receipts stay verifiable. A key is valid in [valid_from, valid_until). All rules here are pure functions of the identity
+and of the time that a statement itself carries.
 """
 
 import json
@@ -34,17 +34,17 @@ class IdentityError(VerifyError):
 
 
 def key_id_of(hub_pk: bytes) -> str:
-    """The short name of a key in files and messages (D-42)."""
+    """Return the short name of a key in files and messages (D-42)."""
     return H(hub_pk).hex()[:16]
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one encoding of our JSON artifacts: sorted keys, no spaces, UTF-8 (D-42)."""
+    """Return the one encoding of our JSON artifacts: sorted keys, no spaces, UTF-8 (D-42)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def read_canonical_json(data: bytes, what: str, *, max_bytes: int = _MAX_BYTES) -> Any:
-    """The value in `data`; a FormatError unless these are exactly the bytes that `canonical_json` gives."""
+    """Return the value in `data`; raise FormatError unless the bytes are those that `canonical_json` writes."""
     if len(data) > max_bytes:
         raise FieldSizeError(what, f"at most {max_bytes} bytes", len(data))
     try:
@@ -73,7 +73,7 @@ class HubKey:
         return self.valid_from <= hub_ts and (self.valid_until is None or hub_ts < self.valid_until)
 
     def is_valid_within(self, start: int, end: int) -> bool:
-        """Whether it is valid at any second of [start, end)."""
+        """Return True if it is valid at any second of [start, end)."""
         return self.valid_from < end and (self.valid_until is None or start < self.valid_until)
 
     def to_json(self) -> dict[str, Any]:
@@ -117,21 +117,21 @@ class HubIdentity:
 
     @classmethod
     def first(cls, hub_pk: bytes, *, valid_from: int, anchoring: Anchoring = "data-directory") -> Self:
-        """The identity of a new hub."""
+        """Return the identity of a new hub."""
         return cls((HubKey(hub_pk=hub_pk, valid_from=valid_from),), anchoring)
 
     @property
     def hub_id(self) -> bytes:
-        """Fixed by the first key: rotation never changes it, a new hub_id is another hub (HID-13)."""
+        """The hash of the first key: rotation never changes it, another hub_id is another hub (HID-13)."""
         return self.pinned_hub_id or hub_id_of(self.keys[0].hub_pk)
 
     @property
     def current(self) -> HubKey:
         """The key that joined last; it signs the identity file."""
-        return _preferred(self.keys)
+        return _select_newest(self.keys)
 
     def key_map(self) -> dict[str, str]:
-        """key_id -> hub_pk, as in hub-key-map.json (HID-10)."""
+        """Return hub_pk by key_id, as in hub-key-map.json (HID-10)."""
         return {key.key_id: key.hub_pk.hex() for key in self.keys}
 
     # --- bytes -----------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class HubIdentity:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Accept the one canonical form; FormatError for its shape, IdentityError for what it says."""
+        """Accept the one canonical form; raise FormatError for its form, IdentityError for its content."""
         field = _Members(read_canonical_json(data, _WHAT), _WHAT, ("anchoring", "hub_id", "hub_keys", "ver"))
         if type(ver := field.value["ver"]) is not int or ver != 1:
             raise VersionError(_WHAT, ver) if type(ver) is int else MalformedError("ver is not an integer", _WHAT)
@@ -162,7 +162,7 @@ class HubIdentity:
         return identity
 
     def sign(self, key: ed25519.SigningKey) -> bytes:
-        """hub-identity.sig: by the current key, or by an offline root key (D-42)."""
+        """Return hub-identity.sig, made with the current key or an offline root key (D-42)."""
         return key.sign(Ht(_SIG_TAG, self.to_bytes()))
 
     def verify(self, signature: bytes, root_pk: bytes | None = None) -> None:
@@ -177,32 +177,32 @@ class HubIdentity:
         return tuple(key for key in self.keys if key.is_valid_at(hub_ts))
 
     def keys_valid_in_epoch(self, epoch: int, epoch_sec: int) -> tuple[HubKey, ...]:
-        """Keys whose validity meets the epoch; all of them where labels do not rotate."""
+        """Return the keys whose validity meets the epoch; all keys where labels do not rotate."""
         if not epoch_sec:
             return self.keys
         return tuple(key for key in self.keys if key.is_valid_within(epoch * epoch_sec, (epoch + 1) * epoch_sec))
 
     def signing_key_at(self, hub_ts: int) -> HubKey:
-        """The one key that signs at a time: the greatest valid_from, then the smallest hub_pk (HID-03)."""
+        """Return the one key that signs at a time: the greatest valid_from, then the smallest hub_pk (HID-03)."""
         valid = self.keys_valid_at(hub_ts)
         if not valid:
             raise IdentityError(f"no hub key is valid at {hub_ts}")
-        return _preferred(valid)
+        return _select_newest(valid)
 
     def witnesses_at(self, hub_ts: int) -> tuple[HubKey, ...]:
-        """The keys that witness a checkpoint whose last entry has this time: old and new while they overlap (D-37)."""
+        """Return the keys that witness a checkpoint whose last entry has this time: all that overlap then (D-37)."""
         valid = self.keys_valid_at(hub_ts)
         return valid if len(valid) > 1 else ()
 
     def verify_receipt(self, receipt: Receipt) -> HubKey:
-        """The key that signed a receipt, valid at its hub_ts; SignatureError if there is none (HID-06)."""
+        """Return the key that signed a receipt and is valid at its hub_ts; raise SignatureError if none is (HID-06)."""
         return self._signer(receipt, self.keys_valid_at(receipt.hub_ts), f"at {receipt.hub_ts}")
 
     def verify_control(self, record: ControlRecord) -> HubKey:
         return self._signer(record, self.keys_valid_at(record.hub_ts), f"at {record.hub_ts}")
 
     def verify_rotation(self, record: ControlRecord) -> HubKey:
-        """The key that signed a key.rotate record: the one that it retires, or nobody can follow it (D-174)."""
+        """Return the key that signed a key.rotate record; it must be the retired key, which pins can follow (D-174)."""
         signer = self.verify_control(record)
         if isinstance(record.body, KeyRotate) and record.body.retired_pk not in (None, signer.hub_pk):
             raise SignatureError(
@@ -212,12 +212,14 @@ class HubIdentity:
         return signer
 
     def verify_checkpoint(self, checkpoint: Checkpoint, epoch_sec: int) -> HubKey:
-        """The key that signed a checkpoint, valid in its epoch (D-41)."""
+        """Return the key that signed a checkpoint and is valid in its epoch (D-41)."""
         keys = self.keys_valid_in_epoch(checkpoint.epoch, epoch_sec)
         return self._signer(checkpoint, keys, f"in epoch {checkpoint.epoch}")
 
     def verify_seal(self, checkpoint: Checkpoint, last_ts: int) -> HubKey:
-        """A persisted checkpoint is a function of log and keys (CKPT-06): the time of its last entry fixes them all."""
+        """Return the key of a persisted checkpoint, a function of log and keys: the time of its last entry fixes it
+        (CKPT-06).
+        """
         key = self.signing_key_at(last_ts)
         checkpoint.verify(key.hub_pk)
         witnesses = self.witnesses_at(last_ts)
@@ -242,8 +244,8 @@ class HubIdentity:
 
     # --- rotation (spec §8.4) --------------------------------------------------------------------------
 
-    def rotated(self, hub_pk: bytes, *, valid_from: int, overlap_until: int) -> "HubIdentity":
-        """A new key joins at `valid_from`; the one before it may sign until `overlap_until`."""
+    def with_rotation(self, hub_pk: bytes, *, valid_from: int, overlap_until: int) -> "HubIdentity":
+        """Return the identity with a new key from `valid_from` on; the key before it may sign until `overlap_until`."""
         old = self.current
         if valid_from <= old.valid_from:
             raise IdentityError(f"the new key must become valid after {old.valid_from}, when the current one did")
@@ -256,7 +258,7 @@ class HubIdentity:
         return HubIdentity(tuple(sorted(keys, key=lambda key: (key.valid_from, key.hub_pk))), self.anchoring)
 
     def in_force(self, said: Sequence[KeyRotate]) -> list[KeyRotate]:
-        """Return the rotations without those that retire a key which a listed rotation retires (two at once).
+        """Return the rotations without those that retire a key which a listed rotation retires.
 
         Such a record is void: `veen hub key repair` made sure that its key signed nothing.
         """
@@ -265,7 +267,7 @@ class HubIdentity:
         return [body for body in said if body in listed or body.retired_pk not in retired]
 
     def rotations(self) -> list[KeyRotate]:
-        """What the control journal must say about the keys after the first, in order."""
+        """Return the rotations that the control journal must have for the keys after the first, in order."""
         return [
             KeyRotate(
                 hub_pk=new.hub_pk, valid_from=new.valid_from, retired_pk=old.hub_pk, retired_until=old.valid_until
@@ -274,7 +276,7 @@ class HubIdentity:
         ]
 
 
-def _preferred(keys: Sequence[HubKey]) -> HubKey:
+def _select_newest(keys: Sequence[HubKey]) -> HubKey:
     return min(keys, key=lambda key: (-key.valid_from, key.hub_pk))
 
 

@@ -47,7 +47,7 @@ _LAYOUTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Msg(Wire, kind="MSG"):
-    """All a hub ever sees of a message."""
+    """A message as a hub sees it: sealed and signed."""
 
     FORM: ClassVar[Form] = "array"
     MAX_ITEMS: ClassVar[int] = 16  # it has 11, the array included; a million tiny ones would take a second
@@ -79,11 +79,11 @@ class Msg(Wire, kind="MSG"):
             and (self.auth_ref is None or len(self.auth_ref) == 32)
             and len(self.sig) == 64
         ):
-            return b"".join((MSG_ARRAY, self._signed_items(), SIG_HEAD, self.sig))
+            return b"".join((MSG_ARRAY, self._items_to_sign(), SIG_HEAD, self.sig))
         return super(Msg, self).to_bytes()  # names the field that does not fit
 
-    def _signed_items(self) -> bytes:
-        """The first nine items, without the head of the array around them."""
+    def _items_to_sign(self) -> bytes:
+        """Return the first nine items, without the head of the array around them."""
         return b"".join(
             (
                 VER_HEAD,
@@ -114,7 +114,7 @@ class Msg(Wire, kind="MSG"):
         auth_ref: bytes | None,
         ciphertext: bytes,
     ) -> Self:
-        """Sign a sealed ciphertext; client_id is the signing key."""
+        """Sign a sealed ciphertext; client_id is the public key of the signer."""
         unsigned = cls(
             profile_id=profile_id,
             label=label,
@@ -129,16 +129,16 @@ class Msg(Wire, kind="MSG"):
         return replace(unsigned, sig=key.sign(unsigned.signing_digest()))
 
     def signing_digest(self) -> bytes:
-        """What sig signs: Ht("veen/sig", CBOR of the first nine items)."""
-        return sha256(MSG_SIGNED_TAG + self._signed_items()).digest()
+        """Return the digest that sig signs: Ht("veen/sig", CBOR of the first nine items)."""
+        return sha256(MSG_SIGNED_TAG + self._items_to_sign()).digest()
 
     @staticmethod
     def digest_of(raw: bytes) -> bytes:
-        """`signing_digest` of the message that `from_bytes` read from `raw`, without encoding it again."""
+        """Return `signing_digest` of the message that `from_bytes` read from `raw`, without encoding it again."""
         return sha256(MSG_SIGNED_TAG + raw[1:-SIG_TAIL]).digest()
 
     def leaf_hash(self) -> bytes:
-        """msg_id: the leaf this message becomes in its label's MMR (I2)."""
+        """Return msg_id: the leaf that this message becomes in its label's MMR (I2)."""
         return leaf_hash_of(
             label=self.label,
             profile_id=self.profile_id,
@@ -148,7 +148,7 @@ class Msg(Wire, kind="MSG"):
         )
 
     def check_ct_hash(self) -> None:
-        """I1: H(ciphertext) = ct_hash."""
+        """Raise VerifyError unless H(ciphertext) = ct_hash (I1)."""
         if sha256(self.ciphertext).digest() != self.ct_hash:
             raise VerifyError("MSG: ct_hash is not the hash of the ciphertext (I1)")
 
@@ -164,7 +164,7 @@ class Msg(Wire, kind="MSG"):
 
 
 def all_verify(messages: Sequence[Msg]) -> bool:
-    """Whether `verify` passes all of them; faster than asking each."""
+    """Return True if all messages pass `verify`; faster than one call for each."""
     if any(sha256(msg.ciphertext).digest() != msg.ct_hash for msg in messages):
         return False
     if any(len(msg.client_id) != ed25519.PUBLIC_BYTES or len(msg.sig) != ed25519.SIGNATURE_BYTES for msg in messages):
@@ -173,7 +173,7 @@ def all_verify(messages: Sequence[Msg]) -> bool:
 
 
 def _parse(cls: type[Msg], data: bytes) -> Any:
-    """The message in `data`, or None if it departs from the canonical layout anywhere."""
+    """Return the message in `data`, or None if it departs from the canonical layout."""
     try:
         seq = _WIDTHS[data[MSG_SEQ_AT]]
         ack = _WIDTHS[data[MSG_SEQ_AT + seq]]
@@ -223,7 +223,10 @@ def _parse(cls: type[Msg], data: bytes) -> Any:
 
 
 def end_of(data: bytes, start: int) -> int | None:
-    """Where the MSG that begins at `start` ends, if it follows the canonical layout: `cbor.item_end`, but faster."""
+    """Return the position behind the MSG that begins at `start`, or None if it departs from the canonical layout.
+
+    As `cbor.item_end`, but faster.
+    """
     if data[start : start + MSG_PROFILE_AT] != MSG_HEAD:
         return None
     label_at, client_at = start + MSG_LABEL_AT, start + MSG_CLIENT_AT

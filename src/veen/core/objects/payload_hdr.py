@@ -7,7 +7,7 @@ from veen.core.wire import Bytes32, Part, Uint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadHdr(Part, kind="payload_hdr"):
-    """Seen by readers only; no field of it may influence admission."""
+    """Header that only readers see; no field of it may influence admission."""
 
     schema: Bytes32
     parent_id: Bytes32 | None = None

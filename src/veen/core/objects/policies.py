@@ -1,8 +1,8 @@
-"""Policy views: what an external agent tells a hub about keys, capabilities and streams (D-51, 001 spec-2 §2, §4).
+"""Policy views: revocations and authority, handed to a hub by an external agent (D-51, 001 spec-2 §2, §4).
 
-Revocations and label authority are published on encrypted streams, which a hub cannot read. An agent that can folds
-them and hands the outcome over; the hub journals it and holds messages to it. The words of a revocation's reason stay
-in the stream: what a hub stores is never plaintext of a payload.
+Revocations and label authority are published on encrypted streams, which a hub cannot read. An agent that can read them
+folds them and hands over the result; the hub journals it and enforces it. The reason of a revocation stays in the
+stream: a hub never stores plaintext of a payload.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _MAX_REPLICAS: Final = 16
 
 
 def realm_id_of(name: str) -> bytes:
-    """Ht("id/realm", name); names are UTF-8 (D-94)."""
+    """Return Ht("id/realm", name); names are UTF-8 (D-94)."""
     return Ht("id/realm", name.encode())
 
 
@@ -37,13 +37,13 @@ class Revocation(Part, kind="revocation"):
 
     @property
     def until(self) -> int:
-        """The first second in which it does not count any more."""
+        """The first second in which it has ended."""
         return FOREVER if self.ttl is None else self.ts + self.ttl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority(Part, kind="authority"):
-    """Which hub is the primary of a stream in [ts, ts + ttl) (§2.2)."""
+    """The primary hub of a stream in [ts, ts + ttl) (§2.2)."""
 
     realm_id: Bytes32
     stream_id: Bytes32
@@ -60,7 +60,7 @@ class Authority(Part, kind="authority"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRevocation(Part, kind="policy.revocation"):
-    """Revocations the hub did not know before; they count from the second after this record on (D-51, D-60)."""
+    """Revocations that were new to the hub; effective from the second after this record on (D-51, D-60)."""
 
     revocations: Annotated[tuple[Revocation, ...], Length(1, MAX_POLICY_ITEMS)]
 
@@ -71,7 +71,7 @@ class PolicyRevocation(Part, kind="policy.revocation"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyAuthority(Part, kind="policy.authority"):
-    """Authority records the hub did not know before; they count from the second after this record on (FED1)."""
+    """Authority records that were new to the hub; effective from the second after this record on (FED1)."""
 
     authorities: Annotated[tuple[Authority, ...], Length(1, MAX_POLICY_ITEMS)]
 
@@ -82,7 +82,7 @@ class PolicyAuthority(Part, kind="policy.authority"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeBound(Part, kind="size bound"):
-    """The largest MSG that a label, or any label of a stream, may get (D-127). 0 lifts the bound."""
+    """The largest MSG of a label, or of any label of a stream (D-127). 0 lifts the bound."""
 
     kind: Annotated[str, Choice(*BOUND_KINDS)]
     target: Bytes32  # a label, or a stream_id
@@ -91,7 +91,7 @@ class SizeBound(Part, kind="size bound"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyBounds(Part, kind="policy.bounds"):
-    """Bounds the hub did not know before; they count from the second after this record on (D-127)."""
+    """Bounds that were new to the hub; effective from the second after this record on (D-127)."""
 
     bounds: Annotated[tuple[SizeBound, ...], Length(1, MAX_POLICY_ITEMS)]
 

@@ -1,4 +1,4 @@
-"""Prekey, an X25519 key that an identity offers for messages to itself (spec-1 §3, KEX0.2, D-102).
+"""Prekeys: X25519 keys that an identity offers for messages to itself (spec-1 §3, KEX0.2, D-102).
 
 Point-to-point messages are sealed to a prekey instead of a stream's reader key (D-10). After `expires_at` nobody seals
 to it any more; its secret half stays with the identity and opens what was sealed before.
@@ -16,7 +16,7 @@ from veen.core.wire import Bytes32, Bytes64, Map, Uint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prekey(Map, kind="prekey"):
-    """`id_sign_pk` may be reached under `prekey_pk` until `expires_at`, says `id_sign_pk`."""
+    """A statement of `id_sign_pk` that it may be reached under `prekey_pk` until `expires_at`."""
 
     id_sign_pk: Bytes32
     prekey_pk: Bytes32
@@ -29,7 +29,7 @@ class Prekey(Map, kind="prekey"):
         return replace(unsigned, sig=id_sign.sign(unsigned.signing_digest()))
 
     def signing_digest(self) -> bytes:
-        """What sig signs: Ht("veen/prekey", CBOR of the map without sig)."""
+        """Return the digest that sig signs: Ht("veen/prekey", CBOR of the map without sig)."""
         tree = self.to_tree()
         del tree[5]
         return Ht("veen/prekey", cbor.encode(tree))
@@ -40,5 +40,5 @@ class Prekey(Map, kind="prekey"):
             raise SignatureError("prekey: sig does not verify under id_sign_pk")
 
     def is_live(self, now: int) -> bool:
-        """Whether a new message may be sealed to it; opening an old one is always allowed (KEX0-05)."""
+        """Return True if a new message may be sealed to it; opening an old one is always allowed (KEX0-05)."""
         return now <= self.expires_at

@@ -10,9 +10,9 @@ from veen.core.wire import Fixed, Part, Uint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile(Part, kind="profile"):
-    """v0.0.1 knows one cipher suite; profiles differ in label rotation and padding only.
+    """A cryptographic profile. v0.0.1 has one cipher suite; profiles differ in label rotation and padding only.
 
-    Neither field has a default: the spec wants both chosen, never implied.
+    Neither field has a default: the spec requires an explicit choice.
     """
 
     aead: ClassVar[Fixed] = "xchacha20poly1305"

@@ -25,7 +25,7 @@ from veen.core.wire import Bytes32, Bytes64, Form, Uint, Version, Wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt(Wire, kind="RECEIPT"):
-    """One message, at one position of one label, under one root."""
+    """A statement that one message has one position of one label, under one root."""
 
     FORM: ClassVar[Form] = "array"
 
@@ -41,7 +41,7 @@ class Receipt(Wire, kind="RECEIPT"):
     def issue(
         cls, key: ed25519.SigningKey, *, label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int
     ) -> Self:
-        """Sign a receipt. The caller has appended the leaf already: hubs sign only after the MMR update."""
+        """Sign a receipt. The caller has already appended the leaf: hubs sign only after the MMR update."""
         items = _items(label, stream_seq, leaf_hash, mmr_root, hub_ts)
         return cls(
             label=label,
@@ -62,14 +62,14 @@ class Receipt(Wire, kind="RECEIPT"):
 
     def to_bytes(self) -> bytes:
         if len(self.label) == len(self.leaf_hash) == len(self.mmr_root) == 32 and len(self.hub_sig) == 64:
-            return b"".join((RECEIPT_ARRAY, self._signed_items(), SIG_HEAD, self.hub_sig))
+            return b"".join((RECEIPT_ARRAY, self._items_to_sign(), SIG_HEAD, self.hub_sig))
         return super(Receipt, self).to_bytes()  # names the field that does not fit
 
     def signing_digest(self) -> bytes:
-        """What hub_sig signs: Ht("veen/sig", CBOR of the first six items)."""
-        return sha256(RECEIPT_SIGNED_TAG + self._signed_items()).digest()
+        """Return the digest that hub_sig signs: Ht("veen/sig", CBOR of the first six items)."""
+        return sha256(RECEIPT_SIGNED_TAG + self._items_to_sign()).digest()
 
-    def _signed_items(self) -> bytes:
+    def _items_to_sign(self) -> bytes:
         return _items(self.label, self.stream_seq, self.leaf_hash, self.mmr_root, self.hub_ts)
 
     def verify(self, hub_pk: bytes) -> None:
@@ -78,16 +78,16 @@ class Receipt(Wire, kind="RECEIPT"):
             raise SignatureError(f"RECEIPT {self.stream_seq}: hub_sig does not verify under the given hub key")
 
 
-def signed_bytes(
+def issue_bytes(
     key: ed25519.SigningKey, label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int
 ) -> bytes:
-    """`Receipt.issue(…).to_bytes()` for a hub that signs thousands a second and needs only the bytes."""
+    """Return `Receipt.issue(…).to_bytes()`, for a hub that signs thousands a second and needs only the bytes."""
     items = _items(label, stream_seq, leaf_hash, mmr_root, hub_ts)
     return b"".join((RECEIPT_ARRAY, items, SIG_HEAD, key.sign(sha256(RECEIPT_SIGNED_TAG + items).digest())))
 
 
 def _items(label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int) -> bytes:
-    """The first six items, without the head of the array around them."""
+    """Return the first six items, without the head of the array around them."""
     return b"".join(
         (
             VER_HEAD,
@@ -103,7 +103,7 @@ def _items(label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub
 
 
 def _parse(cls: type[Receipt], data: bytes) -> Any:
-    """The receipt in `data`, or None if it departs from the canonical layout anywhere."""
+    """Return the receipt in `data`, or None if it departs from the canonical layout."""
     if data[:RECEIPT_LABEL_AT] != RECEIPT_HEAD:
         return None
     try:

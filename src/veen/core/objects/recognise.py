@@ -1,7 +1,7 @@
-"""Recognise any one wire object, from its CBOR or its JSON form, without keys.
+"""Recognition of any single wire object, from its CBOR or its JSON form, without keys.
 
-The shapes differ enough that trying each in turn is safe: of those that share a shape (a receipt request and a
-proof request, say), `recognise` names all.
+The forms differ enough that trying each in turn is safe. Of those that have one form (a receipt request and a proof
+request, for instance), `recognise` names all.
 """
 
 import json
@@ -61,7 +61,7 @@ class Recognised:
 
 
 def recognise(data: bytes) -> Recognised:
-    """The object in `data`; a FormatError that tells the nearest miss if there is none."""
+    """Return the object in `data`; if there is none, raise the FormatError of the closest kind."""
     as_json = data.lstrip()[:1] in (b"{", b"[")  # no canonical wire object begins with these bytes
     tree = parse_json(data) if as_json else cbor.decode(data)
     objects: list[Wire] = []
@@ -79,7 +79,9 @@ def recognise(data: bytes) -> Recognised:
 
 
 class NoItem:
-    """Stands in a parsed tree for JSON that no CBOR item equals; every field refuses it as a value of a wrong type."""
+    """Placeholder in a parsed tree for JSON that no CBOR item equals; every field refuses it as a value of a wrong
+    type.
+    """
 
     __slots__ = ()
 
@@ -88,13 +90,15 @@ NO_ITEM: Final = NoItem()
 
 
 def parse_json(data: bytes) -> object:
-    """JSON as we accept it: UTF-8, no duplicate names, no fractions, bounded in size and depth."""
+    """Parse JSON as hubs accept it: UTF-8, no duplicate names, no fractions, bounded in size and depth."""
     return _parse(data, _refuse, _integer, _unique)
 
 
 def parse_json_parts(data: bytes) -> object:
-    """As `parse_json`, but a fraction, an integer outside 64 bits, or an object that repeats a name becomes NO_ITEM:
-    whoever reads the parts of an envelope decides whose fault it is (D-54, D-164)."""
+    """Parse as `parse_json` does, but put NO_ITEM for a fraction, an integer outside 64 bits or repeated names.
+
+    The reader of an envelope then decides which part is at fault (D-54, D-164).
+    """
     return _parse(data, lambda _: NO_ITEM, _integer_or_none, _unique_or_none)
 
 

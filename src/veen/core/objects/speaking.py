@@ -30,7 +30,7 @@ SPEAKING_SCHEMAS: Final = frozenset((SPEAKS_SCHEMA, SPEAKS_END_SCHEMA, PRINCIPAL
 
 
 class _Statement(Wire):
-    """Base of the statements: `signing_digest` is what every signature in it signs."""
+    """Base of the statements. Every signature in a statement signs `signing_digest`."""
 
     __slots__ = ()
 
@@ -38,12 +38,12 @@ class _Statement(Wire):
     MAX_BYTES: ClassVar[int] = 1_024
     TAG: ClassVar[str]
 
-    def _signed(self) -> list[cbor.Item]:
+    def _fields_to_sign(self) -> list[cbor.Item]:
         raise NotImplementedError
 
     def signing_digest(self) -> bytes:
         """Return the hash of all fields but the signatures, in order, absent ones as null."""
-        return Ht(self.TAG, cbor.encode(self._signed()))
+        return Ht(self.TAG, cbor.encode(self._fields_to_sign()))
 
     def _check_signature(self, public: bytes, name: str) -> None:
         if not ed25519.verify(public, self.signing_digest(), getattr(self, name)):
@@ -80,12 +80,12 @@ class SpeaksBinding(_Statement, kind="veen.speaks.v1"):
         digest = unsigned.signing_digest()
         return replace(unsigned, sig_client=client.sign(digest), sig_principal=principal.sign(digest))
 
-    def _signed(self) -> list[cbor.Item]:
+    def _fields_to_sign(self) -> list[cbor.Item]:
         return [self.principal_pk, self.client_id, self.stream_id, self.not_before, self.not_after]
 
     @property
     def has_legal_lifetime(self) -> bool:
-        """True if the time has a length, and one that a key may live."""
+        """True if the lifetime is positive and not longer than MAX_SPEAKS_SEC."""
         return 0 < self.not_after - self.not_before <= MAX_SPEAKS_SEC
 
     def verify(self) -> None:
@@ -96,9 +96,9 @@ class SpeaksBinding(_Statement, kind="veen.speaks.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeaksEnd(_Statement, kind="veen.speaks.end.v1"):
-    """`principal_pk` ends its binding of `client_id`; without one, all its bindings that stand before this statement.
+    """A statement that ends the binding of `client_id` by `principal_pk`; without client_id, all its earlier bindings.
 
-    A statement about all bindings counts once: who repeats it later ends nothing. `ended_at` tells two of them apart.
+    A statement about all bindings takes effect once: a repetition ends nothing. `ended_at` tells two of them apart.
     """
 
     TAG: ClassVar[str] = "veen/speaks-end"
@@ -136,7 +136,7 @@ class SpeaksEnd(_Statement, kind="veen.speaks.end.v1"):
         if size > MAX_REASON_BYTES:
             raise FieldSizeError(f"{self.KIND}.reason", f"at most {MAX_REASON_BYTES} bytes", size)
 
-    def _signed(self) -> list[cbor.Item]:
+    def _fields_to_sign(self) -> list[cbor.Item]:
         return [self.principal_pk, self.client_id, self.stream_id, self.reason, self.ended_at]
 
     def verify(self) -> None:
@@ -146,7 +146,7 @@ class SpeaksEnd(_Statement, kind="veen.speaks.end.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrincipalNext(_Statement, kind="veen.principal.next.v1"):
-    """From here on `new` speaks for `old` in one stream, and `old` binds no client key any more."""
+    """A statement that `new` replaces `old` in one stream: `old` binds no further client keys."""
 
     TAG: ClassVar[str] = "veen/principal-next"
 
@@ -162,7 +162,7 @@ class PrincipalNext(_Statement, kind="veen.principal.next.v1"):
         digest = unsigned.signing_digest()
         return replace(unsigned, sig_old=old.sign(digest), sig_new=new.sign(digest))
 
-    def _signed(self) -> list[cbor.Item]:
+    def _fields_to_sign(self) -> list[cbor.Item]:
         return [self.old, self.new, self.stream_id]
 
     def verify(self) -> None:
@@ -176,7 +176,7 @@ SpeakingStatement = SpeaksBinding | SpeaksEnd | PrincipalNext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOfKey(Part, kind="end of an author key"):
-    """The place of the statement that ended what an identity proved of a client key."""
+    """Place of the statement that ended an author key."""
 
     ts: Uint  # ts*
     epoch: Uint
@@ -185,7 +185,7 @@ class EndOfKey(Part, kind="end of an author key"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorKey(Part, kind="author key"):
-    """A client key and the identity that proved to have it, in one stream: from when, until when, and its end."""
+    """A client key and the identity that proved to own it, in one stream, with its validity and end."""
 
     client_id: Bytes32
     id_sign_pk: Bytes32
@@ -194,9 +194,9 @@ class AuthorKey(Part, kind="author key"):
     ended: EndOfKey | None = None
 
     def covers(self, ts: int, place: tuple[int, int] | None = None) -> bool:
-        """Return True if an entry at a place (epoch, stream_seq) counts as the identity's.
+        """Return True if an entry at a place (epoch, stream_seq) is attributed to the identity.
 
-        Without a place the entry is of another stream, or comes after all that was read.
+        Without a place, the entry is of another stream or comes after everything that was read.
         """
         if self.not_before is not None and ts < self.not_before:
             return False
@@ -212,7 +212,7 @@ class AuthorKey(Part, kind="author key"):
 
 
 def describe_statement(schema: bytes, body: bytes) -> str:
-    """Return a statement for people, as it stands there: what effect it has is for the fold to say."""
+    """Describe a statement in words. The fold decides its effect."""
     try:
         if schema == SPEAKS_SCHEMA:
             binding = SpeaksBinding.from_bytes(body)

@@ -1,9 +1,9 @@
-"""Hub keys that somebody trusts on other grounds than the log at hand, and what follows from them (spec §8.4, D-42).
+"""Trusted keys: hub keys that are trusted independently of the log at hand, and the keys that follow (spec §8.4, D-42).
 
-A log says by itself whose it is: that proves nothing, since whoever forges a log forges that too. Trust starts from
-keys that were pinned, and goes on to a key that a `key.rotate` record introduces, if the key which that record retires
-is trusted and signed it. It never goes back: an old key that introduces a trusted one may be anybody's. A pinned hub_id
-is a pin of the first key, of which it is the hash. A pinned root vouches for all keys of an identity that it signed
+A log names its own hub. That proves nothing, because a forger of a log forges its identity as well. Trust starts from
+pinned keys and extends to a key that a `key.rotate` record introduces, if the key which that record retires is trusted
+and signed it. Trust never extends backwards: anybody may own an old key that introduces a trusted one. A pinned hub_id
+is a pin of the first key, of which it is the hash. A pinned root is trusted for all keys of an identity that it signed
 (D-121).
 """
 
@@ -30,7 +30,7 @@ class TrustedKeys:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`ed25519:HUB_PK` or `root:ed25519:ROOT_PK`, and perhaps `:HUB_ID`; each 64 hex digits."""
+        """Parse `ed25519:HUB_PK` or `root:ed25519:ROOT_PK`, optionally followed by `:HUB_ID`; each 64 hex digits."""
         key, _, hub_id = text.strip().rpartition(":")
         whole = key in ("", "root", "ed25519", "root:ed25519")  # the last part is the key itself
         try:
@@ -48,7 +48,7 @@ class TrustedKeys:
         return cls(hub_pks=(pinned.public,), hub_id=fixed)
 
     def to_text(self) -> str:
-        """In the form that `parse` takes, where there is one key."""
+        """Return the form that `parse` reads, if there is one key."""
         pinned = [PinnedKey(hub_pk) for hub_pk in self.hub_pks]
         if self.root_pk is not None:
             pinned = [PinnedKey(self.root_pk, is_root=True)]
@@ -61,12 +61,12 @@ class TrustedKeys:
         records: Iterable[ControlRecord],
         signatures: Iterable[bytes] = (),
     ) -> str | None:
-        """Why not all keys of `identity` are trusted; None if they are.
+        """Return the reason why not all keys of `identity` are trusted; None if they are.
 
         `records` are those of its control journal, `signatures` those that its directory has over the identity.
         """
         if identity is None:
-            return "nothing says whose log this is"
+            return "the log does not name its hub"
         if self.hub_id is not None and identity.hub_id != self.hub_id:
             return f"this is the log of hub {identity.hub_id.hex()}, not of the pinned {self.hub_id.hex()}"
         if self.root_pk is not None:
@@ -77,10 +77,10 @@ class TrustedKeys:
         listed = {key.hub_pk for key in identity.keys}
         if missing := [hub_pk for hub_pk in self.hub_pks if hub_pk not in listed]:
             return (
-                f"the pinned key {PinnedKey(missing[0]).to_text()} is none of this hub's, "
+                f"the pinned key {PinnedKey(missing[0]).to_text()} is not a key of this hub, "
                 f"whose current key is {PinnedKey(identity.current.hub_pk).to_text()}"
             )
-        trusted = self.reached(identity, records)
+        trusted = self.follow_rotations(identity, records)
         for hub_pk in self.hub_pks:
             if hub_pk not in trusted:
                 return f"no chain of rotations leads from the pinned hub_id to the pinned key {key_id_of(hub_pk)}"
@@ -92,18 +92,18 @@ class TrustedKeys:
                 )
         return None
 
-    def reached(self, identity: HubIdentity, records: Iterable[ControlRecord]) -> set[bytes]:
-        """The keys that trust leads to; `identity` has the pinned hub_id, if one is pinned."""
+    def follow_rotations(self, identity: HubIdentity, records: Iterable[ControlRecord]) -> set[bytes]:
+        """Return the keys that trust extends to; `identity` has the pinned hub_id, if one is pinned."""
         # A pinned hub_id leads to the first key, and the pinned key must then be reached from there as well.
         trusted = set(self.hub_pks) if self.hub_id is None else {identity.keys[0].hub_pk}
         for record in records:
             rotation = record.body
-            if isinstance(rotation, KeyRotate) and rotation.retired_pk in trusted and _signed(record, rotation):
+            if isinstance(rotation, KeyRotate) and rotation.retired_pk in trusted and _is_signed(record, rotation):
                 trusted.add(rotation.hub_pk)
         return trusted
 
 
-def _signed(record: ControlRecord, rotation: KeyRotate) -> bool:
+def _is_signed(record: ControlRecord, rotation: KeyRotate) -> bool:
     try:
         record.verify(rotation.retired_pk or b"")
     except SignatureError:

@@ -1,7 +1,7 @@
 """veen.attached.v1, the general body that declares its attachments (D-16).
 
-Schemas that know nothing of attachments wrap their body in this one. Count and plaintext sizes are declared
-inside the encrypted body, so nobody can add, drop or swap an attachment unseen (spec §4.6).
+Schemas without fields for attachments wrap their body in this one. Count and plaintext sizes are declared inside the
+encrypted body, so nobody can add, drop or swap an attachment undetected (spec §4.6).
 """
 
 from collections.abc import Sequence

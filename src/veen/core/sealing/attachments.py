@@ -16,7 +16,7 @@ EMPTY_ATT_ROOT: Final = Ht("veen/att-root", b"")
 
 
 def att_root_of(coids: Sequence[bytes]) -> bytes:
-    """The Merkle root over the coids in index order; always hashed, also for one peak or none (D-13)."""
+    """Return the Merkle root over the coids in index order; always hashed, also for one peak or none (D-13)."""
     if not coids:
         return EMPTY_ATT_ROOT
     tree = Mmr(tags=_TAGS)
@@ -33,7 +33,7 @@ class SealedAttachments:
     coids: tuple[bytes, ...]
 
     def bind(self, hdr: PayloadHdr) -> PayloadHdr:
-        """`hdr` with att_root set; absent where there is nothing to bind (spec §4.6 SHOULD)."""
+        """Return `hdr` with att_root set; without attachments, leave it absent (spec §4.6 SHOULD)."""
         root = att_root_of(self.coids)
         if hdr.att_root not in (None, root):
             raise VerifyError("payload_hdr.att_root does not match the attachments (I5)")
@@ -58,7 +58,7 @@ def open_attachments(
 
 
 def open_one(context: hpke.Context, aad: bytes, index: int, ciphertext: bytes, limits: Limits) -> bytes:
-    """Open one attachment by its index. Whether it belongs to the message is for the caller to know, by its coid."""
+    """Open one attachment by its index. The caller checks by the coid that it belongs to the message."""
     _check_limits([ciphertext], limits, overhead=16)
     return aead.open_(*_key_and_nonce(context, aad, index), b"", ciphertext)
 

@@ -62,7 +62,9 @@ class Binding:
         )
 
     def aad(self) -> bytes:
-        """Step 3. Also stands in for msg_id in attachment nonces, where msg_id would be circular (D-12)."""
+        """Return the associated data of step 3; attachment nonces use it instead of msg_id, which would be circular
+        (D-12).
+        """
         return sha256(
             b"".join(
                 (
@@ -78,14 +80,14 @@ class Binding:
         ).digest()
 
     def nonce(self) -> bytes:
-        """Step 6. Unique with its key: k_body comes from a context that is never used again."""
+        """Return the nonce of step 6. It is unique with its key: k_body comes from a context that is never reused."""
         seed = b"".join((_NONCE_TAG, self.label, u64be(self.prev_ack), self.client_id, u64be(self.client_seq)))
         return trunc_24(sha256(seed).digest())
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A ciphertext cut along its own length fields. No key is needed: hubs check this much (D-18)."""
+    """A ciphertext split by its own length fields. No key is needed: hubs check this much (D-18)."""
 
     enc: bytes
     hpke_ct_hdr: bytes
@@ -94,13 +96,13 @@ class Parts:
 
     @classmethod
     def split(cls, ciphertext: bytes, limits: Limits = DEFAULT_LIMITS) -> Self:
-        """Cut and check against the limits; FieldSizeError, LimitError or PaddingError name what is wrong."""
+        """Split and check against the limits; raise FieldSizeError, LimitError or PaddingError."""
         body_start, end = cls.check(ciphertext, limits)
         return cls(ciphertext[:32], ciphertext[_PREFIX.size : body_start], ciphertext[body_start:end], ciphertext[end:])
 
     @staticmethod
     def check(ciphertext: bytes, limits: Limits) -> tuple[int, int]:
-        """The checks of `split` alone: where the body begins and where it ends."""
+        """Check as `split` does; return the start and end of the body."""
         if len(ciphertext) < _PREFIX.size:
             raise FieldSizeError("ciphertext", f"at least {_PREFIX.size} bytes", len(ciphertext))
         hdr_len, body_len = _PREFIX.unpack_from(ciphertext)
@@ -127,7 +129,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Opened:
-    """What a reader gets. Its repr shows no plaintext: values end up in logs."""
+    """Header, body and attachments of an opened message. `repr` hides the plaintext, because values end up in logs."""
 
     hdr: PayloadHdr
     body: bytes
@@ -190,15 +192,15 @@ def open_msg(
 
 
 def opening_of(reader_sk: bytes, msg: Msg, *, reader_pk: bytes | None = None) -> bytes:
-    """The secret that opens this message and no other: a reader can hand it out and keep the key of the stream.
+    """Return the secret that opens this message and no other, for a reader that keeps the key of the stream to itself.
 
-    Every message is sealed in an HPKE context of its own; this is the shared secret of that context.
+    Every message is sealed in an HPKE context of its own; the opening is the shared secret of that context.
     """
     return hpke.receiver_secret(Parts.split(msg.ciphertext).enc, reader_sk, reader_pk)
 
 
 def open_with_opening(opening: bytes, msg: Msg, *, limits: Limits = DEFAULT_LIMITS) -> Opened:
-    """Open header and body with what `opening_of` gave; OpenError if it is that of another message."""
+    """Open header and body with the result of `opening_of`; raise OpenError if it is that of another message."""
     msg.check_ct_hash()
     return _open(hpke.receiver_of_secret(opening), Parts.split(msg.ciphertext, limits), msg, (), limits)
 
@@ -218,11 +220,11 @@ def _open(context: hpke.Context, parts: Parts, msg: Msg, attachments: Sequence[b
 def open_with_one(
     keys: Sequence[tuple[bytes, bytes]], msg: Msg, *, limits: Limits = DEFAULT_LIMITS
 ) -> tuple[int, Opened]:
-    """Open with those keys, pairs of reader_sk and reader_pk, of which exactly one must fit; which, and what it opens.
+    """Open with the one of `keys` (pairs of reader_sk and reader_pk) that fits; return its index and the content.
 
-    The ciphers do not commit to a key, so a sender can make a ciphertext that opens under two of them, to two contents
-    (D-170). Every key is tried, in the given order, whatever the ones before it did: AmbiguousError if two of them open
-    it, be it to something that is no payload. OpenError if none does. Whatever else the one key meets is raised.
+    The ciphers do not commit to a key, so a sender can make a ciphertext that opens under two keys, to two contents
+    (D-170). Every key is tried in the given order. Two keys that open it raise AmbiguousError, even if one of the
+    contents is not a valid payload. No key raises OpenError. Any other error of the one fitting key is raised.
     """
     if len(keys) == 1:
         return 0, open_msg(keys[0][0], msg, reader_pk=keys[0][1], limits=limits)
@@ -249,7 +251,9 @@ def open_with_one(
 def open_attachment(
     reader_sk: bytes, msg: Msg, index: int, ciphertext: bytes, *, limits: Limits = DEFAULT_LIMITS
 ) -> bytes:
-    """Open one attachment of a message whose list of coids was checked against att_root: a thousand need not fit."""
+    """Open one attachment of a message whose list of coids was checked against att_root; the others need not be in
+    memory.
+    """
     context = hpke.setup_receiver(Parts.split(msg.ciphertext, limits).enc, reader_sk)
     return open_one(context, Binding.of(msg).aad(), index, ciphertext, limits)
 

@@ -44,7 +44,9 @@ class OuterLeaf:
         return cbor.encode([_VERSION, self.kind, self.data])
 
     def checkpoint(self) -> Checkpoint | None:
-        """The CHECKPOINT that the leaf holds; None for other kinds. NoteError if it is none, or has witness_sigs."""
+        """Return the CHECKPOINT of the leaf; None for other kinds. Raise NoteError if it is invalid or has
+        witness_sigs.
+        """
         if self.kind != CHECKPOINT_LEAF:
             return None
         try:

@@ -37,7 +37,7 @@ def encode_base64(data: bytes) -> str:
 
 
 def decode_base64(text: str, what: str) -> bytes:
-    """The bytes of the one base64 form, padding included."""
+    """Decode base64 with padding; raise NoteError for any other form."""
     try:
         data = base64.b64decode(text.encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError, ValueError) as exc:
@@ -48,14 +48,14 @@ def decode_base64(text: str, what: str) -> bytes:
 
 
 def parse_number(text: str, what: str) -> int:
-    """A decimal number without leading zeros."""
+    """Parse a decimal number without leading zeros."""
     if _NUMBER.fullmatch(text) is None or int(text) > MAX_SIZE:
         raise NoteError(f"{what}: expected a decimal number without leading zeros")
     return int(text)
 
 
 def check_name(name: str) -> str:
-    """The name of a key, which is also the origin of a log: no space, no plus sign, no control character."""
+    """Return the name of a key or log; raise NoteError for a space, a plus sign or a control character."""
     if not name or "+" in name or any(char.isspace() or ord(char) < 0x20 or ord(char) == 0x7F for char in name):
         raise NoteError("a name is not empty and has no space, no plus sign and no control character")
     try:
@@ -68,12 +68,12 @@ def check_name(name: str) -> str:
 
 
 def origin_hash(origin: str) -> str:
-    """How a witness names a log in its monitoring paths."""
+    """Return the name of a log in the monitoring paths of witnesses."""
     return sha256(origin.encode()).hexdigest()
 
 
 def decode_text(data: bytes, what: str, max_bytes: int = MAX_NOTE_BYTES) -> str:
-    """UTF-8 without control characters but LF, of bounded size, that ends with LF."""
+    """Decode UTF-8 of bounded size that ends with LF and has no other control character."""
     if len(data) > max_bytes:
         raise NoteError(f"{what}: more than {max_bytes} bytes")
     try:
@@ -142,11 +142,13 @@ class NoteSignature:
         return f"{_DASH}{self.name} {encode_base64(self.key_id + self.signature)}\n"
 
     def is_by(self, key: VerifierKey) -> bool:
-        """Whether the line claims to be by this key; whether it is, `verify` tells."""
+        """Return True if the line names this key; `verify` checks the signature."""
         return (self.name, self.key_id) == (key.name, key.key_id)
 
     def verify(self, key: VerifierKey, text: str) -> int:
-        """The time of a cosignature, 0 of another signature; NoteSignatureError unless `key` made it over `text`."""
+        """Return the time of a cosignature, 0 for another signature; raise NoteSignatureError unless `key` signed
+        `text`.
+        """
         time, message, signature = 0, text.encode(), self.signature
         if key.key_type == COSIGNATURE:
             if len(signature) != 8 + ed25519.SIGNATURE_BYTES:
@@ -154,19 +156,19 @@ class NoteSignature:
             time, signature = int.from_bytes(signature[:8], "big"), signature[8:]
             if not 0 < time <= MAX_SIZE:
                 raise NoteSignatureError(f"the cosignature of {key.name} has no time")
-            message = _cosigned(time, text)
+            message = _cosignature_text(time, text)
         if not self.is_by(key) or not ed25519.verify(key.public, message, signature):
             raise NoteSignatureError(f"the signature of {key.name} does not verify")
         return time
 
 
-def _cosigned(time: int, text: str) -> bytes:
+def _cosignature_text(time: int, text: str) -> bytes:
     return f"cosignature/v1\ntime {time}\n{text}".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A text with its signature lines; none of them verified."""
+    """A text with its signature lines, not verified."""
 
     text: str
     signatures: tuple[NoteSignature, ...]
@@ -187,17 +189,18 @@ class Note:
     def to_bytes(self) -> bytes:
         return (self.text + "\n" + "".join(signature.line() for signature in self.signatures)).encode()
 
-    def adding(self, signatures: Iterable[NoteSignature]) -> "Note":
-        """With more lines; a new line of a key takes the place of its older one."""
+    def with_signatures(self, signatures: Iterable[NoteSignature]) -> "Note":
+        """Return the note with further lines; a new line of a key replaces its older one."""
         lines = {(line.name, line.key_id): line for line in self.signatures}
         lines.update({(line.name, line.key_id): line for line in signatures})
         return replace(self, signatures=tuple(lines.values()))
 
 
-def verified_signatures(note: Note, keys: Iterable[VerifierKey]) -> Mapping[VerifierKey, int]:
-    """Which of `keys` signed, each with the time of its cosignature; NoteSignatureError if one of their lines is bad.
+def verify_signatures(note: Note, keys: Iterable[VerifierKey]) -> Mapping[VerifierKey, int]:
+    """Return those of `keys` that signed, with the time of each cosignature; raise NoteSignatureError for an invalid
+    line.
 
-    Lines of unknown keys are ignored. Every line of a known key must verify, so a bad one beside a good one counts.
+    Lines of unknown keys are ignored. Every line of a known key must verify, also an invalid one beside a valid one.
     """
     verified: dict[VerifierKey, int] = {}
     for key in keys:
@@ -208,22 +211,22 @@ def verified_signatures(note: Note, keys: Iterable[VerifierKey]) -> Mapping[Veri
 
 
 def sign_note(key: ed25519.SigningKey, name: str, text: str) -> NoteSignature:
-    """The signature of a log over a text."""
+    """Return the signature of a log over a text."""
     verifier = VerifierKey(check_name(name), ED25519, key.public)
     return NoteSignature(name, verifier.key_id, key.sign(text.encode()))
 
 
 def cosign(key: ed25519.SigningKey, name: str, text: str, time: int) -> NoteSignature:
-    """The signature of a witness over a checkpoint at a time, in seconds."""
+    """Return the signature of a witness over a checkpoint at a time, in seconds."""
     if not 0 < time <= MAX_SIZE:
         raise NoteError("a cosignature has a time")
     verifier = VerifierKey(check_name(name), COSIGNATURE, key.public)
-    return NoteSignature(name, verifier.key_id, u64be(time) + key.sign(_cosigned(time, text)))
+    return NoteSignature(name, verifier.key_id, u64be(time) + key.sign(_cosignature_text(time, text)))
 
 
 @dataclass(frozen=True, slots=True)
 class LogCheckpoint:
-    """What the text of a checkpoint note says: a log had a size and a root. Extension lines are kept as they are."""
+    """Text of a checkpoint note: origin, size and root of a log. Extension lines are preserved."""
 
     origin: str
     size: int
@@ -247,5 +250,5 @@ class LogCheckpoint:
         lines: Sequence[str] = (self.origin, str(self.size), encode_base64(self.root), *self.extensions)
         return "".join(f"{line}\n" for line in lines)
 
-    def signed(self, key: ed25519.SigningKey) -> Note:
+    def sign(self, key: ed25519.SigningKey) -> Note:
         return Note(self.text, (sign_note(key, self.origin, self.text),))

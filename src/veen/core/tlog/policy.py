@@ -1,4 +1,4 @@
-"""Which cosignatures suffice, in the format of c2sp.org/tlog-policy: logs, witnesses, groups of k of n, one quorum.
+"""Witness policies in the format of c2sp.org/tlog-policy: logs, witnesses, groups of k of n, one quorum.
 
 log VKEY [URL]
 witness NAME VKEY [URL]
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from veen.core.tlog.errors import NoteError, QuorumError, WitnessPolicyError
-from veen.core.tlog.note import COSIGNATURE, ED25519, LogCheckpoint, Note, VerifierKey, verified_signatures
+from veen.core.tlog.note import COSIGNATURE, ED25519, LogCheckpoint, Note, VerifierKey, verify_signatures
 
 _MAX_BYTES: Final = 1 << 20
 _MAX_LINES: Final = 10_000
@@ -19,7 +19,7 @@ _MAX_LINES: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PolicyKey:
-    """A log or a witness of a policy, and where it answers."""
+    """A log or a witness of a policy, and its URL."""
 
     vkey: VerifierKey
     url: str | None = None
@@ -35,7 +35,7 @@ class PolicyGroup:
 
 @dataclass(frozen=True, slots=True)
 class CosignedCheckpoint:
-    """A note that a policy accepts: what it says, and which witnesses cosigned it at which times."""
+    """A note that a policy accepts: its checkpoint, and the witnesses that cosigned it with their times."""
 
     checkpoint: LogCheckpoint
     log: VerifierKey
@@ -71,26 +71,28 @@ class WitnessPolicy:
         return cls(tuple(reader.logs), reader.witnesses, reader.groups, reader.quorum)
 
     def log_of(self, origin: str) -> PolicyKey:
-        """The log of an origin; QuorumError if the policy does not list it."""
+        """Return the log of an origin; raise QuorumError if the policy does not list it."""
         for log in self.logs:
             if log.vkey.name == origin:
                 return log
         raise QuorumError(f"the policy lists no log {origin!r}")
 
     def check(self, note: Note) -> CosignedCheckpoint:
-        """What the note proves under this policy; QuorumError, NoteError or NoteSignatureError if that is nothing."""
+        """Return what the note proves under this policy; raise QuorumError, NoteError or NoteSignatureError."""
         checkpoint = LogCheckpoint.parse(note.text)
         log = self.log_of(checkpoint.origin).vkey
-        if log not in verified_signatures(note, (log,)):
+        if log not in verify_signatures(note, (log,)):
             raise QuorumError(f"the log {log.name} did not sign the note")
         keys = {witness.vkey: name for name, witness in self.witnesses.items()}
-        cosigned = {keys[key]: time for key, time in verified_signatures(note, keys).items()}
+        cosigned = {keys[key]: time for key, time in verify_signatures(note, keys).items()}
         if not self.is_met(cosigned):
-            raise QuorumError(f"{len(cosigned)} of the witnesses cosigned the note, which is no quorum ({self.quorum})")
+            raise QuorumError(
+                f"{len(cosigned)} of the witnesses cosigned the note, which is not a quorum ({self.quorum})"
+            )
         return CosignedCheckpoint(checkpoint, log, cosigned)
 
     def is_met(self, names: Mapping[str, int]) -> bool:
-        """Whether these witnesses are a quorum."""
+        """Return True if these witnesses are a quorum."""
         return self.quorum is None or self._holds(self.quorum, names)
 
     def _holds(self, name: str, names: Mapping[str, int]) -> bool:
@@ -139,10 +141,10 @@ class _PolicyReader:
 
     def _new_name(self, name: str) -> str:
         if name == "none" or name in self.witnesses or name in self.groups:
-            raise WitnessPolicyError(f"the name {name} is defined twice or has a meaning already")
+            raise WitnessPolicyError(f"the name {name} is reserved or defined twice")
         return name
 
-    def _defined(self, name: str) -> str:
+    def _check_defined(self, name: str) -> str:
         if name not in self.witnesses and name not in self.groups:
             raise WitnessPolicyError(f"the name {name} is not defined above")
         return name
@@ -150,7 +152,7 @@ class _PolicyReader:
     def _group(self, name: str, threshold_text: str, members: list[str]) -> None:
         new_name = self._new_name(name)
         for member in members:
-            if self._defined(member) in self._members:
+            if self._check_defined(member) in self._members:
                 raise WitnessPolicyError(f"{member} is a member twice")
             self._members.add(member)
         if threshold_text in ("any", "all"):
@@ -160,11 +162,11 @@ class _PolicyReader:
         else:
             raise WitnessPolicyError("expected a number, any or all")
         if not 1 <= threshold <= len(members) or (threshold_text[0] == "0"):
-            raise WitnessPolicyError(f"{threshold_text} of {len(members)} members cannot be asked for")
+            raise WitnessPolicyError(f"{threshold_text} of {len(members)} members is not a possible threshold")
         self.groups[new_name] = PolicyGroup(threshold, tuple(members))
 
     def _quorum(self, name: str) -> None:
         if self.has_quorum:
             raise WitnessPolicyError("a policy has one quorum line")
-        self.quorum = None if name == "none" else self._defined(name)
+        self.quorum = None if name == "none" else self._check_defined(name)
         self.has_quorum = True

@@ -1,4 +1,4 @@
-"""tlog-proof (c2sp.org/tlog-proof): that a leaf is in a log, with the note that was signed for it, in one text.
+"""tlog-proof (c2sp.org/tlog-proof): proof that a leaf is in a log, with the signed note, in one text.
 
 Also the body of `add-checkpoint`, the request by which a log asks a witness for a cosignature (c2sp.org/tlog-witness).
 """
@@ -41,7 +41,7 @@ def _before_note(text: str, what: str) -> tuple[list[str], Note]:
 
 @dataclass(frozen=True, slots=True)
 class TlogProof:
-    """An inclusion proof with its note; nothing of it verified. `extra` is not authenticated by anything."""
+    """An inclusion proof with its note, not verified. Nothing authenticates `extra`."""
 
     index: int  # of the leaf, from 0
     path: tuple[bytes, ...]
@@ -71,7 +71,9 @@ class TlogProof:
         return "".join(f"{line}\n" for line in lines).encode() + self.note.to_bytes()
 
     def check(self, leaf_data: bytes) -> LogCheckpoint:
-        """The checkpoint under which the leaf is; TlogProofError if it is not. Signatures are for a policy to judge."""
+        """Return the checkpoint that includes the leaf; raise TlogProofError if it does not. Signatures are left to a
+        policy.
+        """
         checkpoint = LogCheckpoint.parse(self.note.text)
         check_inclusion(leaf_hash(leaf_data), self.index, checkpoint.size, self.path, checkpoint.root)
         return checkpoint
@@ -79,7 +81,7 @@ class TlogProof:
 
 @dataclass(frozen=True, slots=True)
 class AddCheckpoint:
-    """The body of `POST add-checkpoint`: from which size on, the consistency proof, and the note."""
+    """The body of `POST add-checkpoint`: the old size, the consistency proof from it, and the note."""
 
     old: int
     path: tuple[bytes, ...]

@@ -39,7 +39,7 @@ def kid_of(public: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CoseReceipt:
-    """One receipt; nothing of it verified."""
+    """A receipt, not verified."""
 
     protected: bytes
     tree_size: int
@@ -76,7 +76,7 @@ class CoseReceipt:
             raise _fail(f"more than {_MAX_BYTES} bytes")
         if not data or data[0] != _TAG_18:
             raise _fail("does not begin with tag 18")
-        tree = _decoded(data[1:], "COSE_Sign1")
+        tree = _decode(data[1:], "COSE_Sign1")
         if type(tree) is not list or len(tree) != 4:
             raise _fail("expected an array of four items")
         protected, unprotected, payload, signature = tree
@@ -102,7 +102,7 @@ class CoseReceipt:
         return bytes([_TAG_18]) + cbor.encode([self.protected, {_VDP: {_INCLUSION: [proof]}}, None, self.signature])
 
     def _header(self) -> dict[Any, Any]:
-        header = _decoded(self.protected, "protected header")
+        header = _decode(self.protected, "protected header")
         if type(header) is not dict or set(header) != {_ALG, _KID, _CLAIMS, _VDS} or not cbor.is_sorted(header):
             raise _fail("the protected header has alg, kid, claims and vds, in deterministic order")
         if header[_ALG] not in _ALGS:
@@ -115,7 +115,7 @@ class CoseReceipt:
         return header
 
     def verify(self, key: VerifierKey, leaf_data: bytes, checkpoint: LogCheckpoint) -> None:
-        """TlogReceiptError unless `key` signed that the leaf is in the tree of `checkpoint`, the text of a note."""
+        """Raise TlogReceiptError unless `key` signed that the leaf is in the tree of the note text `checkpoint`."""
         header = self._header()
         if header[_KID] != kid_of(key.public) or header[_CLAIMS][_ISS] != checkpoint.origin:
             raise _fail("issuer or key are not those of the log")
@@ -133,7 +133,7 @@ def _to_be_signed(protected: bytes, root: bytes) -> bytes:
     return cbor.encode(["Signature1", protected, b"", root])
 
 
-def _decoded(data: bytes, what: str) -> Any:
+def _decode(data: bytes, what: str) -> Any:
     try:
         return cbor.decode(data, what=what, max_bytes=_MAX_BYTES)
     except FormatError as exc:
@@ -141,7 +141,7 @@ def _decoded(data: bytes, what: str) -> Any:
 
 
 def _inclusion(data: bytes) -> tuple[int, int, tuple[bytes, ...]]:
-    tree = _decoded(data, "inclusion proof")
+    tree = _decode(data, "inclusion proof")
     if type(tree) is not list or len(tree) != 3 or type(tree[2]) is not list:
         raise _fail("an inclusion proof is [tree_size, leaf_index, path]")
     size, index, path = tree

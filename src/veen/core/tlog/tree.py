@@ -27,12 +27,12 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 def _split(count: int) -> int:
-    """The largest power of two below `count`."""
+    """Return the largest power of two below `count`."""
     return 1 << (count - 1).bit_length() - 1
 
 
 def _subtree(node_at: NodeAt, start: int, end: int) -> bytes:
-    """The hash of the leaves start … end - 1; `start` is aligned to the size of the subtree."""
+    """Return the hash of the leaves start … end - 1; `start` is aligned to the size of the subtree."""
     count = end - start
     if count & (count - 1) == 0:
         height = count.bit_length() - 1
@@ -42,12 +42,12 @@ def _subtree(node_at: NodeAt, start: int, end: int) -> bytes:
 
 
 def root_at(node_at: NodeAt, size: int) -> bytes:
-    """The root of the first `size` leaves."""
+    """Return the root of the first `size` leaves."""
     return _subtree(node_at, 0, size) if size else EMPTY_ROOT
 
 
 def prove_inclusion(node_at: NodeAt, pos: int, size: int) -> tuple[bytes, ...]:
-    """The path of leaf `pos`, counted from 0, in the tree of `size` leaves; from the leaf to the root."""
+    """Return the path of leaf `pos`, counted from 0, in the tree of `size` leaves; from the leaf to the root."""
     if not 0 <= pos < size:
         raise TlogProofError(f"leaf {pos} is not in a tree of {size} leaves")
     path: list[bytes] = []
@@ -64,7 +64,7 @@ def prove_inclusion(node_at: NodeAt, pos: int, size: int) -> tuple[bytes, ...]:
 
 
 def prove_consistency(node_at: NodeAt, old: int, new: int) -> tuple[bytes, ...]:
-    """Proof that the first `old` leaves are a prefix of `new` (RFC 6962 §2.1.2); empty for equal sizes and for 0."""
+    """Prove that the first `old` leaves are a prefix of `new` (RFC 6962 §2.1.2); empty for equal sizes and for 0."""
     if not 0 <= old <= new:
         raise TlogProofError(f"a log cannot shrink from {old} to {new} leaves")
     if old in (0, new):
@@ -92,7 +92,7 @@ def _check_path(path: Sequence[bytes]) -> None:
 
 
 def root_of_inclusion(leaf: bytes, pos: int, size: int, path: Sequence[bytes]) -> bytes:
-    """The root that a path leads to; TlogProofError if its length is not that of `pos` and `size`."""
+    """Return the root that a path leads to; raise TlogProofError if its length does not fit `pos` and `size`."""
     _check_path(path)
     if not 0 <= pos < size:
         raise TlogProofError(f"leaf {pos} is not in a tree of {size} leaves")
@@ -113,23 +113,23 @@ def root_of_inclusion(leaf: bytes, pos: int, size: int, path: Sequence[bytes]) -
 
 
 def check_inclusion(leaf: bytes, pos: int, size: int, path: Sequence[bytes], root: bytes) -> None:
-    """TlogProofError unless the path leads from the leaf to the root."""
+    """Raise TlogProofError unless the path leads from the leaf to the root."""
     if root_of_inclusion(leaf, pos, size, path) != root:
         raise TlogProofError("the path does not lead to the root")
 
 
 def check_consistency(old: int, new: int, path: Sequence[bytes], old_root: bytes, new_root: bytes) -> None:
-    """TlogProofError unless the tree of `old` leaves is a prefix of that of `new` leaves (RFC 9162 §2.1.4.2)."""
+    """Raise TlogProofError unless the tree of `old` leaves is a prefix of that of `new` leaves (RFC 9162 §2.1.4.2)."""
     _check_path(path)
     if not 0 <= old <= new:
         raise TlogProofError(f"a log cannot shrink from {old} to {new} leaves")
     if old in (0, new):
         if path:
-            raise TlogProofError("a proof from nothing, or between equal sizes, has no hashes")
+            raise TlogProofError("a proof from size 0, or between equal sizes, must be empty")
         if old == new and old_root != new_root:
             raise TlogProofError(f"two roots for {old} leaves")
         if old == 0 and old_root != EMPTY_ROOT:
-            raise TlogProofError("the root of no leaves is another one")
+            raise TlogProofError("wrong root for a tree without leaves")
         return
     nodes = [old_root, *path] if old & (old - 1) == 0 else list(path)
     if not nodes:
@@ -173,7 +173,7 @@ class TreeCursor:
         return tuple(self._stack)
 
     def append(self, leaf: bytes) -> list[bytes]:
-        """Append the hash of a leaf; the nodes that this created, in the order of `mmr.node_position`."""
+        """Append the hash of a leaf; return the nodes that this created, in the order of `mmr.node_position`."""
         created, node, carry = [leaf], leaf, self.size
         while carry & 1:
             node = node_hash(self._stack.pop(), node)

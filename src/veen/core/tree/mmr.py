@@ -35,12 +35,12 @@ LABEL_TAGS: Final = Tags(node="veen/mmr-node", root="veen/mmr-root")
 
 
 def are_hashes(values: Iterable[bytes]) -> bool:
-    """Hashes of another length could be cut elsewhere and still join to the same bytes."""
+    """Return True if all have 32 bytes. Hashes of other lengths could be cut elsewhere and join to the same bytes."""
     return all(len(value) == 32 for value in values)
 
 
 def root_of(peaks: Sequence[bytes], tags: Tags = LABEL_TAGS) -> bytes:
-    """Fold the peaks, given by increasing height, into the root. An empty label has no root (D-30)."""
+    """Fold the peaks, by increasing height, into the root. An empty label has no root (D-30)."""
     if not peaks:
         raise ProofError("an empty tree has no root")
     if len(peaks) == 1 and not tags.hash_single_peak:
@@ -49,12 +49,12 @@ def root_of(peaks: Sequence[bytes], tags: Tags = LABEL_TAGS) -> bytes:
 
 
 def peak_nodes(size: int) -> list[tuple[int, int]]:
-    """The peaks of `size` leaves as (height, index), by increasing height (D-30)."""
+    """Return the peaks of `size` leaves as (height, index), by increasing height (D-30)."""
     return [(height, (size >> height) - 1) for height in range(size.bit_length()) if size >> height & 1]
 
 
 def span_nodes(start: int, end: int) -> list[tuple[int, int]]:
-    """The maximal aligned subtrees that cover the leaves start … end - 1, from left to right."""
+    """Return the maximal aligned subtrees that cover the leaves start … end - 1, from left to right."""
     nodes = []
     while start < end:
         # As high as the alignment of `start` allows and the rest of the run fills.
@@ -66,13 +66,13 @@ def span_nodes(start: int, end: int) -> list[tuple[int, int]]:
 
 
 def node_position(height: int, index: int) -> int:
-    """Where a node lies in an append-only file of all nodes: a leaf, then the parents it completes."""
+    """Return the position of a node in an append-only file of all nodes: a leaf, then the parents it completes."""
     last_leaf = ((index + 1) << height) - 1
     return 2 * last_leaf - last_leaf.bit_count() + height
 
 
 def node_count(size: int) -> int:
-    """How many nodes `size` leaves have produced."""
+    """Return the number of nodes of a tree of `size` leaves."""
     return 2 * size - size.bit_count()
 
 
@@ -103,7 +103,7 @@ class Mmr:
         return created
 
     def peaks(self) -> tuple[bytes, ...]:
-        """By increasing height, as the spec lists them."""
+        """Return the peaks by increasing height, as the spec lists them."""
         return tuple(reversed(self._stack))
 
     def root(self) -> bytes:
@@ -148,11 +148,11 @@ class Span:
 
     @classmethod
     def from_peaks(cls, size: int, peaks: Sequence[bytes]) -> Self:
-        """The Span of a whole tree, from its peaks by increasing height."""
+        """Return the Span of a whole tree, from its peaks by increasing height."""
         return cls(0, size, tuple(reversed(peaks)))
 
     def merge(self, other: "Span") -> "Span":
-        """The Span of both runs; ProofError unless `other` begins where this one ends."""
+        """Return the Span of both runs; raise ProofError unless `other` begins where this one ends."""
         if self.end != other.start:
             raise ProofError(f"spans do not meet: one ends at {self.end}, the next begins at {other.start}")
         builder = _SpanBuilder(self.start)
@@ -163,7 +163,7 @@ class Span:
         return Span(self.start, other.end, tuple(builder.hashes))
 
     def check(self) -> None:
-        """ProofError unless `nodes` has the number of nodes that the bounds demand."""
+        """Raise ProofError unless `nodes` has the number of nodes that the bounds require."""
         expected = len(span_nodes(self.start, self.end)) if 0 <= self.start <= self.end else -1
         if not are_hashes(self.nodes):
             raise ProofError("a node is not a hash of 32 bytes")
@@ -171,7 +171,7 @@ class Span:
             raise ProofError(f"leaves {self.start} to {self.end} fold into {expected} nodes, found {len(self.nodes)}")
 
     def peaks(self) -> tuple[bytes, ...]:
-        """By increasing height; only a Span that begins at leaf 0 is a whole tree."""
+        """Return the peaks by increasing height; only a Span that begins at leaf 0 is a whole tree."""
         if self.start != 0:
             raise ProofError("only a span from leaf 0 has peaks")
         return tuple(reversed(self.nodes))
@@ -181,7 +181,7 @@ class Span:
 
 
 class _SpanBuilder:
-    """Joins sibling nodes as they arrive from left to right."""
+    """Builder that joins sibling nodes as they arrive from left to right."""
 
     __slots__ = ("end", "hashes", "heights")
 
@@ -224,7 +224,7 @@ class MmrTree:
         return self._nodes[node_position(height, index)]
 
     def peaks(self, size: int | None = None) -> tuple[bytes, ...]:
-        """The peaks now, or as they were at an earlier size."""
+        """Return the peaks now, or at an earlier size."""
         size = self.size if size is None else size
         return tuple(self.node_at(height, index) for height, index in peak_nodes(size))
 

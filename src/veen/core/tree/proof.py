@@ -39,7 +39,7 @@ _set_dir, _set_sib = (PathStep.__dict__[name].__set__ for name in ("dir", "sib")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MmrProof(Map, kind="mmr_proof"):
-    """mmr_proof: `path` leads from the leaf to its peak, `peaks_after` are all other peaks (D-32)."""
+    """Inclusion proof: `path` leads from the leaf to its peak, `peaks_after` are all other peaks (D-32)."""
 
     leaf_hash: Bytes32
     path: Annotated[tuple[PathStep, ...], Length(0, MAX_PROOF_PATH)]
@@ -73,7 +73,7 @@ class MmrProof(Map, kind="mmr_proof"):
             raise ProofError(f"the proof leads to root {root.hex()}, expected {expected_root.hex()}")
 
     def _all_peaks(self, acc: bytes, height: int, size: int) -> list[bytes]:
-        """integrate_peak of spec §5.4: put `acc` among the others at the place its height demands."""
+        """Return all peaks, with `acc` at the place that its height demands: integrate_peak of spec §5.4."""
         heights = [peak_height for peak_height, _ in peak_nodes(size)]
         if len(self.peaks_after) != len(heights) - 1:
             raise ProofError(f"a tree of {size} has {len(heights) - 1} other peaks, found {len(self.peaks_after)}")
@@ -85,7 +85,7 @@ class MmrProof(Map, kind="mmr_proof"):
 
 
 def prove_inclusion(node_at: NodeAt, stream_seq: int, tree_size: int | None = None) -> MmrProof:
-    """The one minimal proof for a leaf at a size; reads O(log n) nodes."""
+    """Return the one minimal proof for a leaf at a size; reads O(log n) nodes."""
     size = stream_seq if tree_size is None else tree_size
     if not 1 <= stream_seq <= size:
         raise ProofError(f"stream_seq {stream_seq} is not inside a tree of {size} leaves")
@@ -103,13 +103,13 @@ def prove_inclusion(node_at: NodeAt, stream_seq: int, tree_size: int | None = No
 
 
 def _peak_height(pos: int, size: int) -> int:
-    """The height of the peak above leaf `pos`: where the binary forms of pos and size first differ."""
+    """Return the height of the peak above leaf `pos`: where the binary forms of pos and size first differ."""
     return (pos ^ size).bit_length() - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsistencyProof(Map, kind="consistency_proof"):
-    """The tree of `from_size` leaves is a prefix of the tree of `to_size` leaves.
+    """Proof that the tree of `from_size` leaves is a prefix of the tree of `to_size` leaves.
 
     `peaks` are those of the smaller tree by increasing height; `added` are the maximal aligned subtrees of
     the leaves in between, from left to right. The first fold to the old root; both together to the new one.
@@ -135,7 +135,7 @@ class ConsistencyProof(Map, kind="consistency_proof"):
 
 
 def prove_consistency(node_at: NodeAt, from_size: int, to_size: int) -> ConsistencyProof:
-    """The one minimal consistency proof between two sizes; reads O(log n) nodes."""
+    """Return the one minimal consistency proof between two sizes; reads O(log n) nodes."""
     if not 1 <= from_size <= to_size:
         raise ProofError(f"a log of {to_size} entries cannot extend one of {from_size}")
     return ConsistencyProof(
@@ -148,7 +148,7 @@ def prove_consistency(node_at: NodeAt, from_size: int, to_size: int) -> Consiste
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeProof(Map, kind="range_proof"):
-    """The leaves `first_seq` … `last_seq` stand at these places of a tree of `tree_size` leaves.
+    """Proof that the leaves `first_seq` … `last_seq` have these places in a tree of `tree_size` leaves.
 
     `before` are the peaks of the leaves before the range, by increasing height; `after` are the maximal
     aligned subtrees of the leaves after it, from left to right.
@@ -161,7 +161,7 @@ class RangeProof(Map, kind="range_proof"):
     after: Annotated[tuple[Bytes32, ...], Length(0, _MAX_SPAN_NODES)]
 
     def verify(self, *, leaves: Sequence[bytes], first_seq: int, tree_size: int, expected_root: bytes) -> None:
-        """Raise ProofError unless `leaves` stand from `first_seq` on in the tree that has `expected_root`."""
+        """Raise ProofError unless `leaves` begin at `first_seq` in the tree that has `expected_root`."""
         if (self.first_seq, self.tree_size) != (first_seq, tree_size):
             raise ProofError(f"the proof is for a range from {self.first_seq} in a tree of {self.tree_size}")
         if not leaves or self.last_seq != first_seq + len(leaves) - 1:
@@ -175,7 +175,7 @@ class RangeProof(Map, kind="range_proof"):
 
 
 def prove_range(node_at: NodeAt, first_seq: int, last_seq: int, tree_size: int) -> RangeProof:
-    """The one minimal proof for a run of leaves; reads O(log n) nodes."""
+    """Return the one minimal proof for a run of leaves; reads O(log n) nodes."""
     _check_range(first_seq, last_seq, tree_size)
     return RangeProof(
         first_seq=first_seq,

@@ -1,1 +1,1 @@
-"""Whether a message is admitted: the ranked rules and the views that they ask."""
+"""Admission of messages: the ranked checks and the views that they use."""

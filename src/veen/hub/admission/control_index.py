@@ -1,4 +1,4 @@
-"""The records of the control journal that the API answers with; the records themselves stay on disk."""
+"""Lookup of control records for the API; the records themselves stay on disk."""
 
 from collections.abc import Iterator
 
@@ -18,13 +18,13 @@ from veen.storage.store import Store
 
 
 class ControlIndex:
-    """First records by auth_ref and by stream_id, as later ones never count (D-47); all others that are asked for."""
+    """Control records by kind and key. Of records by auth_ref and by stream_id only the first one counts (D-47)."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def cap(self, auth_ref: bytes) -> ControlRecord | None:
-        """The record that fixed the issued_at of a capability."""
+        """Return the record that fixed the issued_at of a capability."""
         records = [self._first(kind, auth_ref) for kind in (CapAuthorize.KIND, CapDerive.KIND)]
         return min((record for record in records if record is not None), key=lambda record: record.seq, default=None)
 
@@ -35,20 +35,20 @@ class ControlIndex:
         return tuple(dict.fromkeys(row.key for row in self._store.control_rows(StreamRegister.KIND)))
 
     def rotations(self) -> Iterator[ControlRecord]:
-        """By which key each key was introduced, from the first one on."""
+        """Return the records that introduced the keys, from the first one on."""
         return map(self._record, self._store.control_rows(KeyRotate.KIND, b""))
 
     def outer_key(self) -> ControlRecord | None:
-        """The newest record that binds the key of the outer log."""
+        """Return the newest record that binds the key of the outer log."""
         return self.newest(OuterKey.KIND)
 
     def newest(self, kind: str) -> ControlRecord | None:
-        """The newest record of a kind that has no key of its own."""
+        """Return the newest record of a kind whose records have no key."""
         rows = self._store.control_rows(kind, b"", limit=1, last=True)
         return self._record(rows[0]) if rows else None
 
     def policies(self, after_seq: int, limit: int) -> Iterator[ControlRecord]:
-        """The policy records behind one of the control journal, in order; at most `limit`."""
+        """Return policy records after a seq of the control journal, in order; at most `limit`."""
         rows = [
             row
             for kind in (body.KIND for body in POLICY_BODIES)
@@ -57,29 +57,29 @@ class ControlIndex:
         return map(self._record, sorted(rows, key=lambda row: row.seq)[:limit])
 
     def anchors(self, label: bytes, from_seq: int, limit: int = -1) -> Iterator[ControlRecord]:
-        """The anchors of a label from an upto_seq on, by upto_seq; at most `limit`."""
+        """Return the anchors of a label from an upto_seq on, in order; at most `limit`."""
         return map(self._record, self._store.control_rows(AnchorPublish.KIND, label, number=from_seq, limit=limit))
 
     def anchor(self, label: bytes, upto_seq: int, backend: str) -> ControlRecord | None:
-        """The first anchor of a checkpoint in a backend."""
+        """Return the first anchor of a checkpoint in a backend."""
         for record in self.anchors_at(label, upto_seq):
             if isinstance(record.body, AnchorPublish) and record.body.backend == backend:
                 return record
         return None
 
     def anchors_at(self, label: bytes, upto_seq: int) -> Iterator[ControlRecord]:
-        """All anchors of one checkpoint, in the order in which they were recorded."""
+        """Yield all anchors of one checkpoint, in the order in which they were recorded."""
         for record in self.anchors(label, upto_seq):
             if not isinstance(record.body, AnchorPublish) or record.body.upto_seq != upto_seq:
                 return
             yield record
 
-    def anchored_upto(self, label: bytes) -> int:
+    def last_anchored_seq(self, label: bytes) -> int:
         rows = self._store.control_rows(AnchorPublish.KIND, label, limit=1, last=True)
         return rows[0].number if rows else 0
 
     def outcome(self, request_id: bytes, kind: str, key: bytes = b"") -> ControlRecord | None:
-        """The record of a kind that an administrative request caused; None if none did under this id."""
+        """Return the record of a kind that an administrative request caused; None if there is none under this id."""
         done = self._first(RequestDone.KIND, request_id)
         if done is None or not isinstance(done.body, RequestDone):
             return None

@@ -1,16 +1,16 @@
-"""Admission: may this message enter the log? (spec §8.1, §8.2, decisions §7)
+"""Admission of a message to the log (spec §8.1, §8.2, decisions §7).
 
-Three functions, called in this order; the first check that fails decides the answer (I13):
+Three steps, in this order; the first check that fails decides the answer (I13):
 
     check_structure   bytes in, a well-formed Msg out. No state, no clock.
     (signature)       by the verifiers, over `Msg.signing_digest`
     decide            state, policy and hub_ts in, a decision out. Pure: replaying the log through it accepts every
                       entry again (D-60).
 
-A refusal of a message that stands in the log says where (`located`), whatever it is refused for (D-161): whoever sends
-a message again after a lost answer learns from any refusal that the first attempt was accepted.
+A refusal of a message that is in the log names its place (`with_location`), whatever the reason (D-161): a client
+that repeats a message after a lost answer learns from any refusal that the first attempt was accepted.
 
-Nothing here looks into a payload, and nothing mutates: `State.admit` carries out what was decided.
+Nothing here reads a payload, and nothing changes state: `State.admit` applies the decision.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -47,7 +47,7 @@ FindEntry = Callable[[Label, int, int], tuple[int, bytes] | None]
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """No, and why. `detail` is machine-readable and has stable keys (spec §10.6)."""
+    """Refusal of a message, with its reason. `detail` is machine-readable and has stable keys (spec §10.6)."""
 
     refusal: Refusal
     detail: Mapping[str, Any] = field(default_factory=dict)
@@ -56,8 +56,10 @@ class Refuse:
 
     @property
     def request_id(self) -> str:
-        """Names the refused request in the answer and in the log; drawn when the first of them asks. No part of what
-        was decided: two refusals for the same reason are equal."""
+        """Id of the refused request in the answer and in the log, drawn on first use.
+
+        It is no part of the decision: two refusals for the same reason are equal.
+        """
         if self._request_id is None:
             object.__setattr__(self, "_request_id", next_request_id())
         assert self._request_id is not None  # noqa: S101 - set above
@@ -66,22 +68,24 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Yes. `records` must precede the entry in the control journal: a label's first entry opens it, a preloaded
-    token's first use authorises it."""
+    """Acceptance of a message. `records` must precede the entry in the control journal.
+
+    The first entry of a label opens it, and the first use of a preloaded token authorises it.
+    """
 
     records: tuple[Wire, ...] = ()
 
 
 _ACCEPT: Final = Accept()
-_CIPHERTEXT: Final = 8  # its place in a MSG
+_CIPHERTEXT: Final = 8  # its index in a MSG
 
 
 def check_structure(raw: bytes, profiles: Collection[bytes], limits: Limits) -> Msg | Refuse:
-    """The structural stage: everything that can be said about a MSG without state."""
+    """Check everything about a MSG that needs no state; return the message or the refusal."""
     try:
         msg = Msg.from_bytes(raw)
     except VersionError as exc:
-        # The shape is right, so the sizes can be judged; they rank above the version (decisions §7).
+        # The structure is right, so the sizes can be checked; they rank above the version (decisions §7).
         sizes = _check_ciphertext(cbor.decode(raw)[_CIPHERTEXT], limits)
         if sizes is not None and sizes.refusal is Refusal.FIELD_SIZE:
             return sizes
@@ -101,7 +105,7 @@ def check_structure(raw: bytes, profiles: Collection[bytes], limits: Limits) -> 
 
 
 def _check_ciphertext(ciphertext: bytes, limits: Limits) -> Refuse | None:
-    """FIELD_SIZE, which ranks near the top of the table, or CT_PADDING, which ranks at its end."""
+    """Return FIELD_SIZE, which ranks near the top of the table, or CT_PADDING, which ranks at its end, or None."""
     try:
         Parts.check(ciphertext, limits)
     except PaddingError:
@@ -123,13 +127,15 @@ def decide(
     *,
     size: int = 0,
 ) -> Accept | Refuse:
-    """The auth stage after the signature, and the commit stage. `size` is the number of bytes of the MSG."""
+    """Run the checks after the signature: the auth stage and the commit stage. `size` is the number of bytes of the
+    MSG."""
     decision = _decide(state, policy, resolver, msg, hub_ts, size)
-    return located(state, msg, decision, find_entry) if isinstance(decision, Refuse) else decision
+    return with_location(state, msg, decision, find_entry) if isinstance(decision, Refuse) else decision
 
 
-def located(state: LogState, msg: Msg | Checked, refuse: Refuse, find_entry: FindEntry) -> Refuse:
-    """The refusal, with the place of the message if an equal leaf has its (label, client_id, client_seq) (D-161)."""
+def with_location(state: LogState, msg: Msg | Checked, refuse: Refuse, find_entry: FindEntry) -> Refuse:
+    """Add the place of the message to a refusal, if the log has an equal leaf for its (label, client_id, client_seq)
+    (D-161)."""
     label = state.labels.get(msg.label)
     cursor = state.client(label, msg.client_id) if label else None
     if label is None or cursor is None or not 1 <= msg.client_seq <= cursor.client_seq:
@@ -145,7 +151,7 @@ def _decide(
 ) -> Accept | Refuse:
     label = state.labels.get(msg.label)
     cap = state.caps.get(msg.auth_ref) if msg.auth_ref is not None else None
-    # (stream_id, epoch) of the message's label; an empty stream_id where the hub does not know it (D-24).
+    # (stream_id, epoch) of the message's label; the stream_id is empty if the hub does not know it (D-24).
     place = (label.stream_id or b"", label.epoch) if label else _resolve(resolver, msg, cap, hub_ts, policy)
     records: list[Wire] = []
     kex1 = policy.kex1
@@ -201,7 +207,7 @@ def _decide(
 def _resolve(
     resolver: Resolver, msg: Msg | Checked, cap: Cap | None, hub_ts: int, policy: Policy
 ) -> tuple[bytes, int] | None:
-    """What a label stands for that has no entry yet."""
+    """Return (stream_id, epoch) of a label without entries; None if it is out of scope."""
     token = cap.token if cap is not None else policy.preloaded.get(msg.auth_ref or b"")
     place = resolver.resolve(msg.label, hub_ts, msg.auth_ref, token)
     if place is None and policy.stream_scope == "open":
@@ -210,7 +216,7 @@ def _resolve(
 
 
 def _check_authority(state: LogState, auth1: Auth1, stream_id: bytes, hub_ts: int) -> Refuse | None:
-    """AUTH1 §3.3. A stream the hub does not know (D-24) has no authority that could be looked up."""
+    """Check AUTH1 §3.3. A stream that the hub does not know (D-24) has no authority that could be looked up."""
     active = state.policies.authority(auth1.realm_id, stream_id, hub_ts) if stream_id else None
     if active is None:
         return None if auth1.accept_unspecified else Refuse(Refusal.NOT_PRIMARY, {"policy": "unspecified"})
@@ -220,7 +226,7 @@ def _check_authority(state: LogState, auth1: Auth1, stream_id: bytes, hub_ts: in
 
 
 def check_revocation(state: LogState, cap: Cap | None, client_id: bytes, hub_ts: int) -> Refuse | None:
-    """KEX1+ §4.3: a capability, then the client key."""
+    """Check revocations of a capability, then of the client key (KEX1+ §4.3)."""
     view = state.policies
     until = None
     if cap is not None:
@@ -230,27 +236,31 @@ def check_revocation(state: LogState, cap: Cap | None, client_id: bytes, hub_ts:
             parent = state.caps[cap.parent_ref]
             if refused := check_token(state, parent, hub_ts):
                 return refused
-            until = view.revoked("client-id", parent.token.subject_pk, hub_ts)  # the principal, with all its keys
+            until = view.revocation_end(
+                "client-id", parent.token.subject_pk, hub_ts
+            )  # the principal, with all its keys
     if until is None:
-        until = view.revoked("client-id", client_id, hub_ts)
-    return None if until is None else Refuse(Refusal.CLIENT_REVOKED, _revoked_detail("client_id", until))
+        until = view.revocation_end("client-id", client_id, hub_ts)
+    return None if until is None else Refuse(Refusal.CLIENT_REVOKED, _detail_of_revocation("client_id", until))
 
 
 def check_token(state: LogState, cap: Cap, hub_ts: int) -> Refuse | None:
-    """A capability by auth_ref, by the hash of its bytes, or by a link of its chain (D-173)."""
+    """Check revocations of a capability by auth_ref, by the hash of its bytes, and by each link of its chain
+    (D-173)."""
     view = state.policies
-    until = view.revoked("auth-ref", cap.auth_ref, hub_ts)
+    until = view.revocation_end("auth-ref", cap.auth_ref, hub_ts)
     if until is None:
-        until = view.revoked_token(cap.token, cap.token_bytes, hub_ts)
-    return None if until is None else Refuse(Refusal.CAP_REVOKED, _revoked_detail("auth_ref", until))
+        until = view.token_revocation_end(cap.token, cap.token_bytes, hub_ts)
+    return None if until is None else Refuse(Refusal.CAP_REVOKED, _detail_of_revocation("auth_ref", until))
 
 
-def _revoked_detail(field_name: str, until: int) -> dict[str, Any]:
+def _detail_of_revocation(field_name: str, until: int) -> dict[str, Any]:
     return {"field": field_name} if until >= FOREVER else {"field": field_name, "revoked_until": until}
 
 
 def _check_bounds(state: LogState, kex1: Kex1, label: Label | None, msg: Msg | Checked, hub_ts: int) -> Refuse | None:
-    """KEX1+ §4.1. A client's messages of a label are numbered without gaps (I8), so its cursor counts them."""
+    """Check the bounds of client keys (KEX1+ §4.1). A client numbers its messages without gaps (I8), so its cursor
+    counts them."""
     first_ts = state.first_ts(msg.client_id)
     if first_ts is not None and hub_ts - first_ts > kex1.max_client_id_lifetime_sec:
         last = first_ts + kex1.max_client_id_lifetime_sec
@@ -263,7 +273,7 @@ def _check_bounds(state: LogState, kex1: Kex1, label: Label | None, msg: Msg | C
 
 
 def check_issuer(state: LogState, policy: Policy, cap: Cap) -> Refuse | None:
-    """Refuse a capability that no trusted issuer stands behind: its own, or that of the one it is derived from."""
+    """Refuse a capability without a trusted issuer: its own, or that of the token it is derived from."""
     if cap.parent_ref is None:
         trusted = policy.trusts(cap.token)
     else:
@@ -272,7 +282,7 @@ def check_issuer(state: LogState, policy: Policy, cap: Cap) -> Refuse | None:
 
 
 def check_live(state: LogState, cap: Cap, hub_ts: int) -> Refuse | None:
-    """Refuse a capability whose ttl is over, or that of the one it is derived from (D-48)."""
+    """Refuse a capability whose ttl is over, or whose parent's is (D-48)."""
     for each in (cap,) if cap.parent_ref is None else (cap, state.caps[cap.parent_ref]):
         if not each.token.is_live(issued_at=each.issued_at, hub_ts=hub_ts):
             return Refuse(Refusal.CAP_TTL, {"expected": each.issued_at + each.token.allow.ttl, "actual": hub_ts})
@@ -280,7 +290,7 @@ def check_live(state: LogState, cap: Cap, hub_ts: int) -> Refuse | None:
 
 
 def check_derive(state: LogState, policy: Policy, token: CapToken, parent_ref: bytes, hub_ts: int) -> Refuse | None:
-    """May the hub take `token` from the subject of the capability `parent_ref` (D-179)? One step only."""
+    """Check that the hub may accept `token` from the subject of the capability `parent_ref` (D-179). One step only."""
     parent = state.caps.get(parent_ref)
     if parent is None:
         return Refuse(Refusal.CAP_MISSING, {"field": "parent_ref"})
@@ -305,7 +315,7 @@ def _in_scope(token: CapToken, place: tuple[bytes, int], policy: Policy) -> bool
 
 
 def _check_sequence(state: LogState, label: Label | None, msg: Msg | Checked) -> Refuse | None:
-    """I6, I8 and I9, each against a cursor."""
+    """Check I6, I8 and I9 against the cursors."""
     head = last = acked = 0
     if label is not None:
         head, cursor = label.mmr.size, state.client(label, msg.client_id)

@@ -1,4 +1,4 @@
-"""What a deployment decided about admission; configuration, never derived from load (spec §3.5, §8)."""
+"""Policy of admission: configured, never derived from load (spec §3.5, §8)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ from veen.core.objects.profile import PRESETS, Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auth1:
-    """Hold messages to the authority view: only the primary of a stream admits to it (001 spec-2 §3)."""
+    """Enforcement of the authority view: only the primary of a stream admits to it (001 spec-2 §3)."""
 
     hub_id: bytes
     realm_id: bytes  # of every label: a hub serves one realm
-    accept_unspecified: bool = True  # streams that no active record speaks about (D-101)
+    accept_unspecified: bool = True  # accept streams without an active record (D-101)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kex1:
-    """Hold messages to revocations, and client keys to a lifetime and a number of messages (001 spec-2 §4)."""
+    """Enforcement of revocations, and of lifetime and number of messages of client keys (001 spec-2 §4)."""
 
     max_client_id_lifetime_sec: int = 86_400
     max_msgs_per_client_id_per_label: int = 1 << 16
@@ -29,12 +29,12 @@ class Kex1:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Fixed for the life of a process, but for an explicit reload."""
+    """The policy of one hub. Fixed for the life of a process, but for an explicit reload."""
 
     profiles: tuple[Profile, ...] = (PRESETS["messaging"], PRESETS["bulk"])
     capability_gating: bool = True  # D-52
     stream_scope: Literal["enforced", "open"] = "enforced"  # D-24
-    # Whose tokens count (D-45): issuer key -> the streams it may give away, None for all.
+    # Trusted issuers (D-45): issuer key -> the streams it may grant, None for all.
     trusted_issuers: Mapping[bytes, frozenset[bytes] | None] = field(default_factory=dict)
     trust_any_issuer: bool = False
     principal_grants: bool = True  # the subject of a trusted token may let its client keys write (D-179)
@@ -42,8 +42,8 @@ class Policy:
     streams: frozenset[bytes] = frozenset()  # registered by configuration, besides those in the control journal
     denied_clients: frozenset[bytes] = frozenset()
     pow_difficulty: int = 0  # leading zero bits; 0: no proof of work (D-58)
-    auth1: Auth1 | None = None  # None: every hub is as good as any other
-    kex1: Kex1 | None = None  # None: the core hub, which knows no revocation (D-51)
+    auth1: Auth1 | None = None  # None: authority records are not enforced
+    kex1: Kex1 | None = None  # None: the core hub, without revocations (D-51)
 
     def __post_init__(self) -> None:
         if len({profile.epoch_sec for profile in self.profiles}) != 1:
@@ -58,10 +58,10 @@ class Policy:
         return self.profiles[0].epoch_sec
 
     def key_bounds(self) -> dict[str, int]:
-        """Return what `status` states beside the limits: the bounds of client keys, and of tokens derived for them.
+        """Return the limits that `status` adds: the bounds of client keys, and of tokens derived for them.
 
-        Members of `limits`, which is free-form: clients of earlier releases refuse a status with members that they do
-        not know, and skip limits that they do not know.
+        They become members of `limits`, which is free-form: clients of earlier releases refuse a status with members
+        that they do not know, and skip limits that they do not know.
         """
         bounds = {}
         if self.kex1 is not None:
@@ -72,7 +72,7 @@ class Policy:
         return bounds
 
     def trusts(self, token: CapToken) -> bool:
-        """Whether the issuer of a token may give away the streams it lists."""
+        """Return True if the issuer of a token may grant the streams that it lists."""
         if self.trust_any_issuer:
             return True
         if token.issuer_pk not in self.trusted_issuers:

@@ -7,11 +7,11 @@ from veen.core.hashing import u64be
 from veen.core.pow import PowCookie
 
 HEADER: Final = "VEEN-PoW"  # hex of CBOR {challenge, nonce, difficulty}
-_REMEMBERED: Final = 65_536  # cookies at least; about 100 bytes each, twice as many at most
+_REMEMBERED: Final = 65_536  # cookies, at most twice as many; about 100 bytes each
 
 
 def check_pow(header: str | None, request: bytes, difficulty: int) -> PowCookie | str:
-    """The cookie that pays for the request, or why none does."""
+    """Return the cookie that pays for the request, or the reason why it does not."""
     if header is None:
         return "proof of work is missing"
     try:
@@ -25,10 +25,10 @@ def check_pow(header: str | None, request: bytes, difficulty: int) -> PowCookie 
 
 
 class Payments:
-    """Which cookies have paid: each pays once. Owned by the event loop's thread, where all submits begin.
+    """The cookies that have paid: each pays once. Owned by the event loop's thread, where all submits begin.
 
-    The last `capacity` cookies at least are remembered, in memory alone: after a restart, or after that many others, a
-    cookie pays once more. Its message is a duplicate then, and nobody gains more than that work.
+    At least the last `capacity` cookies are remembered, only in memory: after a restart, or after that many others,
+    a cookie pays once more. Its message is a duplicate then, so nothing but that work is gained.
     """
 
     def __init__(self, capacity: int = _REMEMBERED) -> None:
@@ -37,11 +37,11 @@ class Payments:
         self._older: set[bytes] = set()  # the `capacity` before them
 
     def spend(self, header: str | None, request: bytes, difficulty: int) -> "bytes | str":
-        """Take the cookie for this request: its mark, for `refund`; or why it does not pay."""
+        """Take the cookie for this request. Return its mark, for `refund`, or the reason why it does not pay."""
         cookie = check_pow(header, request, difficulty)
         if isinstance(cookie, str):
             return cookie
-        # Not the stated difficulty: one nonce may be sent under several.
+        # Without the stated difficulty: one nonce may be sent under several.
         mark = cookie.challenge[:16] + u64be(cookie.nonce)
         if mark in self._recent or mark in self._older:
             return "proof of work was used before"
@@ -51,11 +51,11 @@ class Payments:
         return mark
 
     def refund(self, mark: bytes) -> None:
-        """The hub had no time for the request that this cookie paid for."""
+        """Make the cookie valid again, because the hub did not decide about its request."""
         self._recent.discard(mark)
         self._older.discard(mark)
 
 
 def batch_difficulty(difficulty: int, count: int) -> int:
-    """A batch costs about what its messages would cost one by one."""
+    """Return the difficulty for a batch, which costs about as much as its messages one by one."""
     return difficulty + max(count - 1, 0).bit_length() if difficulty else 0

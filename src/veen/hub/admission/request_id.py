@@ -1,4 +1,4 @@
-"""Ids of requests that were refused: what an answer and a line of the log have in common."""
+"""Ids of refused requests, shared by the answer and the line of the log."""
 
 import secrets
 from itertools import count
@@ -9,5 +9,5 @@ _NUMBERS: Final = count(1)
 
 
 def next_request_id() -> str:
-    """An id that no other request of this process has."""
+    """Return an id that no other request of this process has."""
     return f"{_RUN}-{next(_NUMBERS):x}"

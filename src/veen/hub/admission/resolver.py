@@ -1,9 +1,9 @@
-"""Which stream and epoch a label stands for (D-23).
+"""Stream and epoch of a label (D-23).
 
-A label hides its stream from everyone without the routing key, and the hub has that key: it derives the labels of the
-candidate streams for the epochs around the current one, and compares. Candidates are the streams that were registered
-or configured, and those of the message's own token. Labels that have entries are known for ever, by their `label.open`
-record, and are not asked for here.
+A label hides its stream from everyone without the routing key. The hub has that key: it derives the labels of the
+candidate streams for the epochs around the current one, and compares. Candidates are the registered and configured
+streams, and those of the message's own token. Labels with entries are known forever, by their `label.open` record,
+and are not looked up here.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from veen.core.lru import Lru
 from veen.core.objects.captoken import CapToken
 
 _MAX_WINDOW = 16
-_TOKEN_LABELS: Final = 65_536  # of tokens that were used lately; a token may name 1,024 streams
+_TOKEN_LABELS: Final = 65_536  # labels of recently used tokens; a token may name 1,024 streams
 
 _Places = dict[bytes, tuple[bytes, int]]  # label -> (stream_id, epoch)
 
@@ -31,7 +31,7 @@ class Resolver:
         self._tokens: Lru[bytes, _Places] = Lru(_TOKEN_LABELS, weigh=len)  # by auth_ref
 
     def add(self, stream_ids: Iterable[bytes]) -> None:
-        """Streams that a registration or the configuration names."""
+        """Add streams that a registration or the configuration names."""
         for stream_id in stream_ids:
             if stream_id not in self._streams:
                 self._streams.add(stream_id)
@@ -43,7 +43,7 @@ class Resolver:
     def resolve(
         self, label: bytes, hub_ts: int, auth_ref: bytes | None = None, token: CapToken | None = None
     ) -> tuple[bytes, int] | None:
-        """The stream and epoch of a label around the current epoch, or None; `token` is the message's own."""
+        """Return the stream and epoch of a label around the current epoch, or None. `token` is the message's own."""
         epochs = self._around(self.current_epoch(hub_ts))
         if epochs != self._epochs:
             self._epochs, self._known = epochs, {}
@@ -56,7 +56,7 @@ class Resolver:
         return self._of_token(auth_ref, token).get(label)
 
     def _of_token(self, auth_ref: bytes, token: CapToken) -> _Places:
-        """The labels of a token's streams. They are derived once and not for each message that names none of them."""
+        """Return the labels of a token's streams, derived once and not for each message that names none of them."""
         places = self._tokens.get(auth_ref)
         if places is None:
             places = {}
@@ -66,7 +66,7 @@ class Resolver:
         return places
 
     def _around(self, epoch: int) -> range:
-        """One epoch more than is accepted on each side, so that a near miss is told as what it is (D-24)."""
+        """Return the accepted epochs and one more on each side, so that a near miss is refused as EPOCH (D-24)."""
         if not self._epoch_sec:
             return range(1)
         return range(max(0, epoch - self.window - 1), epoch + self.window + 2)

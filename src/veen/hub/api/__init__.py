@@ -1,1 +1,1 @@
-"""What a request means: operations, tooling, pages, tails; independent of the transport."""
+"""The operations of the API: data plane, tooling, pages and tails; independent of the transport."""

@@ -1,4 +1,4 @@
-"""What a hub says about itself: operations that touch no log (OBS0.3, spec §12, D-111)."""
+"""Operations that describe the hub and read no entries (OBS0.3, spec §12, D-111)."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ METRICS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class About:
-    """Health, readiness, version, metrics, status, identity."""
+    """Health, readiness, version, metrics, status and identity."""
 
     def __init__(self, api: Api, order: LabelOrder) -> None:
         self._api, self._context, self._services, self._order = api, api.context, api.services, order
@@ -43,7 +43,7 @@ class About:
         return self._api.replies.ok(answer, call.answer, status=status)
 
     async def _healthz(self, call: Call) -> Reply:
-        """From memory: a slow disk must not make an orchestrator kill the hub."""
+        """Answer from memory: a slow disk must not make an orchestrator kill the hub."""
         if not self._shows_details(call):
             return self._ok(HealthResponse(ok=True), call)
         last = self._order.last()
@@ -62,7 +62,8 @@ class About:
         return self._ok(ReadyResponse(ready=reason is None, reason=shown_reason), call, 200 if reason is None else 503)
 
     def _shows_details(self, call: Call) -> bool:
-        """A probe has no credentials: it learns whether the hub lives and admits, not how much it holds or why not."""
+        """Return True if the caller may see details. A probe without credentials learns only if the hub is alive and
+        admits."""
         return self._services.access.check(Role.METRICS, call.principal) is None
 
     async def _version(self, call: Call) -> Reply:
@@ -73,7 +74,7 @@ class About:
         return Reply(200, text.encode() if isinstance(text, str) else text, METRICS_TEXT)
 
     async def _openapi(self, call: Call) -> Reply:
-        from veen.hub.api.openapi import document_bytes  # only for those who ask
+        from veen.hub.api.openapi import document_bytes  # imported on the first request for it
 
         return Reply(200, document_bytes(), JSON)
 
@@ -101,6 +102,6 @@ class About:
         return self._ok(IdentityResponse.of(identity, signature, self._services.server_version), call)
 
     def _check_empty(self, call: Call) -> None:
-        """No body, or one that says nothing but the version."""
+        """Check that there is no body, or one with nothing but the version."""
         if call.body:
             self._context.read(call, VersionRequest)

@@ -1,10 +1,10 @@
-"""Who may call what at the transport, besides what admission decides about messages (D-53, D-54).
+"""Access of callers at the transport, beside the decisions of admission about messages (D-53, D-54).
 
 A submit needs no role: its authority is the signature and the capability inside the message. Reading is open unless
-the deployment names readers: what a hub serves is ciphertext. Metrics, status and the details of health are open as
+the deployment names readers: a hub serves ciphertext only. Metrics, status and the details of health are open as
 long as nobody is named for reading or for metrics. Administration is closed unless the deployment names
-administrators. Holders are named by bearer token or by the name in a client certificate. Who comes through the local
-door may do everything.
+administrators (decisions.md 22). Holders are named by bearer token or by the name in a client certificate. A caller
+at the local socket may do everything.
 """
 
 import hmac
@@ -16,31 +16,31 @@ from typing import Final, Self
 
 
 class Role(Enum):
-    """What an operation asks of its caller."""
+    """The role that an operation requires of its caller."""
 
     ANY = "any"
-    STATUS = "status"  # what a writer must know of a hub before its first message
-    METRICS = "metrics"  # how much a hub does, and how it is
+    STATUS = "status"  # the facts that a writer needs before its first message
+    METRICS = "metrics"  # metrics and details of health
     READ = "read"
     ADMIN = "admin"
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """What the transport knows about a caller."""
+    """The facts that the transport knows about a caller."""
 
     bearer: bytes | None = None  # the token of an Authorization header; empty if the header holds none
     names: tuple[str, ...] = ()  # in a client certificate that the transport verified
     denied: bool = False  # the static filter on addresses refuses it (001 SH1+ §5.1)
-    local: bool = False  # came through the local door, which only the hub's own user and root can open
-    address: str = ""  # that it calls from (`network_of`); nothing for a caller inside the process
+    local: bool = False  # came through the local socket, which only the hub's own user and root can open
+    address: str = ""  # network of the caller (`network_of`); empty for a caller inside the process
 
 
 ANYBODY: Final = Principal()
 
 
 class Denied(Enum):
-    """Why not (D-163)."""
+    """Reasons for which a caller is refused (D-163)."""
 
     UNAUTHORIZED = "credentials are needed"
     UNKNOWN = "these credentials are not known here"
@@ -70,13 +70,13 @@ class _Holders:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rules of a deployment. Only hashes of the tokens are kept."""
+    """The access rules of a deployment. Only hashes of the tokens are kept."""
 
     readers: _Holders = field(default_factory=_Holders)
     admins: _Holders = field(default_factory=_Holders)
     watchers: _Holders = field(default_factory=_Holders)  # of metrics
-    open_status: bool = False  # whoever wants to write may ask how, although readers are named
-    read_bytes_per_second: int = 0  # for each reader; 0: as fast as it goes
+    open_status: bool = False  # status is open although readers are named, for writers without a token
+    read_bytes_per_second: int = 0  # for each reader; 0: no limit
 
     @classmethod
     def of(
@@ -103,7 +103,8 @@ class Access:
         )
 
     def check(self, role: Role, principal: Principal) -> Denied | None:
-        """None if `principal` has the role. A reader may look at metrics and status, an administrator may read."""
+        """Return None if `principal` has the role, else the reason. Readers may see metrics and status;
+        administrators may read."""
         if principal.local or self._is_open(role) or any(holders.include(principal) for holders in self._holders(role)):
             return None
         if role is Role.ADMIN and not self.admins:
@@ -111,7 +112,7 @@ class Access:
         if principal.bearer is not None:
             is_known = any(holders.has_token(principal.bearer) for holders in self._holders(Role.METRICS))
             return Denied.FORBIDDEN if is_known else Denied.UNKNOWN
-        # A name comes from a certificate that the transport has verified: whose it is is known.
+        # A name comes from a certificate that the transport has verified, so the caller is known.
         return Denied.FORBIDDEN if principal.names else Denied.UNAUTHORIZED
 
     def _is_open(self, role: Role) -> bool:
@@ -122,15 +123,16 @@ class Access:
         return role is Role.ANY or (role in (Role.STATUS, Role.METRICS) and not (self.readers or self.watchers))
 
     def _holders(self, role: Role) -> tuple[_Holders, ...]:
-        """Those who have a role; the right to look at metrics is the least, so all credentials are among these."""
+        """Return the holders of a role. The right to metrics is the least, so it includes all credentials."""
         if role is Role.ADMIN:
             return (self.admins,)
         return (self.admins, self.readers) if role is Role.READ else (self.admins, self.readers, self.watchers)
 
     def reader(self, principal: Principal) -> str:
-        """Whom reading is counted for: the credentials that opened it, or else the address; nobody for a local call."""
+        """Return the key under which reading is counted: the credentials that opened it, else the address; empty for
+        a local call."""
         if principal.names:
             return f"names {principal.names}"
-        if principal.bearer is not None and self.readers:  # otherwise nobody has checked it: any would do
+        if principal.bearer is not None and self.readers:  # without readers nobody has checked the token
             return f"token {sha256(principal.bearer).hexdigest()}"
         return principal.address

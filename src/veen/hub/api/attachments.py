@@ -1,9 +1,10 @@
-"""Attachments by coid: whoever may write may attach, at the rate of its capability and within a quota (D-15, GEN-12).
+"""Attachments by coid: a client that may write may attach, at the rate of its capability and within a quota (D-15,
+GEN-12).
 
-An upload costs one token for each `bytes_per_token` bytes that it begins, from a bucket with the rate and burst of the
-capability. The bucket is not the one of messages: that one is a function of accepted messages alone (D-50), and must
-stay so. An upload that costs more than the burst needs a full bucket and leaves a debt, so the rate holds in the long
-run whatever the sizes. Uploads without a capability, where gating is off, share one bucket and one quota.
+An upload costs one token for each `bytes_per_token` bytes begun, from a bucket with the rate and burst of the
+capability. It is not the bucket of messages, which is a function of accepted messages alone (D-50) and must stay so.
+An upload that costs more than the burst needs a full bucket and leaves a debt, so the rate holds in the long run for
+any sizes. Uploads without a capability, where gating is off, share one bucket and one quota.
 """
 
 import asyncio
@@ -36,9 +37,9 @@ from veen.storage.state import Cap
 GRANT_HEADER: Final = "VEEN-Cap"  # hex of CBOR AttachmentGrant
 OCTETS: Final = "application/octet-stream"
 TAG_BYTES: Final = 16  # a ciphertext is longer than its plaintext by the tag (D-16)
-_MAX_SEQ: Final = 2**63 - 1  # of what an index can hold
+_MAX_SEQ: Final = 2**63 - 1  # the greatest number that the index can hold
 _LISTED: Final = 256  # attachments in one answer
-_MAX_BUCKETS: Final = 4_096  # more, and those that are full again are let go
+_MAX_BUCKETS: Final = 4_096  # beyond this number, full buckets are dropped
 _ENTRY: Final = ("label", "client_id", "client_seq")
 
 
@@ -54,13 +55,13 @@ class _Bucket:
 
 
 class Buckets:
-    """The rate of uploads by auth_ref, in whole seconds of hub_ts. Owned by the event loop; in memory alone."""
+    """The rate of uploads by auth_ref, in whole seconds of hub_ts. Owned by the event loop's thread; only in memory."""
 
     def __init__(self) -> None:
         self._buckets: dict[bytes, _Bucket] = {}
 
     def take(self, name: bytes, rate: tuple[int, int], cost: int, hub_ts: int) -> Refuse | None:
-        """Take `cost` tokens; a refusal says how many seconds it takes until there are enough."""
+        """Take `cost` tokens. A refusal has the seconds until there are enough."""
         per_sec, burst = rate
         bucket = self._buckets.get(name) or _Bucket(burst, hub_ts, per_sec, burst)
         bucket.per_sec, bucket.burst = rate
@@ -78,7 +79,7 @@ class Buckets:
 
 
 class AttachmentOperations:
-    """Storing and serving attachments; `operations` is what `Api.add` takes."""
+    """The operations that store and serve attachments; `operations` goes to `Api.add`."""
 
     def __init__(self, api: Api) -> None:
         self._api, self._context, self._services = api, api.context, api.services
@@ -87,7 +88,7 @@ class AttachmentOperations:
     def operations(self) -> dict[str, tuple[Role, Handler]]:
         return {
             "attachment_get": (Role.READ, self._get),
-            "attachment_put": (Role.ANY, self._put),
+            "attachment_put": (Role.ANY, self._upload),
             "attachments": (Role.READ, self._list),
         }
 
@@ -104,7 +105,7 @@ class AttachmentOperations:
         return Reply(200, data, OCTETS)
 
     async def _list(self, call: Call) -> Reply:
-        """Which attachments came or changed, for a replica: the log does not name them."""
+        """Answer with attachments that came or changed, for a replica: the log does not list them."""
         request, store = self._context.read(call, AttachmentsRequest), self._store()
         if request.after > _MAX_SEQ:
             raise bad_request("no change has such a number", "after", max_allowed=_MAX_SEQ, actual=request.after)
@@ -125,47 +126,48 @@ class AttachmentOperations:
         answer = AttachmentsResponse(instance=part.instance, last=part.last, attachments=attachments)
         return self._api.replies.ok(answer, call.answer)
 
-    async def _put(self, call: Call) -> Reply:
+    async def _upload(self, call: Call) -> Reply:
         if (role := self._services.sequencer.not_primary) is not None:
             raise NotPrimary(role)
         coid, store = hex_field(call.query, "coid", 32), self._store()
         entry = _entry_of(call.query)
-        cap = self._granted(call, coid)
+        cap = self._check_grant(call, coid)
         if isinstance(cap, Refuse):
-            return self._refused(cap, call)
+            return self._refuse(cap, call)
         if cap is not None and entry is not None and entry.client_id != cap.token.subject_pk:
-            return self._refused(Refuse(Refusal.AUTH_REF, {"field": "client_id"}), call)
+            return self._refuse(Refuse(Refusal.AUTH_REF, {"field": "client_id"}), call)
         limits, policy = self._context.limits, self._services.attachment_policy
         maximum = limits.max_attachment_bytes + TAG_BYTES
         if len(call.body) > maximum:
             detail = {"actual": len(call.body), "max_allowed": maximum}
             raise ApiError(ApiCode.LIMIT, "the attachment is too large", detail=detail)
         if refuse := self._charge(cap, limits, len(call.body), policy):
-            return self._refused(refuse, call)
+            return self._refuse(refuse, call)
         owner, quota = b"", policy.open_bytes
         if cap is not None:  # of all keys of a principal together: its quota does not grow with their number
             payer = self._context.store.state.payers(cap.auth_ref)[-1]
             owner, quota = payer.token.subject_pk, policy.client_bytes
 
-        def put() -> bool | None:
+        def store_checked() -> bool | None:
             if H(call.body) != coid:
                 return None
             return store.put(coid, call.body, owner=owner, max_bytes=quota, entry=entry)
 
         try:
-            new = await asyncio.get_running_loop().run_in_executor(None, put)
+            new = await asyncio.get_running_loop().run_in_executor(None, store_checked)
         except QuotaError as exc:
             raise _over_quota(exc) from exc
         if new is None:
-            raise ApiError(ApiCode.BAD_REQUEST, "the hash of the body is not the coid", detail={"field": "coid"})
+            raise ApiError(ApiCode.BAD_REQUEST, "the coid is not the hash of the body", detail={"field": "coid"})
         return self._api.replies.ok(OkResponse(ok=True), call.answer, status=201 if new else 200)
 
-    def _refused(self, refuse: Refuse, call: Call) -> Reply:
-        self._services.observer.refused(refuse, len(call.body), address=call.principal.address)
-        return self._api.replies.refused(refuse, call.answer)
+    def _refuse(self, refuse: Refuse, call: Call) -> Reply:
+        self._services.observer.on_refused(refuse, len(call.body), address=call.principal.address)
+        return self._api.replies.of_refusal(refuse, call.answer)
 
     def _charge(self, cap: Cap | None, limits: Limits, size: int, policy: AttachmentPolicy) -> Refuse | None:
-        """Whoever sends pays, also for bytes that turn out to be wrong or here already: they cost the hub the same."""
+        """Charge the upload to its sender, even if the bytes turn out to be wrong or present: they cost the hub the
+        same."""
         if not policy.bytes_per_token:
             return None
         cost = max(1, -(-size // policy.bytes_per_token))
@@ -173,8 +175,9 @@ class AttachmentOperations:
         rate = payer.token.allow.bucket(limits) if payer else (limits.max_cap_rate_per_sec, limits.max_cap_rate_burst)
         return self._buckets.take(payer.auth_ref if payer else b"", rate, cost, self._services.sequencer.now())
 
-    def _granted(self, call: Call, coid: bytes) -> Cap | Refuse | None:
-        """Whoever may write may attach: a live capability and its subject's signature over the coid (GEN-12)."""
+    def _check_grant(self, call: Call, coid: bytes) -> Cap | Refuse | None:
+        """Return the live capability whose subject signed the coid, or a refusal; None where no grant is needed
+        (GEN-12)."""
         if call.cap_header is None and not self._services.policy.capability_gating:
             return None
         try:
@@ -199,7 +202,7 @@ class AttachmentOperations:
 
 
 def _entry_of(query: Mapping[str, str]) -> EntryRef | None:
-    """The entry that the attachment belongs to: all three names, or none."""
+    """Return the entry of the attachment, which all three parameters name together; None if none is given."""
     present = [name for name in _ENTRY if name in query]
     if not present:
         return None

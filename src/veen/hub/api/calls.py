@@ -1,4 +1,4 @@
-"""What every operation of the API shares: the parts of the hub it may use, and how a request is read."""
+"""The context that all operations of the API share: the services of the hub, and the reading of requests."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -38,8 +38,8 @@ W = TypeVar("W", bound=Wire)
 
 _MAP_MAJOR: Final = 5
 _SMALL: Final = 1024
-_LARGE_PAGES: Final = 4  # that are read and encoded at a time: one thread does it all, and each takes tens of MiB
-_MAX_ITEMS: Final = MAX_CAP_STREAMS + 64  # a token with as many streams as may be
+_LARGE_PAGES: Final = 4  # large pages read and encoded at a time: each takes tens of MiB
+_MAX_ITEMS: Final = MAX_CAP_STREAMS + 64  # a token with the greatest number of streams
 
 
 class HubKeyInfo(Protocol):
@@ -56,7 +56,7 @@ class HubKeyInfo(Protocol):
 
 
 class IdentitySource(Protocol):
-    """Who the hub is (spec §8.4)."""
+    """The identity of the hub (spec §8.4)."""
 
     @property
     def hub_id(self) -> bytes: ...
@@ -64,7 +64,7 @@ class IdentitySource(Protocol):
     def keys(self) -> Sequence[HubKeyInfo]: ...
     @property
     def signed_identity(self) -> tuple[HubIdentity, bytes]:
-        """hub-identity.json and hub-identity.sig, as they belong together."""
+        """Contents of hub-identity.json with the matching hub-identity.sig."""
 
     def signing_key_at(self, hub_ts: int) -> SigningKey: ...
 
@@ -80,7 +80,7 @@ class AttachmentStore(Protocol):
 
 
 class Services(Protocol):
-    """What the API needs of a running hub."""
+    """The parts of a running hub that the API uses."""
 
     @property
     def sequencer(self) -> Sequencer: ...
@@ -104,17 +104,19 @@ class Services(Protocol):
     def anchors(self) -> AnchorBackend: ...
     @property
     def not_admitting(self) -> str | None:
-        """Why no message is admitted now (low disk, draining); asked before every submit, so cheap."""
+        """Reason why no message is admitted now (low disk, draining), else None. Read before every submit, so it
+        must be cheap."""
 
     def seal(self, files: LabelFiles | LabelHead, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
-        """Sign a checkpoint, witnesses included: the same function that seals chunks."""
+        """Sign a checkpoint, witnesses included, by the same function that seals chunks."""
 
     def not_ready(self) -> str | None:
-        """Why the hub is not ready (readyz); None if it is."""
+        """Return the reason why the hub is not ready (readyz); None if it is."""
 
     def metrics_text(self) -> str | bytes: ...
     async def rotate_key(self, overlap_seconds: int, request_id: bytes | None = None) -> ControlRecord:
-        """Give the hub its next key; the record that introduces it, once it is in force. IdentityError if not now."""
+        """Give the hub its next key; return the record that introduces it, once in force. Raise IdentityError if it
+        cannot be now."""
 
     def keep_evidence(self, evidence: Equivocation) -> None:
         """Store verified proof that this hub equivocated, in bounded space."""
@@ -136,31 +138,32 @@ class Call:
 
 
 class ApiContext:
-    """Looks things up for operations, and says no in the words of spec §10.6."""
+    """Lookups for operations, and the errors of spec §10.6."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
         self.page_turns = asyncio.Semaphore(_LARGE_PAGES)  # for pages of several slices (`pages.open_page`)
         self.priority = WriterPriority()
-        services.sequencer.on_applied(self._applied)
+        services.sequencer.on_applied(self._on_applied)
         self.proofs = RecentProofs()
         self.read_worker = ReadWorker(self.priority)
 
     def close(self) -> None:
         self.read_worker.close()
 
-    def _applied(self, labels: Sequence[bytes]) -> None:
+    def _on_applied(self, labels: Sequence[bytes]) -> None:
         if labels:
-            self.priority.wrote()
+            self.priority.note_write()
 
     @property
     def control(self) -> ControlIndex:
-        """The records of the control journal, as far as they are durable."""
+        """The durable records of the control journal."""
         return ControlIndex(self.store)
 
     @property
     def store(self) -> Store:
-        """The store, for this step only: the sequencer may open it anew. ApiError (503) while it does."""
+        """The store, for this step only: the sequencer may open it again. ApiError (503) while it does (decisions.md
+        498)."""
         sequencer = self.services.sequencer
         if sequencer.is_recovering:
             raise ApiError.unavailable("the hub is reading its journal again, because its disk was full")
@@ -168,13 +171,13 @@ class ApiContext:
 
     @property
     def limits(self) -> Limits:
-        """The limits in force, which are in memory: also while the store is opened anew."""
+        """The limits in force. They are in memory, so they are available while the store is opened again."""
         return self.services.sequencer.store.state.limits
 
     async def journal(
         self, make: Callable[[int], Wire | None], request_id: bytes | None = None
     ) -> ControlRecord | None:
-        """Append a control record, as `Sequencer.control`; durable when it returns."""
+        """Append a control record by `Sequencer.control`; it is durable on return."""
         return await self.services.sequencer.control(make, request_id=request_id)
 
     def check_role(self, role: Role, principal: Principal) -> None:
@@ -189,16 +192,16 @@ class ApiContext:
         raise ApiError(ApiCode.FORBIDDEN, denied.value, detail=hint)
 
     def read(self, call: Call, kind: type[W], max_items: int = _MAX_ITEMS) -> W:
-        """The request, of the one kind this operation takes."""
+        """Decode the request as `kind`, the only kind that this operation accepts."""
         try:
             if call.form == "cbor":
                 if is_other_version(call.body):
                     raise VersionError(kind.KIND, 0)
-                if len(call.body) > _SMALL:  # strict decoding takes its time: not for what cannot be a request
+                if len(call.body) > _SMALL:  # strict decoding is slow: first check that this can be a request
                     cbor.item_end(call.body, what=kind.KIND, max_items=max_items)
                 return kind.from_bytes(call.body)
             tree = parse_json(call.body)
-            # Another version may have another shape, so its number is judged before its fields.
+            # Another version may have other fields, so its number is checked before them.
             if kind.FORM == "map" and type(tree) is dict and type(ver := tree.get("ver")) is int and ver != VERSION:
                 raise VersionError(kind.KIND, ver)
             return kind.from_json(tree)
@@ -206,14 +209,14 @@ class ApiContext:
             raise ApiError.of_format(exc) from exc
 
     def files(self, label: bytes) -> LabelFiles:
-        """The readable side of a label that has entries."""
+        """Return the readable files of a label that has entries; raise ApiError (404) for any other."""
         files = self.store.files(label)
         if files is None or not files.size:
             raise not_found("no entry has this label", label=label.hex())
         return files
 
     def entry(self, label: bytes, stream_seq: int, field_name: str = "stream_seq") -> LabelFiles:
-        """The label of one entry, which must exist (D-64)."""
+        """Return the files of the label of one entry; raise ApiError (404) if the entry does not exist (D-64)."""
         if stream_seq == 0:
             raise bad_request("numbers of entries begin with 1", field_name)
         files = self.files(label)
@@ -222,23 +225,24 @@ class ApiContext:
         return files
 
     async def unpack(self, files: LabelFiles, stream_seq: int) -> None:
-        """Have unpacked, in another thread, what must be before an entry can be read. Read it without awaiting more."""
-        packed = self.store.reader.packed(files, stream_seq)
+        """Unpack, in another thread, the file that an entry is read from. Read the entry then without awaiting
+        anything."""
+        packed = self.store.reader.find_packed(files, stream_seq)
         if packed is None:
             return
         try:
             unpacked = await self.read_worker.unpack(packed)
-        except FileNotFoundError:  # erased a moment ago: reading it will tell
+        except FileNotFoundError:  # erased a moment ago: the reader raises the error
             return
         self.store.reader.keep(packed, unpacked)
 
     async def receipt(self, files: LabelFiles, stream_seq: int) -> bytes:
-        """One RECEIPT, wherever it lies."""
+        """Read one RECEIPT, from a growing, sealed or compressed chunk."""
         await self.unpack(files, stream_seq)
         return self.store.reader.receipt(files, stream_seq)
 
     async def checkpoint(self, files: LabelFiles, upto_seq: int) -> Checkpoint:
-        """Computed on demand and not stored; the seals of chunks are (D-39)."""
+        """Return a checkpoint that is computed on demand and not stored; only those that seal chunks are (D-39)."""
         if upto_seq == files.size:
             return self.latest_checkpoint(files.head())
         root = root_of([files.node_at(*node) for node in peak_nodes(upto_seq)])
@@ -246,14 +250,14 @@ class ApiContext:
         return self._seal(files, upto_seq, root, receipt.hub_ts)
 
     def latest_checkpoint(self, head: LabelHead) -> Checkpoint:
-        """As `checkpoint`, of the whole label: its root and the time of its last entry are at hand."""
+        """Return the checkpoint of the whole label, whose root and last time are in memory."""
         return self._seal(head, head.size, head.root(), head.last_ts)
 
     def _seal(self, files: LabelFiles | LabelHead, upto_seq: int, root: bytes, hub_ts: int) -> Checkpoint:
         try:
             return self.services.seal(files, upto_seq, root, hub_ts)
         except MissingKeyError as exc:  # D-41
-            raise not_found("the key of that time was retired and taken away", reason="key_retired") from exc
+            raise not_found("the key of that time was retired and removed", reason="key_retired") from exc
 
 
 def bad_request(message: str, field_name: str, **detail: Any) -> ApiError:
@@ -265,7 +269,7 @@ def not_found(message: str, **detail: Any) -> ApiError:
 
 
 def is_other_version(data: bytes) -> bool:
-    """Whether these bytes begin as a request of another version: a map whose key 1 holds an integer that is not 1."""
+    """Return True if the bytes begin a request of another version: a map whose key 1 has an integer other than 1."""
     if len(data) < 3 or data[0] >> 5 != _MAP_MAJOR or data[0] & 0x1F > 23 or data[1] != 1:
         return False
     if data[2] >> 5 != 0:

@@ -7,11 +7,11 @@ from typing import Final
 from veen.hub.api.calls import ApiContext
 from veen.storage.label_files import LabelFiles, LabelHead
 
-_PAGE: Final = 64  # labels that are looked up before the event loop may do something else
+_PAGE: Final = 64  # labels that are looked up in one turn of the event loop
 
 
 class LabelOrder:
-    """The order is that of the index; the store adds what the index does not have yet."""
+    """All labels in the order of the index; the store adds labels that the index does not have yet."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -20,13 +20,13 @@ class LabelOrder:
         return self._context.store.label_count
 
     def last(self) -> LabelFiles | None:
-        """The label of the newest entry."""
+        """Return the label of the newest entry."""
         return self._context.store.newest
 
-    async def between(
+    async def iterate(
         self, epoch_min: int, epoch_max: int, after: bytes | None, limit: int | None = None
     ) -> AsyncIterator[LabelHead]:
-        """Labels of these epochs in order, behind label `after` of the first one; at most `limit`."""
+        """Yield labels of these epochs in order, after label `after` of the first one; at most `limit`."""
         epoch, left = epoch_min, limit
         while left is None or left > 0:
             page = self._context.store.heads(epoch, after, _PAGE if left is None else min(left, _PAGE))

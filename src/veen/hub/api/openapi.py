@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document of the JSON form, made from the declarations of the wire objects (D-62).
 
-Reading and writing follow from the same declarations, so the document cannot differ from what the hub does.
+Reading and writing follow from the same declarations, so the document cannot differ from the behaviour of the hub.
 """
 
 import json
@@ -70,7 +70,7 @@ from veen.core.objects.tooling import (
 )
 from veen.core.wire import Schema, Size, Uint, Wire, reference
 
-_UNDESCRIBED: Final = (Profile, ControlRecord, Equivocation)  # their names say what they are
+_UNDESCRIBED: Final = (Profile, ControlRecord, Equivocation)  # their names suffice
 
 
 def _reference(cls: type[Wire], components: dict[str, Schema]) -> Schema:
@@ -100,7 +100,7 @@ def _schema(cls: type[Wire], components: dict[str, Schema]) -> Schema:
         }
         for field in fields
     ]
-    fewest = len(items) - fields[-1].optional  # which is trimmed
+    fewest = len(items) - fields[-1].optional  # an absent last field is trimmed
     return {"type": "array", **about, "prefixItems": items, "minItems": fewest, "maxItems": len(items)}
 
 
@@ -108,57 +108,65 @@ _NULL: Final[Schema] = {"type": "null"}
 _UINT: Final[Schema] = get_args(Uint)[1].schema
 _LABEL: Final[Schema] = Size(32).schema
 
-# path -> (what it does, request, response); a list of one class is a sequence of it
+# path -> (summary, request, response); a list of one class is a sequence of it
 _POSTS: Final[dict[str, tuple[str, type[Wire] | list[type[Wire]], type[Wire] | list[type[Wire]]]]] = {
     "/v1/submit": ("Admit a MSG", SubmitRequest, SubmitResponse),
     "/v1/stream": ("Read a range of entries", StreamRequest, StreamResponse),
-    "/v1/receipt": ("The RECEIPT of one entry", ReceiptRequest, ReceiptResponse),
-    "/v1/proof": ("The inclusion proof of one entry", ProofRequest, ProofResponse),
-    "/v1/checkpoint": ("A signed CHECKPOINT of a prefix", CheckpointRequest, CheckpointResponse),
+    "/v1/receipt": ("Read the RECEIPT of one entry", ReceiptRequest, ReceiptResponse),
+    "/v1/proof": ("Prove the inclusion of one entry", ProofRequest, ProofResponse),
+    "/v1/checkpoint": ("Read a signed CHECKPOINT of a prefix", CheckpointRequest, CheckpointResponse),
     "/tooling/anchor": ("Anchor a checkpoint (administrators)", AnchorRequest, AnchorResponse),
-    "/tooling/attachments": ("Which attachments came, for replicas", AttachmentsRequest, AttachmentsResponse),
-    "/tooling/authorize": ("Make a capability known", CapToken, AuthorizeResponse),
-    "/tooling/cap_status": ("What the hub holds about a capability", CapStatusRequest, CapStatusResponse),
-    "/tooling/checkpoint_latest": ("The checkpoint of a whole label", LabelRequest, CheckpointResponse),
-    "/tooling/checkpoint_range": ("Checkpoints by epoch", CheckpointRangeRequest, [Checkpoint]),
-    "/tooling/client_cursor": ("A client's own cursor, signed by it", ClientCursorRequest, ClientCursorResponse),
-    "/tooling/consistency": ("Proof that a label was only appended to", ConsistencyRequest, ConsistencyResponse),
-    "/tooling/derive": ("Make known a capability that a principal gives its key", DeriveRequest, AuthorizeResponse),
-    "/tooling/feed": ("What changed, for replicas", FeedRequest, FeedResponse),
-    "/tooling/fence": ("Admit nothing any more (administrators)", VersionRequest, RecordResponse),
-    "/tooling/identity": ("The keys of the hub", VersionRequest, IdentityResponse),
-    "/tooling/inspect": ("Labels and their sizes", InspectRequest, InspectResponse),
-    "/tooling/key_rotations": ("How the keys of the hub follow from its first", VersionRequest, [ControlRecord]),
-    "/tooling/policy": ("Hand over revocations and authority (administrators)", PolicyRequest, PolicyResponse),
-    "/tooling/promotion": ("The record by which a replica became this hub", VersionRequest, RecordResponse),
-    "/tooling/proof_at": ("An entry under a later root", ProofAtRequest, ProofResponse),
+    "/tooling/attachments": ("List new and changed attachments, for replicas", AttachmentsRequest, AttachmentsResponse),
+    "/tooling/authorize": ("Register a capability", CapToken, AuthorizeResponse),
+    "/tooling/cap_status": ("Read the state of a capability", CapStatusRequest, CapStatusResponse),
+    "/tooling/checkpoint_latest": ("Read the checkpoint of a whole label", LabelRequest, CheckpointResponse),
+    "/tooling/checkpoint_range": ("List checkpoints by epoch", CheckpointRangeRequest, [Checkpoint]),
+    "/tooling/client_cursor": (
+        "Read a client's own cursor; the client signs the request",
+        ClientCursorRequest,
+        ClientCursorResponse,
+    ),
+    "/tooling/consistency": ("Prove that a label was only appended to", ConsistencyRequest, ConsistencyResponse),
+    "/tooling/derive": ("Register a capability that a principal issued for its key", DeriveRequest, AuthorizeResponse),
+    "/tooling/feed": ("Read changes, for replicas", FeedRequest, FeedResponse),
+    "/tooling/fence": ("Stop admission for good (administrators)", VersionRequest, RecordResponse),
+    "/tooling/identity": ("Read the keys of the hub", VersionRequest, IdentityResponse),
+    "/tooling/inspect": ("List labels and their sizes", InspectRequest, InspectResponse),
+    "/tooling/key_rotations": (
+        "List the records that lead from the first key to the others",
+        VersionRequest,
+        [ControlRecord],
+    ),
+    "/tooling/policy": ("Set revocations and authority (administrators)", PolicyRequest, PolicyResponse),
+    "/tooling/promotion": ("Read the record by which a replica became this hub", VersionRequest, RecordResponse),
+    "/tooling/proof_at": ("Prove an entry under a later root", ProofAtRequest, ProofResponse),
     "/tooling/report_equivocation": ("Report two contradicting statements", Equivocation, OkResponse),
     "/tooling/rotate_key": ("Give the hub its next key (administrators)", RotateKeyRequest, RecordResponse),
-    "/tooling/status": ("What a client needs to know", VersionRequest, StatusResponse),
+    "/tooling/status": ("Read the settings that a client needs", VersionRequest, StatusResponse),
     "/tooling/streams": ("Register a stream (administrators)", StreamRegisterRequest, RecordResponse),
     "/tooling/submit_batch": ("Admit many MSGs, one by one", [Msg], [Receipt, ErrorEnvelope]),
-    "/tooling/tail": ("Read on, and wait for entries", TailRequest, StreamResponse),
+    "/tooling/tail": ("Wait for entries and read them", TailRequest, StreamResponse),
 }
 _GETS: Final[dict[str, tuple[str, type[Wire] | list[type[Wire]], dict[str, Schema]]]] = {
-    "/healthz": ("The process is alive", HealthResponse, {}),
-    "/readyz": ("The hub admits messages", ReadyResponse, {}),
-    "/version": ("Versions", VersionResponse, {}),
-    "/tooling/anchor": ("Anchors beside their checkpoints", AnchorsResponse, {"label": _LABEL, "from": _UINT}),
-    "/tooling/checkpoint_latest": ("The CHECKPOINT of a whole label", Checkpoint, {"label": _LABEL}),
+    "/healthz": ("Check that the process is alive", HealthResponse, {}),
+    "/readyz": ("Check that the hub admits messages", ReadyResponse, {}),
+    "/version": ("Read the versions of hub and API", VersionResponse, {}),
+    "/tooling/anchor": ("List anchors with their checkpoints", AnchorsResponse, {"label": _LABEL, "from": _UINT}),
+    "/tooling/checkpoint_latest": ("Read the CHECKPOINT of a whole label", Checkpoint, {"label": _LABEL}),
     "/tooling/checkpoint_range": (
-        "Checkpoints by epoch",
+        "List checkpoints by epoch",
         [Checkpoint],
         {"epoch_min": _UINT, "epoch_max": _UINT, "label": _LABEL, "after": _LABEL},
     ),
-    "/tooling/identity": ("The keys of the hub", IdentityResponse, {}),
-    "/tooling/policy": ("Policy records (administrators)", PolicyRecordsResponse, {"after": _UINT}),
-    "/tooling/status": ("What a client needs to know", StatusResponse, {}),
+    "/tooling/identity": ("Read the keys of the hub", IdentityResponse, {}),
+    "/tooling/policy": ("List policy records (administrators)", PolicyRecordsResponse, {"after": _UINT}),
+    "/tooling/status": ("Read the settings that a client needs", StatusResponse, {}),
     "/tooling/stream": (
-        "The older way to read",
+        "Read a range of entries, in the older form",
         [LegacyItem],
         {"label": _LABEL, "from": _UINT, "with_proof": {"enum": [0, 1]}},
     ),
-    "/tooling/streams": ("Registered streams (administrators)", StreamsResponse, {}),
+    "/tooling/streams": ("List registered streams (administrators)", StreamsResponse, {}),
 }
 _LABEL_OPTIONAL: Final = ("/tooling/checkpoint_range",)
 _ERRORS: Final = {
@@ -179,7 +187,7 @@ _ERRORS: Final = {
 
 
 def document() -> dict[str, Any]:
-    """The whole document, with everything in a fixed order."""
+    """Return the whole document, with everything in a fixed order."""
     components: dict[str, Schema] = {}
     paths: dict[str, Schema] = {}
     for path, (about, request, response) in _POSTS.items():
@@ -238,7 +246,7 @@ def _content(kind: type[Wire] | list[type[Wire]], components: dict[str, Schema],
 
 @cache  # it is the same for all, and takes milliseconds
 def document_bytes() -> bytes:
-    """As committed in docs/openapi.json: `python -m veen.hub.api.openapi > docs/openapi.json`."""
+    """Return the document as committed in docs/openapi.json: `python -m veen.hub.api.openapi > docs/openapi.json`."""
     return json.dumps(document(), indent=1, ensure_ascii=False).encode() + b"\n"
 
 

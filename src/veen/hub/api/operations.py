@@ -1,8 +1,8 @@
 """The API of a hub, for every transport alike (spec §10, 001 spec-1 §16).
 
-A transport reads bytes and uses one of two doors: `submits.begin`, which starts an admission without a task of its
-own, as thousands come in a second; and `call`, for everything. Nothing here knows HTTP, but for the status numbers
-that spec §10.6 itself names.
+A transport reads bytes and uses one of two entry points: `submits.begin`, which starts an admission without a task of
+its own, because thousands come in a second; and `call`, for everything. Nothing here knows HTTP, but for the status
+numbers that spec §10.6 itself names.
 """
 
 import logging
@@ -45,7 +45,7 @@ class Api:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.context = ApiContext(services)
-        self.replies = Replies(services.observer.failed)
+        self.replies = Replies(services.observer.on_failed)
         self.submits = Submits(self.context, self.replies)
         self._limiter = ReadRateLimiter()
         self._closing: list[Callable[[], None]] = []
@@ -60,15 +60,15 @@ class Api:
         }
 
     def add(self, operations: Mapping[str, tuple[Role, Handler]]) -> None:
-        """Operations beyond the data plane."""
+        """Add operations beyond the data plane."""
         self._operations.update(operations)
 
     def on_close(self, closing: Callable[[], None]) -> None:
-        """What must not wait any longer when the hub stops."""
+        """Register a function that ends waits when the hub stops."""
         self._closing.append(closing)
 
     def on_finish(self, finishing: Callable[[], Awaitable[None]]) -> None:
-        """Tasks that go on without their caller and must end before the sequencer closes."""
+        """Register a wait for tasks that continue without their caller and must end before the sequencer closes."""
         self._finishing.append(finishing)
 
     async def finish(self) -> None:
@@ -76,10 +76,10 @@ class Api:
             await finishing()
 
     def on_reload(self, reloading: Callable[[], None]) -> None:
-        """What must look again at who may do what when the configuration has changed."""
+        """Register a function that checks rights again after a change of the configuration."""
         self._reloading.append(reloading)
 
-    def reloaded(self) -> None:
+    def notify_reload(self) -> None:
         for reloading in self._reloading:
             reloading()
 
@@ -101,7 +101,7 @@ class Api:
         principal: Principal = ANYBODY,
         query: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Carry out one operation; whatever the input, the outcome is a reply."""
+        """Run one operation. Whatever the input, the outcome is a reply."""
         call = Call(
             operation=operation,
             body=body,
@@ -114,28 +114,28 @@ class Api:
             query=query or {},
         )
 
-        def failed(error: ApiError) -> Reply:
-            return self.replies.failed(error, call.answer, operation=operation, address=principal.address)
+        def reply_to(error: ApiError) -> Reply:
+            return self.replies.of_error(error, call.answer, operation=operation, address=principal.address)
 
         try:
             return await self._run(call)
         except ApiError as exc:
-            return failed(exc)
+            return reply_to(exc)
         except NotPrimary as exc:
-            return self.replies.refused(exc.refuse(), call.answer)
+            return self.replies.of_refusal(exc.refuse(), call.answer)
         except PrunedError as exc:
             pruned = not_found(str(exc), reason="pruned", stream_seq=exc.stream_seq)
-            return failed(pruned)
+            return reply_to(pruned)
         except (NotDurable, Overloaded, Stopped, StorageError) as exc:
-            return failed(ApiError.unavailable(str(exc)))
+            return reply_to(ApiError.unavailable(str(exc)))
         except CorruptError as exc:
             _log.error("operation %s met a damaged file: %s", operation, exc)
             damaged = ApiError(ApiCode.UNAVAILABLE, "the hub cannot read what it stored", detail={"reason": "corrupt"})
-            return failed(damaged)
-        except Exception:  # a defect of ours must not end the connection, nor tell the client about our insides
+            return reply_to(damaged)
+        except Exception:  # a fault of the hub must not end the connection, nor show internals to the client
             _log.exception("operation %s failed", operation)
             defect = ApiError(ApiCode.UNAVAILABLE, "the hub failed on this request", status=500)
-            return failed(defect)
+            return reply_to(defect)
 
     async def _run(self, call: Call) -> Reply:
         entry = self._operations.get(call.operation)
@@ -180,7 +180,7 @@ class Api:
         files = self.context.entry(request.label, request.stream_seq)
         started = time.perf_counter()
         proof = self.context.proofs.prove(files, request.stream_seq)
-        self.services.observer.proved(time.perf_counter() - started)
+        self.services.observer.on_proved(time.perf_counter() - started)
         return self._ok(ProofResponse(mmr_proof=proof, server_version=self.services.server_version), call)
 
     async def _checkpoint(self, call: Call) -> Reply:

@@ -35,7 +35,7 @@ _PLACE: Final = re.compile(r"(proof|receipt)/([0-9a-f]{64})/([1-9][0-9]{0,18})")
 
 
 class ServedOuter(Protocol):
-    """An outer log that readers may be served from: the hub's own, or a replica's copy."""
+    """An outer log that readers are served from: the hub's own, or a replica's copy."""
 
     @property
     def files(self) -> OuterLogFiles: ...
@@ -46,7 +46,7 @@ class ServedOuter(Protocol):
 
 
 class OuterOperations:
-    """`outer`, by GET; `of` gives the outer log, or None where the hub has none."""
+    """The operation `outer`, by GET. `of` returns the outer log, or None if the hub has none."""
 
     def __init__(self, api: Api, of: Callable[[], ServedOuter | None]) -> None:
         self._api, self._context, self._of = api, api.context, of
@@ -66,7 +66,7 @@ class OuterOperations:
             if (record := outer.record()) is None:
                 raise not_found("the key of the outer log is not bound yet")
             return Reply(200, record.to_bytes(), CBOR)
-        # Leaves name labels: they are for those who may read.
+        # Leaves name labels, so they need the right to read.
         self._context.check_role(Role.READ, call.principal)
         if tile := _TILE.fullmatch(path):
             data = await in_thread(_tile, outer.files, tile[1], int(re.sub(r"[x/]", "", tile[2])), tile[3])
@@ -89,7 +89,7 @@ class OuterOperations:
             raise bad_request("expected the size of a note that has this leaf", "size")
         signed = LogCheckpoint(outer.vkey.name, size, outer.files.root(size))
         body = OuterLeaf.from_bytes(leaf).checkpoint()
-        assert body is not None  # noqa: S101 - that is what was looked up
+        assert body is not None  # noqa: S101 - `checkpoint_leaf` finds only leaves of checkpoints
         receipt = CoseReceipt.issue(
             outer.sign_receipt_key(),
             signed,
@@ -102,7 +102,7 @@ class OuterOperations:
 
 
 def _tile(files: OuterLogFiles, level: str, number: int, width_text: str | None) -> bytes:
-    """A full tile, or the first `width` items of the one that still grows."""
+    """Return a full tile, or the first `width` items of the one that still grows."""
     width = _WIDTH if width_text is None else int(width_text)
     height = 0 if level == "entries" else 8 * int(level)
     published = files.published

@@ -1,9 +1,9 @@
-"""Reading runs of entries for the API: bounded pages, in short turns, bytes as they lie in the log.
+"""Pages of entries for the API: bounded, read in short turns, with the bytes of the log.
 
-The event loop also orders messages, so a large page is read in slices with a breath in between; entries are never
-changed, so a page that is read in several turns is the same page (spec §10.2, §10.5, D-63). A page of one slice is
-read and encoded in one go; of larger ones only a few are in memory at a time, the others wait for their turn. While
-somebody writes, reading gets a third of the thread (`writer_priority`).
+The event loop also orders messages, so a large page is read in slices with pauses in between. Entries never change,
+so a page that is read in several turns is the same page (spec §10.2, §10.5, D-63). A page of one slice is read and
+encoded in one turn. Only a few larger pages are in memory at a time; the others wait. While clients write, reading
+gets a third of the thread (`writer_priority`).
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -27,25 +27,25 @@ MAX_PAGE_BYTES: Final = 8 * 1024 * 1024  # D-63
 _SLICE_BYTES: Final = 128 * 1024
 _SLICE_ITEMS: Final = 64
 _ITEMS_KEY: Final = 5  # of a stream response
-_LARGE: Final = 1024 * 1024  # bytes of a page that another thread puts together: the interpreter copies them unlocked
-_LONG: Final = 4 * 1024  # bytes of a ciphertext whose hex is not searched for characters that JSON escapes
+_LARGE: Final = 1024 * 1024  # pages from this size on are joined in another thread
+_LONG: Final = 4 * 1024  # hex of ciphertexts from this size on is not searched for characters that JSON escapes
 _CIPHERTEXT: Final = 1 + [field.name for field in fields(Msg)].index("ciphertext")  # in the array; "ver" is the first
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What was read, and where to go on."""
+    """The entries that were read, and the cursor of the next page."""
 
     frames: list[Frame]
     next_cursor: int | None
 
     def proof(self, context: ApiContext, files: LabelFiles) -> MmrProof | None:
-        """For the last entry, under the root of its own receipt (D-33)."""
+        """Return the proof of the last entry under the root of its own receipt (D-33)."""
         return context.proofs.prove(files, self.frames[-1].stream_seq) if self.frames else None
 
 
 def page_bounds(files: LabelFiles, first_seq: int, to_seq: int | None, max_items: int | None) -> tuple[int, int, int]:
-    """First and last entry of the requested range as far as it exists, and how many may be returned."""
+    """Return the first and last existing entry of the requested range, and the greatest number of items."""
     if max_items == 0:
         raise bad_request("a page has at least one item", "max_items")
     last = files.size if to_seq is None else min(to_seq, files.size)
@@ -62,7 +62,7 @@ async def open_page(
     *,
     max_bytes: int = MAX_PAGE_BYTES,
 ) -> AsyncIterator[Page]:
-    """Entries from `first_seq` on, up to `last_seq`, `max_items` or `max_bytes`, whichever comes first.
+    """Read entries from `first_seq` up to `last_seq`, `max_items` or `max_bytes`, whichever comes first.
 
     Encode the page inside: its turn, if it needed one, ends with the block.
     """
@@ -89,11 +89,11 @@ async def _slices(
         try:
             part = context.store.reader.frames(files, position, end, min(_SLICE_BYTES, left))
         except PrunedError as exc:
-            if exc.stream_seq > position:  # only a later part is gone
+            if exc.stream_seq > position:  # only a later part was erased
                 last_seq = exc.stream_seq - 1
                 continue
             if position > first_seq:
-                return  # what was read is whole; the next page will tell
+                return  # the entries read so far are complete; the next page reports the erasure
             raise
         size = sum(frame.size for frame in part)
         if size > left and position > first_seq:  # one entry is always returned, but only the first may exceed
@@ -106,7 +106,7 @@ async def _slices(
 
 
 def encode_item(frame: Frame, form: Form, *, with_receipt: bool) -> bytes:
-    """One item of a page; in CBOR the bytes of the log are passed on unchanged."""
+    """Encode one item of a page. In CBOR the bytes of the log are passed on unchanged."""
     if form == "json":
         receipt = Receipt.from_bytes(frame.receipt) if with_receipt else None
         msg = Msg.from_bytes(frame.msg)
@@ -117,7 +117,7 @@ def encode_item(frame: Frame, form: Form, *, with_receipt: bool) -> bytes:
 
 
 def _dump_long(tree: dict[str, Any]) -> bytes:
-    """`dump_json` of an item with a long ciphertext, in an eighth of the time: hex needs no escapes."""
+    """Encode an item with a long ciphertext as JSON, in an eighth of the time: hex needs no escapes."""
     hex_text, tree["msg"][_CIPHERTEXT] = tree["msg"][_CIPHERTEXT], ""
     before, after = dump_json(tree).split(b'""')  # no other text of an item is empty
     return b"".join((before, b'"', hex_text.encode("ascii"), b'"', after))
@@ -126,7 +126,7 @@ def _dump_long(tree: dict[str, Any]) -> bytes:
 async def encode_page(
     context: ApiContext, head: StreamResponse, page: Page, form: Form, *, with_receipts: bool
 ) -> Reply:
-    """A page in either form: the answer `head`, which has no items yet, around the entries."""
+    """Encode a page in either form: the entries within the answer `head`, which has no items yet."""
     frames = page.frames
     if form == "json":  # JSON is for people and takes its time
         encode = partial(encode_item, form=form, with_receipt=with_receipts)

@@ -1,7 +1,7 @@
-"""The policy view as an agent hands it over, and as anybody in charge may read it (D-51, D-101).
+"""The policy view: taken from an agent, and listed for administrators (D-51, D-101).
 
-Both operations need an administrator: whoever may revoke a key decides who may write. What the hub would not enforce
-it does not take, so that nobody believes a key to be revoked that is not.
+Both operations require an administrator: a caller that may revoke keys decides who may write. The hub refuses
+records that it would not enforce, so that nobody believes a key to be revoked that is not.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,12 +18,12 @@ from veen.hub.api.operations import Api, Handler
 from veen.hub.api.query import uint_field
 from veen.hub.api.reply import ApiError, Reply
 
-_MAX_ITEMS: Final = 16_384  # of CBOR: as many revocations and authorities as may be
+_MAX_ITEMS: Final = 16_384  # of CBOR: the greatest number of revocations and authorities
 _PAGE_BYTES: Final = 256 * 1024
 
 
 class Policies:
-    """`policy`, by POST and by GET."""
+    """The operation `policy`, by POST and by GET."""
 
     def __init__(self, api: Api) -> None:
         self._api, self._context, self._services = api, api.context, api.services
@@ -32,20 +32,20 @@ class Policies:
         return {"policy": (Role.ADMIN, self._take), "policy_list": (Role.ADMIN, self._list)}
 
     async def _take(self, call: Call) -> Reply:
-        """Journal what is new; the same view again changes nothing."""
+        """Journal new items; repeating a view changes nothing."""
         request = self._context.read(call, PolicyRequest, _MAX_ITEMS)
         self._check(request)
         records = []
         if request.revocations:
-            record = await self._context.journal(self._revoking(request.revocations))
+            record = await self._context.journal(self._make_revocation(request.revocations))
             records.append(record)
             if record is not None and isinstance(record.body, PolicyRevocation):
-                for revocation in record.body.revocations:  # one that is dated ahead is not late
-                    self._services.observer.revoked(max(0, record.hub_ts - revocation.ts))
+                for revocation in record.body.revocations:  # one that is dated ahead has no lag
+                    self._services.observer.on_revoked(max(0, record.hub_ts - revocation.ts))
         if request.authorities:
-            records.append(await self._context.journal(self._authorising(request.authorities)))
+            records.append(await self._context.journal(self._make_authority(request.authorities)))
         if request.bounds:
-            records.append(await self._context.journal(self._bounding(request.bounds)))
+            records.append(await self._context.journal(self._make_bounds(request.bounds)))
         journaled = tuple(record for record in records if record is not None)
         return self._api.replies.ok(PolicyResponse(records=journaled), call.answer)
 
@@ -60,36 +60,37 @@ class Policies:
                 expected = policy.auth1.realm_id.hex()
                 raise bad_request("the authority is of another realm", "realm_id", expected=expected)
 
-    def _revoking(self, given: Iterable[Revocation]) -> Callable[[int], Wire | None]:
+    def _make_revocation(self, given: Iterable[Revocation]) -> Callable[[int], Wire | None]:
         def make(hub_ts: int) -> Wire | None:
-            new = self._news(given, hub_ts)
+            new = self._new_items(given, hub_ts)
             return PolicyRevocation(revocations=new) if new else None
 
         return make
 
-    def _authorising(self, given: Iterable[Authority]) -> Callable[[int], Wire | None]:
+    def _make_authority(self, given: Iterable[Authority]) -> Callable[[int], Wire | None]:
         def make(hub_ts: int) -> Wire | None:
-            new = self._news(given, hub_ts)
+            new = self._new_items(given, hub_ts)
             return PolicyAuthority(authorities=new) if new else None
 
         return make
 
-    def _bounding(self, given: Iterable[SizeBound]) -> Callable[[int], Wire | None]:
-        """Of two bounds of one target the last counts. Every hub enforces bounds, so no setting turns them on."""
+    def _make_bounds(self, given: Iterable[SizeBound]) -> Callable[[int], Wire | None]:
+        """Return the maker of a bounds record. Of two bounds of one target the last counts. Every hub enforces
+        bounds."""
         last = {(bound.kind, bound.target): bound for bound in given}
 
         def make(hub_ts: int) -> Wire | None:
-            new = self._news(last.values(), hub_ts)
+            new = self._new_items(last.values(), hub_ts)
             return PolicyBounds(bounds=new) if new else None
 
         return make
 
-    def _news(self, given: Iterable[Any], hub_ts: int) -> tuple[Any, ...]:
+    def _new_items(self, given: Iterable[Any], hub_ts: int) -> tuple[Any, ...]:
         view = self._context.store.state.policies
         return tuple(item for item in dict.fromkeys(given) if view.is_news(item, hub_ts))
 
     async def _list(self, call: Call) -> Reply:
-        """GET after: the records behind a seq of the control journal, all of them in the end."""
+        """Answer GET after: the records after a seq of the control journal, one page at a time."""
         after, size, more = uint_field(call.query, "after", 0), 0, False
         records: list[ControlRecord] = []
         for record in self._context.control.policies(after, MAX_LISTED + 1):

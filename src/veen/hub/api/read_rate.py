@@ -1,8 +1,8 @@
-"""How fast one reader is served (001 COMP0.3): bulk reading must not take the hub from those who write.
+"""The rate at which one reader is served (001 COMP0.3): bulk reading must not displace writers.
 
-What a reader was given counts as seconds of its rate. Whoever is more than a second ahead is told when to come back;
-an answer that has begun is never cut short. Those who owe nothing are forgotten, so memory follows the readers of the
-last seconds and not all there ever were.
+Bytes that a reader was sent count as seconds of its rate. A reader that is more than a second ahead is refused with
+the time of its next turn; an answer that has begun is never cut short. Readers that owe nothing are forgotten, so
+memory is bounded by the readers of the last seconds.
 """
 
 import asyncio
@@ -14,34 +14,35 @@ from typing import Final
 from veen.core.errors import ApiCode
 from veen.hub.api.reply import ApiError, Reply
 
-_AHEAD_SEC: Final = 1.0  # that a reader may be
-_LEAST_BYTES: Final = 1024  # that any answer counts as: a small one is work, too
-_SWEEP: Final = 1024  # readers, until those who owe nothing are looked for
+_AHEAD_SEC: Final = 1.0  # seconds of its rate that a reader may be ahead
+_LEAST_BYTES: Final = 1024  # the least that an answer counts as: a small one is work, too
+_SWEEP: Final = 1024  # readers, until those that owe nothing are removed
 
 
 class ReadRateLimiter:
-    """The readers that were given something lately."""
+    """The readers that were served lately."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._even_at: dict[str, float] = {}  # when each will have waited for all it was given
+        self._even_at: dict[str, float] = {}  # time at which each reader owes nothing again
         self._sweep_at = _SWEEP
 
     async def serve(self, reader: str, rate: int, answer: Callable[[], Awaitable[Reply]]) -> Reply:
-        """What `answer` gives, if the reader's turn has come; ApiError otherwise. `rate` is in bytes a second."""
+        """Return the reply of `answer` if the reader's turn has come; raise ApiError if not. `rate` is in bytes per
+        second."""
         early = self._early(reader)
         if early > 0:
-            message = "this reader was given as much as it may have for now"
+            message = "this reader has used up its rate for now"
             raise ApiError(ApiCode.RATE, message, detail={"bytes_per_second": rate}, retry_after=math.ceil(early))
         reply = await answer()
         if reply.stream is not None:
-            reply.stream = self._paced(reader, rate, reply.stream)
+            reply.stream = self._pace(reader, rate, reply.stream)
         else:
             self._count(reader, rate, len(reply.body))
         return reply
 
-    async def _paced(self, reader: str, rate: int, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-        """An answer without a known end waits instead: its reader is there anyway."""
+    async def _pace(self, reader: str, rate: int, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        """Pass on an answer without a known end, and wait between its pieces instead of refusing."""
         try:
             async for data in stream:
                 yield data
@@ -58,4 +59,4 @@ class ReadRateLimiter:
         self._even_at[reader] = max(self._even_at.get(reader, now), now) + max(size, _LEAST_BYTES) / rate
         if len(self._even_at) >= self._sweep_at:
             self._even_at = {name: at for name, at in self._even_at.items() if at > now}
-            self._sweep_at = max(_SWEEP, 2 * len(self._even_at))  # however many owe something, a sweep stays cheap
+            self._sweep_at = max(_SWEEP, 2 * len(self._even_at))  # a sweep stays cheap even if many owe something

@@ -1,7 +1,7 @@
-"""Inclusion proofs that were asked for lately (spec §3.4.1, GEN-21).
+"""A cache of inclusion proofs (spec §3.4.1, GEN-21).
 
-A proof under the root of an entry's own receipt never changes (D-33), and entries that were just written are the ones
-that writers and followers ask about. So they are kept, and forgetting one costs a few reads and nothing else.
+A proof under the root of an entry's own receipt never changes (D-33), and writers and followers ask mostly for the
+newest entries. Losing a cached proof costs a few reads.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ _CAPACITY: Final = 2_048
 
 
 class RecentProofs:
-    """The least recently used goes first."""
+    """Recent proofs; the least recently used one is dropped first."""
 
     def __init__(self, capacity: int = _CAPACITY) -> None:
         self._proofs: Lru[tuple[bytes, int], MmrProof] = Lru(capacity)
@@ -23,7 +23,7 @@ class RecentProofs:
         return len(self._proofs)
 
     def prove(self, files: LabelFiles, stream_seq: int) -> MmrProof:
-        """The proof of an entry under the root in its own receipt."""
+        """Return the proof of an entry under the root in its own receipt."""
         key = (files.label, stream_seq)
         proof = self._proofs.get(key)
         if proof is None:

@@ -1,4 +1,4 @@
-"""What a replica asks for: what changed, the control journal, and who was promoted (D-78, docs/replication.md)."""
+"""Operations for replicas: changes, the control journal, fencing and promotion (D-78, docs/replication.md)."""
 
 import asyncio
 import os
@@ -23,16 +23,16 @@ from veen.hub.api.tooling import label_info
 
 _MAX_CHANGED: Final = 65_536  # labels whose last commit is remembered
 _CONTROL_BYTES: Final = 256 * 1024  # of the control journal in one answer
-_MAX_WAITING: Final = 64  # replicas
+_MAX_WAITING: Final = 64  # replicas that wait at a time
 
 
 class _Changes:
-    """Which labels got entries, by the number of the commit; belongs to the event loop's thread."""
+    """The labels that got entries, by commit number. Owned by the event loop's thread."""
 
     def __init__(self) -> None:
         self.commit = 0
         self._commits: OrderedDict[bytes, int] = OrderedDict()  # label -> its last commit, oldest first
-        self._since = 0  # all changes behind this commit are in `_commits`
+        self._since = 0  # all changes after this commit are in `_commits`
 
     def add(self, labels: Sequence[bytes]) -> None:
         self.commit += 1
@@ -43,7 +43,7 @@ class _Changes:
             _, self._since = self._commits.popitem(last=False)
 
     def after(self, commit: int) -> list[bytes] | None:
-        """The labels with entries behind a commit; None if that is not known any more, or if they are too many."""
+        """Return the labels with entries after a commit; None if they are no longer known, or too many."""
         if not self._since <= commit <= self.commit:
             return None
         labels: list[bytes] = []
@@ -57,7 +57,7 @@ class _Changes:
 
 
 class Replication:
-    """`feed`, `fence` and `promotion`."""
+    """The operations `feed`, `fence` and `promotion`."""
 
     def __init__(self, api: Api) -> None:
         self._api, self._context, self._services = api, api.context, api.services
@@ -65,7 +65,7 @@ class Replication:
         self._changes = _Changes()
         self._waiting: set[asyncio.Future[None]] = set()
         self._closed = False
-        self._services.sequencer.on_applied(self._applied)
+        self._services.sequencer.on_applied(self._on_applied)
         api.on_close(self._close)
 
     def operations(self) -> dict[str, tuple[Role, Handler]]:
@@ -75,7 +75,7 @@ class Replication:
             "promotion": (Role.ANY, self._promotion),
         }
 
-    def _applied(self, labels: Sequence[bytes]) -> None:
+    def _on_applied(self, labels: Sequence[bytes]) -> None:
         self._changes.add(labels)
         self._wake()
 
@@ -93,7 +93,7 @@ class Replication:
         if request.wait_sec > MAX_WAIT_SEC:
             raise bad_request("the wait is too long", "wait_sec", max_allowed=MAX_WAIT_SEC, actual=request.wait_sec)
         if request.control_bytes > self._context.store.control_size:
-            raise bad_request("the control journal is not so long", "control_bytes")
+            raise bad_request("the control journal is shorter", "control_bytes")
         clock = asyncio.get_running_loop().time
         deadline = clock() + request.wait_sec
         while self._is_current(request) and not self._closed and (left := deadline - clock()) > 0:
@@ -102,7 +102,7 @@ class Replication:
         return self._api.replies.ok(self._answer(request), call.answer)
 
     def _is_current(self, request: FeedRequest) -> bool:
-        """Whether nothing changed since the answer that the caller goes on from."""
+        """Return True if nothing changed since the answer that the caller continues from."""
         if request.instance != self._instance or request.after != self._changes.commit:
             return False
         return request.control_bytes == self._context.store.control_size
@@ -118,7 +118,7 @@ class Replication:
             self._waiting.discard(waiter)
 
     def _answer(self, request: FeedRequest) -> FeedResponse:
-        """Without awaiting anything: all of it is of one moment."""
+        """Build the answer without awaiting anything, so that all of it is of one moment (decisions.md 220)."""
         store, changes = self._context.store, self._changes
         labels = None
         if request.instance == self._instance and request.after is not None:
@@ -138,7 +138,7 @@ class Replication:
         )
 
     async def _fence(self, call: Call) -> Reply:
-        """Admit nothing any more; the record that says so, also if it was written before."""
+        """Fence this hub and return the record; a repeated request gets the first one."""
         self._context.read(call, VersionRequest)
         record = self._newest(HubFence.KIND) if self._context.store.state.fenced else None
         return self._api.replies.ok(
@@ -146,11 +146,11 @@ class Replication:
         )
 
     async def _promotion(self, call: Call) -> Reply:
-        """The newest record by which this hub became the primary, for the one that was it before."""
+        """Return the newest record by which this hub became the primary, for the former primary."""
         self._context.read(call, VersionRequest)
         record = self._newest(HubPromote.KIND)
         if record is None:
-            raise not_found("this hub was never a replica that was promoted")
+            raise not_found("this hub was never promoted from a replica")
         return self._api.replies.ok(RecordResponse(record=record), call.answer)
 
     def _newest(self, kind: str) -> ControlRecord | None:

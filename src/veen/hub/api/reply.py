@@ -1,4 +1,4 @@
-"""Answers: what leaves the hub, whatever the transport (spec §10.3, §10.4, §10.6)."""
+"""Answers of the hub, for every transport (spec §10.3, §10.4, §10.6)."""
 
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -18,13 +18,13 @@ Form = Literal["cbor", "json"]
 CBOR: Final = "application/cbor"
 CBOR_SEQ: Final = "application/cbor-seq"
 JSON: Final = "application/json"
-RETRY_SECONDS: Final = 1  # when to come back after a 503
+RETRY_SECONDS: Final = 1  # Retry-After of a 503
 _MAX_MESSAGE: Final = 160  # a fault may name a field that the client invented
 
 
 @dataclass(slots=True)
 class Reply:
-    """One answer. `stream` takes the place of `body` where the end is not known when it begins."""
+    """One answer. `stream` takes the place of `body` if the length is not known when it begins."""
 
     status: int
     body: bytes = b""
@@ -34,12 +34,12 @@ class Reply:
     code: str = ""  # of an error, for logs and metrics
 
 
-CLOCK_STEP: Final = "the hub's clock jumped forward and is not believed; see `veen explain E.CLOCK`"
-REASONS: Final = {CLOCK_STEP: "CLOCK_STEP"}  # why nothing is admitted, in words, and by a name for programs
+CLOCK_STEP: Final = "the hub's clock jumped forward and is not trusted; see `veen explain E.CLOCK`"
+REASONS: Final = {CLOCK_STEP: "CLOCK_STEP"}  # reasons why nothing is admitted: text -> name for programs
 
 
 class ApiError(VeenError):
-    """A request fails outside admission (spec §10.6)."""
+    """Failure of a request outside of admission (spec §10.6)."""
 
     def __init__(
         self,
@@ -60,7 +60,8 @@ class ApiError(VeenError):
 
     @classmethod
     def of_format(cls, fault: FormatError) -> "ApiError":
-        """A fault of the request itself; only field names of ours and short reasons are told, never the body."""
+        """Return the error for a fault of the request. It names fields of the protocol and short reasons, never the
+        body."""
         if isinstance(fault, VersionError):
             return cls(ApiCode.VERSION, "version of the request", detail={"field": "ver", "expected": 1})
         where = str(getattr(fault, "where", "")).rpartition(".")[2]
@@ -97,15 +98,15 @@ class Failure:
 
 
 class Replies:
-    """Makes answers in either form; errors get a request id that no two answers share.
+    """Answers in either form. Each error gets a request id of its own.
 
-    `report` is told of every failure outside admission, with its request id: the log has a line for it then.
+    `report` is called with every failure outside of admission and its request id, so that the log has a line for it.
     """
 
     def __init__(self, report: "Callable[[Failure], None] | None" = None) -> None:
         self._report = report
         self._reason, self._unavailable = "", dict[Form, Reply]()
-        # Read when the hub starts: a refusal must not wait for a file, or fail because no more can be opened.
+        # Read at the start: a refusal must not wait for a file, nor fail because no more can be opened.
         self._messages = {refusal: catalogue()[refusal.detail_enum].message for refusal in Refusal}
 
     def ok(self, answer: Wire, form: Form, *, status: int = 200) -> Reply:
@@ -114,7 +115,7 @@ class Replies:
         return Reply(status, answer.to_bytes())
 
     def sequence(self, items: Iterable[bytes], form: Form) -> Reply:
-        """Many objects, encoded already: a CBOR sequence, or a JSON array."""
+        """Return many encoded objects: a CBOR sequence, or a JSON array."""
         if form == "json":
             return Reply(200, b"[" + b",".join(items) + b"]", JSON)
         return Reply(200, b"".join(items), CBOR_SEQ)
@@ -128,7 +129,7 @@ class Replies:
             request_id=refuse.request_id,
         )
 
-    def refused(self, refuse: Refuse, form: Form) -> Reply:
+    def of_refusal(self, refuse: Refuse, form: Form) -> Reply:
         return self._error(self.refusal(refuse), refuse.refusal.http_status, form, ())
 
     def envelope(self, error: ApiError) -> ErrorEnvelope:
@@ -140,10 +141,11 @@ class Replies:
             request_id=next_request_id(),
         )
 
-    def failed(self, error: ApiError, form: Form, *, operation: str = "", address: str = "") -> Reply:
-        """`operation` and `address` (`network_of`) are those of the request, as far as they are known."""
+    def of_error(self, error: ApiError, form: Form, *, operation: str = "", address: str = "") -> Reply:
+        """Return the answer to a failed request, and report it. `operation` and `address` are those of the request,
+        if known."""
         envelope = self.envelope(error)
-        if self._report is not None and error.status != HTTPStatus.NOT_FOUND:  # to look for something is no fault
+        if self._report is not None and error.status != HTTPStatus.NOT_FOUND:  # a lookup without a result is no failure
             field = (error.detail or {}).get("field")
             self._report(
                 Failure(
@@ -159,8 +161,11 @@ class Replies:
         return self._error(envelope, error.status, form, error.headers)
 
     def unavailable(self, reason: str, form: Form) -> Reply:
-        """A message is turned away for `reason`. Made once for all, hence without a request id: this is the answer that
-        leaves in thousands, and just when there is no time for it."""
+        """Return the answer to a message that is refused for `reason`.
+
+        It is made once for all, hence without a request id: thousands of these leave just when there is no time for
+        them.
+        """
         if reason != self._reason:
             self._reason, self._unavailable = reason, {}
         reply = self._unavailable.get(form)

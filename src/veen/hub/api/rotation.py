@@ -1,4 +1,5 @@
-"""Rotating the key of a hub, at rest or running, and checking how its keys followed (spec §8.4, D-37, D-41)."""
+"""Rotation of a hub's key, at rest or running, and the check of its rotations (spec §8.4, D-37, D-41, decisions.md
+26)."""
 
 import asyncio
 import os
@@ -23,7 +24,7 @@ from veen.storage.keys import identity as identities
 from veen.storage.keys import rotation as keyrotation
 from veen.storage.maintenance.rotation_repair import all_control_records
 
-# Until then the new key only lies ready: those who pin keys can fetch the identity before they meet its signatures.
+# The new key signs nothing before: clients that pin keys can fetch the identity before they see its signatures.
 LEAD_SECONDS: Final = 10
 _READ_AGAIN: Final = 2
 _PAUSE_SECONDS: Final = 0.2
@@ -38,14 +39,14 @@ def rotate_at_rest(
     request_id: bytes | None = None,
     accept_clock: bool = False,
 ) -> HubIdentity:
-    """Add a key that is valid from the next second on; the hub must not run.
+    """Add a key that is valid from the next second on. The hub must not run.
 
-    Under the `request_id` of an earlier rotation nothing is added.
+    Under the `request_id` of an earlier rotation, change nothing.
     """
     with at_rest(fs, now, accept_clock=accept_clock) as hub:
         if request_id is not None and ControlIndex(hub.store).outcome(request_id, KeyRotate.KIND) is not None:
             return hub.keys.identity
-        # One second later: the record itself must be signed by a key that is valid then, also without overlap.
+        # One second later: without overlap, the record itself must still be signed by a key that is valid at its time.
         rotated, _ = keyrotation.rotate(
             fs,
             hub.keys,
@@ -60,11 +61,11 @@ def rotate_at_rest(
 
 
 class Rotation:
-    """Gives a running hub its next key while it goes on admitting; one rotation at a time.
+    """Rotation of a running hub's key while it goes on admitting; one at a time.
 
     The new key signs nothing before record and identity files are durable. It is valid only some seconds after the
-    record, and should the disk take longer than that, time waits for it. So a crash leaves no entry that recovery,
-    which reads the identity before the journal, could not judge.
+    record, and if the disk takes longer, hub_ts is held before that second. So a crash leaves no entry that
+    recovery, which reads the identity before the journal, could not verify.
     """
 
     def __init__(
@@ -80,33 +81,33 @@ class Rotation:
     ) -> None:
         self._fs, self._sequencer, self._sealing, self._clock = fs, sequencer, sealing, clock
         self._failed, self._given_keys, self._draw = failed, given_keys, draw
-        self._lock = asyncio.Lock()  # held by the rotation itself: its caller may go away before it ends
+        self._lock = asyncio.Lock()  # held by the rotation's own task: its caller may disconnect before it ends
         self._running: set[asyncio.Task[ControlRecord]] = set()
 
     async def rotate(self, overlap_seconds: int, request_id: bytes | None = None) -> ControlRecord:
-        """Return the key.rotate record, once it is in force. Go on to the end even if the caller goes away.
+        """Return the key.rotate record, once it is in force. Continue to the end even if the caller disconnects.
 
         Under the `request_id` of an earlier rotation, return the record of that one and change nothing.
         """
         rotating = asyncio.create_task(self._rotate_in_turn(overlap_seconds, request_id))
         self._running.add(rotating)
-        rotating.add_done_callback(self._ended)
+        rotating.add_done_callback(self._on_end)
         return await asyncio.shield(rotating)
 
-    def _ended(self, rotating: asyncio.Task[ControlRecord]) -> None:
+    def _on_end(self, rotating: asyncio.Task[ControlRecord]) -> None:
         self._running.discard(rotating)
         if not rotating.cancelled():
-            rotating.exception()  # whoever asked may have gone; then nobody else looks at it
+            rotating.exception()  # mark it as retrieved: the caller may have disconnected
 
     async def finish(self) -> None:
-        """Wait for all rotations under way: the sequencer must not close before."""
+        """Wait for all running rotations: the sequencer must not close before."""
         if self._running:
             await asyncio.wait(self._running)
 
     async def _rotate_in_turn(self, overlap_seconds: int, request_id: bytes | None) -> ControlRecord:
         async with self._lock:
             if request_id is not None:
-                await self._sequencer.settled()  # a store that is opened anew is not read
+                await self._sequencer.wait_settled()  # see decisions.md 498
                 outcome = ControlIndex(self._sequencer.store).outcome(request_id, KeyRotate.KIND)
                 if outcome is not None:
                     return outcome
@@ -114,10 +115,12 @@ class Rotation:
 
     async def _rotate(self, overlap_seconds: int, request_id: bytes | None) -> ControlRecord:
         keys = self._sealing.held
-        # Before a key is written: a refused rotation leaves nothing behind.
+        # Checked before a key is written: a refused rotation leaves nothing behind.
         keyrotation.validity_of_next(keys.identity, self._sequencer.now(), LEAD_SECONDS, overlap_seconds)
         if keys.root is not None:
             await asyncio.to_thread(keyrotation.check_signer, self._fs, keys.root)
+        # The private key is durable before the record that names it: a crash in between leaves an unused key file, and
+        # never a record whose key is lost.
         new = await asyncio.to_thread(self._new_key, keys.identity)
         rotated = keys.identity
 
@@ -130,21 +133,23 @@ class Rotation:
                 lead_seconds=LEAD_SECONDS,
                 overlap_seconds=overlap_seconds,
             )
+            # No entry gets a time at which the new key is valid until its identity is published below.
             self._clock.hold(rotated.current.valid_from - 1)
             return rotated.rotations()[-1]
 
         try:
             record = await self._sequencer.control(make, request_id=request_id)
-        except NotDurable:  # the record may have reached the disk all the same
-            await self._sequencer.settled()
+        except NotDurable:  # the record may still be on the disk: wait until the store has been opened again, and look
+            await self._sequencer.wait_settled()
             record = next(
                 (candidate for candidate in rotation_records(self._sequencer.store) if _introduces(candidate, new)),
                 None,
             )
-            if record is None and self._sequencer.is_stopped:  # the next start reads the journal, and may need the key
+            # Unknown: the next start may find the record, and need the key.
+            if record is None and self._sequencer.is_stopped:
                 self._clock.release()
                 raise
-        except Exception:  # it was refused before a record was made, so nobody will ever need the key
+        except Exception:  # refused before a record was made: nothing names the key
             self._clock.release()
             await asyncio.to_thread(self._forget_key, new)
             raise
@@ -154,7 +159,7 @@ class Rotation:
             raise StorageError("the key.rotate record could not be made durable: nothing has changed")
         try:
             await asyncio.to_thread(keyrotation.publish, self._fs, rotated, keys.root or new)
-        except BaseException as exc:  # the rotation has happened, but cannot be told: the next start completes it
+        except BaseException as exc:  # the record is durable, the identity files are not: the next start completes them
             self._failed(exc)
             raise
         self._sealing.replace(replace(keys, identity=rotated, private={**keys.private, new.public: new}))
@@ -163,7 +168,7 @@ class Rotation:
 
     def _new_key(self, identity: HubIdentity) -> SigningKey:
         if self._given_keys:
-            return keyrotation.given_key(self._fs, identity)
+            return keyrotation.read_given_key(self._fs, identity)
         key = SigningKey(self._draw(32))
         identities.write_key(self._fs, key)
         return key
@@ -178,9 +183,10 @@ def _introduces(record: ControlRecord, key: SigningKey) -> bool:
 
 
 def check_rotations(fs: Fs, pause: Callable[[float], None] = time.sleep) -> list[str]:
-    """What holds about the keys of a hub; VerifyError for the first thing that does not.
+    """Check the keys of a hub and return the facts that hold; raise VerifyError for the first one that does not.
 
-    The hub may run, and files are read one after the other: what does not fit together is read again before it counts.
+    The hub may run, and files are read one after the other. So a contradiction counts only if it is there again at a
+    second reading (decisions.md 172).
     """
     for _ in range(_READ_AGAIN):
         try:

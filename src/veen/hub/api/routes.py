@@ -1,4 +1,4 @@
-"""Which HTTP request means which operation, and how large its body may be (D-61)."""
+"""Routes: the operation of each HTTP request, and the greatest size of its body (D-61)."""
 
 import re
 from collections.abc import Callable
@@ -31,8 +31,8 @@ class Route:
 
     operation: str
     max_body: Callable[[Limits, Form], int] = lambda limits, form: _SMALL
-    answer: Form | None = None  # where nobody asks for a form; None: that of the request
-    large: bool = False  # whether its answer may take more than 64 KiB: not begun while too much is unread
+    answer: Form | None = None  # default form of the answer; None: that of the request
+    large: bool = False  # its answer may exceed 64 KiB: not begun while too many bytes are unread
 
 
 def _submit_bytes(limits: Limits, form: Form) -> int:
@@ -105,7 +105,7 @@ _ROUTES: Final[dict[str, dict[str, Route]]] = {
 
 
 def find_route(method: str, url: str) -> tuple[Route, dict[str, str]]:
-    """The operation and the parameters that a request line names; an ApiError says what is wrong with it."""
+    """Return the operation and the parameters that a request line names; raise ApiError if it names none."""
     if len(url) > _MAX_URL:
         raise ApiError(ApiCode.LIMIT, "the URL is too long", status=414, detail={"max_allowed": _MAX_URL})
     path, _, query_text = url.partition("?")
@@ -145,13 +145,13 @@ def _methods_at(path: str) -> tuple[dict[str, Route] | None, dict[str, str]]:
 
 
 def methods_of(methods: dict[str, Route]) -> str:
-    """What an Allow header says."""
+    """Return the value of an Allow header."""
     named = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
     return ", ".join(named)
 
 
-def allowed(url: str) -> str | None:
-    """The methods of a path, or None if there is no such path; "*" is the whole server."""
+def find_methods(url: str) -> str | None:
+    """Return the methods of a path, None if there is no such path; "*" is the whole server."""
     path = url.partition("?")[0]
     if path == "*":
         return "GET, HEAD, OPTIONS, POST, PUT"

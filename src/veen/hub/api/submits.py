@@ -1,6 +1,6 @@
-"""Taking messages in: single submits and batches, in CBOR and in JSON (spec §8.1, §10.4.1).
+"""Submits: single messages and batches, in CBOR and in JSON (spec §8.1, §10.4.1).
 
-A message that reaches the sequencer is reported by the sequencer; what is refused before is reported here.
+The sequencer reports a message that reaches it to the observer; refusals before it are reported here.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from veen import native
 from veen.core import cbor
-from veen.core.entry import MSG_CLIENT_AT, MSG_SEQ_AT, claimed_client
+from veen.core.entry import MSG_CLIENT_AT, MSG_SEQ_AT, read_claimed_client
 from veen.core.errors import ApiCode, FieldSizeError, FormatError, MalformedError, Refusal, VersionError
 from veen.core.objects.envelopes import SUBMIT_PREFIX, SubmitRequest, SubmitResponse
 from veen.core.objects.msg import Msg, end_of
@@ -31,14 +31,14 @@ T = TypeVar("T")
 _PREFIX: Final = b"\xa3\x01\x01\x02"  # {1: 1, 2: receipt, 3: server_version}
 _ENVELOPE_BYTES: Final = 4  # before the MSG in a submit request
 _CLIENT_ID: Final = slice(MSG_CLIENT_AT, MSG_SEQ_AT)
-_SMALL: Final = 4096  # what may be decoded without looking at it first
-_LARGE: Final = 64 * 1024  # JSON from here on is read in another thread
+_SMALL: Final = 4096  # bytes that may be decoded without a check of their structure
+_LARGE: Final = 64 * 1024  # JSON above this size is parsed in another thread
 _MAX_ITEMS: Final = 16  # a MSG has 11, the array itself included
-_TURN: Final = 64  # messages of a batch that are checked before the event loop may do something else
+_TURN: Final = 64  # messages of a batch that are checked in one turn of the event loop
 
 
 class Submits:
-    """The door to the sequencer."""
+    """The entry point of messages to the sequencer."""
 
     def __init__(self, context: ApiContext, replies: Replies) -> None:
         self._context, self._replies = context, replies
@@ -58,7 +58,8 @@ class Submits:
         principal: Principal = ANYBODY,
         answer: Form = "cbor",
     ) -> Reply | None:
-        """Start the admission of a request in CBOR: an answer at once, or `done` is told when there is one."""
+        """Start the admission of a request in CBOR. Return an answer at once, or None and call `done` with the
+        outcome later."""
         paid = None
         try:
             paid = self._prefilter(body, len(body) - _ENVELOPE_BYTES, pow_header, principal)
@@ -71,58 +72,58 @@ class Submits:
                 return None
             if refuse.refusal is Refusal.CBOR_INVALID:
                 SubmitRequest.split(body)  # bytes behind the MSG are a fault of the envelope
-            return self._replies.refused(refuse, answer)
+            return self._replies.of_refusal(refuse, answer)
         except _Prefiltered as exc:
-            client_id = claimed_client(body[_ENVELOPE_BYTES:])
-            return self._replies.refused(self._count(exc.refuse, len(body), principal, client_id), answer)
+            client_id = read_claimed_client(body[_ENVELOPE_BYTES:])
+            return self._replies.of_refusal(self._count(exc.refuse, len(body), principal, client_id), answer)
         except (Overloaded, Stopped) as exc:
             return self._unavailable(str(exc), answer, len(body), principal, paid)
         except FormatError as exc:
-            return self._failed(exc, answer, principal)
+            return self._reply_to_fault(exc, answer, principal)
 
     async def _begin_json(self, call: Call, done: Done) -> Reply | None:
-        """Faults of the envelope and of the MSG are told apart as in CBOR (D-54)."""
+        """Start the admission of a request in JSON. Faults of envelope and MSG are distinguished as in CBOR (D-54)."""
         paid = client_id = None
         try:
-            paid = self._prefilter(call.body, 0, call.pow_header, call.principal)  # `admit` judges its size, as CBOR
+            paid = self._prefilter(call.body, 0, call.pow_header, call.principal)  # `admit` checks its size, as CBOR
             msg = await _parse(lambda: _msg_of_json(_json_envelope(call.body)), call.body)
             client_id, raw = msg.client_id, msg.to_bytes()
             self._check_denied(raw)
             refuse = self._services.sequencer.admit(raw, done, call.principal.address)
-            return None if refuse is None else self._replies.refused(refuse, call.answer)
+            return None if refuse is None else self._replies.of_refusal(refuse, call.answer)
         except _Prefiltered as exc:
-            return self._replies.refused(
+            return self._replies.of_refusal(
                 self._count(exc.refuse, len(call.body), call.principal, client_id), call.answer
             )
         except (Overloaded, Stopped) as exc:
             return self._unavailable(str(exc), call.answer, len(call.body), call.principal, paid)
         except FormatError as exc:
-            return self._failed(exc, call.answer, call.principal)
+            return self._reply_to_fault(exc, call.answer, call.principal)
 
-    def _failed(self, fault: FormatError, form: Form, principal: Principal) -> Reply:
-        return self._replies.failed(ApiError.of_format(fault), form, operation="submit", address=principal.address)
+    def _reply_to_fault(self, fault: FormatError, form: Form, principal: Principal) -> Reply:
+        return self._replies.of_error(ApiError.of_format(fault), form, operation="submit", address=principal.address)
 
     def answer(self, receipt: bytes) -> bytes:
-        """The body of a successful answer in CBOR, from the bytes of the RECEIPT."""
+        """Return the body of a successful answer in CBOR, from the bytes of the RECEIPT."""
         return b"".join((_PREFIX, receipt, self._suffix))
 
     def finish(self, outcome: Outcome | None, form: Form = "cbor") -> Reply:
-        """The answer to a message whose outcome is known."""
+        """Return the answer to a message whose outcome is known."""
         if outcome is None:
-            return self._replies.failed(_not_durable(), form)
+            return self._replies.of_error(_not_durable(), form)
         if isinstance(outcome, Refuse):
-            return self._replies.refused(outcome, form)
+            return self._replies.of_refusal(outcome, form)
         if form == "cbor":
             return Reply(200, self.answer(outcome))
         version = self._services.server_version
         return self._replies.ok(SubmitResponse(receipt=Receipt.from_bytes(outcome), server_version=version), form)
 
     async def submit(self, call: Call) -> Reply:
-        """One message, by whatever transport."""
+        """Admit one message, from any transport."""
         answer: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Outcome | None) -> None:
-            if not answer.done():  # whoever asked may have gone
+            if not answer.done():  # the caller may have disconnected
                 answer.set_result(outcome)
 
         if call.form == "json":
@@ -133,17 +134,20 @@ class Submits:
             )
         return reply or self.finish(await answer, call.answer)
 
-    def oversized(self, size: int, form: Form) -> Reply:
-        """A submit that the transport refused to read."""
+    def refuse_oversized(self, size: int, form: Form) -> Reply:
+        """Return the answer to a submit that the transport refused to read."""
         maximum = self._context.limits.max_msg_bytes
         refuse = Refuse(Refusal.SIZE_PREFILTER, {"actual": size, "max_allowed": maximum})
-        return self._replies.refused(self._count(refuse, 0), form)
+        return self._replies.of_refusal(self._count(refuse, 0), form)
 
     # --- the first stage ---------------------------------------------------------------------------------
 
     def _prefilter(self, body: bytes, msg_bytes: int, pow_header: str | None, principal: Principal) -> bytes | None:
-        """Sizes, addresses and proof of work: a function of the request and the configuration (spec §8.1), but for
-        proof that has paid for a request before. The mark of the proof that was taken, if any is asked for."""
+        """Check sizes, addresses and proof of work; return the mark of the proof that was taken, if one is required.
+
+        The result is a function of the request and the configuration (spec §8.1), but for proof that was spent
+        before.
+        """
         if (reason := self._services.not_admitting) is not None:
             raise Overloaded(reason)
         maximum = self._context.limits.max_msg_bytes
@@ -170,21 +174,21 @@ class Submits:
     def _count(
         self, refuse: Refuse, bytes_in: int, principal: Principal = ANYBODY, client_id: bytes | None = None
     ) -> Refuse:
-        """`client_id` is what the message claims: nothing was verified yet."""
-        self._services.observer.refused(refuse, bytes_in, client_id=client_id, address=principal.address)
+        """Report a refusal. `client_id` is the claim of the message: nothing was verified yet."""
+        self._services.observer.on_refused(refuse, bytes_in, client_id=client_id, address=principal.address)
         return refuse
 
     def _unavailable(self, reason: str, form: Form, bytes_in: int, principal: Principal, paid: bytes | None) -> Reply:
-        """Nothing was decided about the message, so its proof of work is still good."""
+        """Refuse without a decision about the message, so its proof of work stays valid."""
         if paid is not None:
             self._payments.refund(paid)
-        self._services.observer.refused(ApiCode.UNAVAILABLE, bytes_in, address=principal.address, reason=reason)
+        self._services.observer.on_refused(ApiCode.UNAVAILABLE, bytes_in, address=principal.address, reason=reason)
         return self._replies.unavailable(reason, form)
 
     # --- many --------------------------------------------------------------------------------------------
 
     async def batch(self, call: Call) -> Reply:
-        """Each message admitted as if it came alone; answers in the order of the messages (DESIGN §3)."""
+        """Admit each message of a batch as if it came alone; answer in the order of the messages (DESIGN §3)."""
         try:
             messages = await _parse(lambda: _batch_items(call), call.body if call.form == "json" else b"")
         except FormatError as exc:
@@ -198,7 +202,7 @@ class Submits:
                 raise _Prefiltered(Refusal.PREFILTER_REJECT)
             self._take_pow(call.body, call.pow_header, difficulty)
         except _Prefiltered as exc:
-            return self._replies.refused(self._count(exc.refuse, len(call.body), call.principal), call.answer)
+            return self._replies.of_refusal(self._count(exc.refuse, len(call.body), call.principal), call.answer)
         outcomes = _Outcomes(len(messages))
         for number, message in enumerate(messages, start=1):
             self._begin_item(message, outcomes.next(), call.principal)
@@ -222,9 +226,9 @@ class Submits:
             if refuse is not None:
                 done(refuse)
         except _Prefiltered as exc:
-            done(self._count(exc.refuse, len(message), principal, claimed_client(message)))
+            done(self._count(exc.refuse, len(message), principal, read_claimed_client(message)))
         except (Overloaded, Stopped) as exc:
-            self._services.observer.refused(
+            self._services.observer.on_refused(
                 ApiCode.UNAVAILABLE, len(message), address=principal.address, reason=str(exc)
             )
             done(ApiError.unavailable(str(exc)))
@@ -238,7 +242,7 @@ class Submits:
 
 
 class _Outcomes:
-    """What became of several messages, in the order in which `next` was called."""
+    """The outcomes of several messages, in the order in which `next` was called."""
 
     __slots__ = ("_done", "_found", "_missing", "_next")
 
@@ -265,7 +269,7 @@ class _Outcomes:
 
 
 class _Prefiltered(Exception):
-    """Refused before the sequencer."""
+    """Refusal of a message before the sequencer."""
 
     def __init__(self, refusal: Refusal, detail: dict[str, Any] | None = None) -> None:
         super().__init__(refusal, detail)
@@ -273,7 +277,7 @@ class _Prefiltered(Exception):
 
 
 def _check_envelope(body: bytes) -> None:
-    """Faults of the envelope, and of a MSG that would take long to decode only to be refused (D-54)."""
+    """Raise for a fault of the envelope, or for a MSG that would take long to decode only to be refused (D-54)."""
     if not body.startswith(SUBMIT_PREFIX):
         if is_other_version(body):
             raise VersionError(SubmitRequest.KIND, 0)
@@ -292,7 +296,7 @@ def _json_envelope(body: bytes) -> Any:
     tree = parse_json_parts(body)
     if type(tree) is not dict:
         SubmitRequest.from_json(tree)  # names the fault
-    assert type(tree) is dict  # noqa: S101 - said above
+    assert type(tree) is dict  # noqa: S101 - `from_json` raises for anything else
     ver = tree.get("ver")
     if type(ver) is int and ver != VERSION:
         raise VersionError(SubmitRequest.KIND, ver)
@@ -302,7 +306,7 @@ def _json_envelope(body: bytes) -> Any:
 
 
 def _msg_of_json(tree: Any) -> Msg:
-    """The MSG in its JSON form, with the faults that its CBOR form would have."""
+    """Decode the JSON form of a MSG, with the same faults as its CBOR form."""
     try:
         return Msg.from_json(tree)
     except VersionError as exc:
@@ -316,7 +320,7 @@ def _msg_of_json(tree: Any) -> Msg:
 
 
 async def _parse(read: Callable[[], T], body: bytes) -> T:
-    """Parse JSON here, or in another thread if there is much of it."""
+    """Parse JSON here, or in another thread if it is large."""
     if len(body) <= _LARGE:
         return read()
     return await asyncio.get_running_loop().run_in_executor(None, read)
@@ -332,7 +336,7 @@ def _batch_items(call: Call) -> list[bytes | Refuse]:
 
 
 def _messages(data: bytes, most: int) -> Iterator[bytes]:
-    """The items of a CBOR sequence, most of which are messages; `most` are asked for."""
+    """Yield the items of a CBOR sequence; `most` bounds the items that the native module splits at a time."""
     start = 0
     module = native.LOADED.module
     while start < len(data):

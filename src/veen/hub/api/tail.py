@@ -1,4 +1,4 @@
-"""Waiting for new entries: long polls and server-sent events (DESIGN §5). Nothing polls: the sequencer calls."""
+"""Waiting for new entries: long polls and server-sent events (DESIGN §5). Nothing polls: the sequencer calls back."""
 
 import asyncio
 import math
@@ -18,21 +18,23 @@ EVENT_STREAM: Final = "text/event-stream"
 _HEARTBEAT_SEC: Final = 15.0
 _MAX_WAITING: Final = 4_096
 _EVENT_PAGE: Final = 64
-_EVENT_BYTES: Final = 128 * 1024  # of entries at a time, and always one: what a stream holds while its client is slow
+_EVENT_BYTES: Final = 128 * 1024  # of entries at a time, at least one: memory of a stream while its client is slow
 
 
 class Tails:
-    """Who waits for which label."""
+    """The readers that wait, by label. Owned by the event loop's thread."""
 
     def __init__(self, context: ApiContext, *, heartbeat_sec: float = _HEARTBEAT_SEC, max_age_sec: float = 0.0) -> None:
-        """`max_age_sec` ends event streams, whose clients connect again; 0: they last as long as their clients."""
+        """Begin to listen to the sequencer. `max_age_sec` ends event streams, whose clients connect again; 0: never."""
         self._context, self._heartbeat_sec, self._max_age_sec = context, heartbeat_sec, max_age_sec
-        self._waiting: dict[bytes, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[bytes, set[asyncio.Future[None]]] = {}  # a label is here only while somebody waits for it
         self._count = 0
         self._closed = False
-        context.services.sequencer.on_applied(self._applied)
+        context.services.sequencer.on_applied(self._on_applied)
 
-    def _applied(self, labels: Sequence[bytes]) -> None:
+    def _on_applied(self, labels: Sequence[bytes]) -> None:
+        # Called after the group was applied, so a reader that wakes up finds the entry. An entry that came between a
+        # reader's look and its wait cannot be missed: both happen in one turn of the event loop.
         if not self._waiting:
             return
         for label in set(labels):
@@ -41,19 +43,19 @@ class Tails:
                     waiter.set_result(None)
 
     def close(self) -> None:
-        """The hub stops: nobody waits any longer, and event streams end."""
+        """End all waits and event streams, because the hub stops."""
         self._closed = True
         self.wake()
 
     def wake(self) -> None:
-        """Everybody looks again at whether there is something to wait for, and whether they still may."""
+        """Wake all readers, to check again if they still may read and if the hub still serves them."""
         for waiters in self._waiting.values():
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
 
     async def _wait(self, label: bytes, seconds: float) -> bool:
-        """Whether `label` got an entry within `seconds`."""
+        """Wait for an entry of `label`; return False after `seconds` without one."""
         if self._count >= _MAX_WAITING:
             raise ApiError.unavailable("too many readers are waiting")
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -70,7 +72,7 @@ class Tails:
                 del self._waiting[label]
 
     async def tail(self, call: Call) -> Reply:
-        """A page as `stream` gives it; if it would be empty, the answer waits for an entry or for the time to pass."""
+        """Answer with a page like `stream`; if it would be empty, wait for an entry or for the timeout."""
         request = self._context.read(call, TailRequest)
         if request.wait_sec > MAX_WAIT_SEC:
             raise bad_request("the wait is too long", "wait_sec", max_allowed=MAX_WAIT_SEC, actual=request.wait_sec)
@@ -99,8 +101,11 @@ class Tails:
             return await encode_page(self._context, head, page, call.answer, with_receipts=bool(request.with_receipts))
 
     async def events(self, call: Call) -> Reply:
-        """GET label, from: every entry as an event, until the client goes or the stream is as old as it may get. The
-        event id is the stream_seq, by which the client goes on after it has connected again."""
+        """Answer GET label, from: every entry as an event, until the client disconnects or the stream reaches its
+        greatest age.
+
+        The event id is the stream_seq, by which the client continues after it has connected again.
+        """
         label = hex_field(call.query, "label", 32)
         first = uint_field(call.query, "from", 1)
         if call.last_event_id is not None:
@@ -117,7 +122,7 @@ class Tails:
         end = clock() + self._max_age_sec if self._max_age_sec else math.inf
         while not self._closed and (left := end - clock()) > 0:
             try:
-                self._context.check_role(Role.READ, principal)  # whoever lost the right to read gets no further page
+                self._context.check_role(Role.READ, principal)  # on each page: the right may have been withdrawn
                 files = self._context.store.files(label)
                 if files is None or files.size < first:
                     if not await self._wait(label, min(self._heartbeat_sec, left)):

@@ -1,8 +1,8 @@
 """The tooling operations: capabilities, proofs across sizes, checkpoints, the hub itself (D-61).
 
-They read what the data plane reads and change nothing but the control journal and the attachment store. Who may
-call which is in docs/api.md; an operation that changes the hub for others needs an administrator, one that carries
-its own authority (a signed token, a proof of equivocation, an attachment with a grant) needs nobody.
+They read the same data as the data plane and change only the control journal and the attachment store. Who may
+call which is in docs/api.md: an operation that changes the hub for others needs an administrator, one that carries
+its own authority (a signed token, a proof of equivocation, an attachment with a grant) needs no role.
 """
 
 import asyncio
@@ -64,14 +64,15 @@ from veen.storage.state import Cap
 GET_LATEST: Final = "checkpoint_latest_get"  # the forms of 001 spec-1 §16
 GET_RANGE: Final = "checkpoint_range_get"
 _DAY: Final = 86_400
-_MAX_PARENTS: Final = 10_000  # whose derived tokens are counted; each was authorised
-_TURN: Final = 8  # signatures or proofs made before the event loop may do something else
+_MAX_PARENTS: Final = 10_000  # tokens whose derived tokens are counted; each was authorised
+_TURN: Final = 8  # signatures or proofs made in one turn of the event loop
 
 
 class DerivedCount:
-    """New derived tokens of each parent within a day of hub_ts: each is a record that stays for good.
+    """The number of new derived tokens of each parent within a day of hub_ts. Each one is a record that stays
+    forever.
 
-    Kept in memory only, since it guards the disk and decides about no message.
+    It is kept only in memory, because it guards the disk and decides about no message.
     """
 
     def __init__(self, most: int = MAX_DERIVED_PER_DAY) -> None:
@@ -79,7 +80,7 @@ class DerivedCount:
         self._times: Lru[bytes, deque[int]] = Lru(_MAX_PARENTS)
 
     def take(self, parent_ref: bytes, hub_ts: int) -> bool:
-        """Count one more; return False if the parent has had its number of this day."""
+        """Count one more; return False if the parent has used up its number of this day."""
         times = self._times.get(parent_ref)
         if times is None:
             times = deque()
@@ -93,7 +94,7 @@ class DerivedCount:
 
 
 class Tooling:
-    """Operations beyond the data plane; `operations` is what `Api.add` takes."""
+    """The operations beyond the data plane; `operations` goes to `Api.add`."""
 
     def __init__(self, api: Api, order: LabelOrder, tails: Tails) -> None:
         self._api, self._context, self._services = api, api.context, api.services
@@ -134,27 +135,27 @@ class Tooling:
     # --- capabilities and streams ------------------------------------------------------------------------
 
     async def _authorize(self, call: Call) -> Reply:
-        """The token is the authority: whoever brings it, the issuer has signed it (D-46, D-47)."""
+        """Journal a token. The token is the authority: its issuer has signed it, whoever brings it (D-46, D-47)."""
         try:
             token = self._context.read(call, CapToken)
         except ApiError as exc:
             if isinstance(exc.__cause__, FieldSizeError):  # too many links or streams, or a key of another size (D-43)
-                return self._refused(Refuse(Refusal.FIELD_SIZE, {"field": exc.__cause__.where}), call)
+                return self._refuse(Refuse(Refusal.FIELD_SIZE, {"field": exc.__cause__.where}), call)
             raise
         if not self._services.policy.trusts(token):
-            return self._refused(Refuse(Refusal.CAP_INVALID, {"field": "issuer_pk"}), call)
+            return self._refuse(Refuse(Refusal.CAP_INVALID, {"field": "issuer_pk"}), call)
         if self._services.policy.kex1 is not None:  # before its signatures are verified (D-173)
             state, now = self._context.store.state, self._services.sequencer.now()
             if (refused := check_token(state, Cap.begin(token, state.limits, now), now)) is not None:
-                return self._refused(refused, call)
+                return self._refuse(refused, call)
         try:
             token.verify()
         except CapabilityError:
-            return self._refused(Refuse(Refusal.CAP_INVALID, {"field": "sig_chain"}), call)
+            return self._refuse(Refuse(Refusal.CAP_INVALID, {"field": "sig_chain"}), call)
         record = await self._cap_record(token, CapAuthorize.of(token))
-        return self._authorized(token, record, call)
+        return self._authorize_reply(token, record, call)
 
-    def _authorized(self, token: CapToken, record: ControlRecord, call: Call) -> Reply:
+    def _authorize_reply(self, token: CapToken, record: ControlRecord, call: Call) -> Reply:
         answer = AuthorizeResponse(auth_ref=token.auth_ref(), expires_at=self._expires_at(token, record), record=record)
         return self._ok(answer, call)
 
@@ -167,7 +168,7 @@ class Tooling:
         return min(ends)
 
     async def _derive(self, call: Call) -> Reply:
-        """Take a token that the subject of a trusted one issued for a client key (D-179)."""
+        """Journal a token that the subject of a trusted one issued for a client key (D-179)."""
         request, services = self._context.read(call, DeriveRequest), self._services
         token, policy = request.token, services.policy
         if not policy.principal_grants:
@@ -177,19 +178,19 @@ class Tooling:
             await self._cap_record(preloaded, CapAuthorize.of(preloaded))
         state, now = self._context.store.state, services.sequencer.now()
         if (refused := check_derive(state, policy, token, request.parent_ref, now)) is not None:
-            return self._refused(refused, call)
+            return self._refuse(refused, call)
         try:
             token.verify()
         except CapabilityError:
-            return self._refused(Refuse(Refusal.CAP_INVALID, {"field": "sig_chain"}), call)
-        if self._known_cap(token.auth_ref()) is None and not self._derived.take(request.parent_ref, now):
-            return self._refused(Refuse(Refusal.CAP_RATE, {"field": "parent_ref"}, retry_after=_DAY), call)
-        record = await self._cap_record(token, CapDerive.derived(token, request.parent_ref))
-        return self._authorized(token, record, call)
+            return self._refuse(Refuse(Refusal.CAP_INVALID, {"field": "sig_chain"}), call)
+        if self._find_cap(token.auth_ref()) is None and not self._derived.take(request.parent_ref, now):
+            return self._refuse(Refuse(Refusal.CAP_RATE, {"field": "parent_ref"}, retry_after=_DAY), call)
+        record = await self._cap_record(token, CapDerive.from_parent(token, request.parent_ref))
+        return self._authorize_reply(token, record, call)
 
-    def _refused(self, refuse: Refuse, call: Call) -> Reply:
+    def _refuse(self, refuse: Refuse, call: Call) -> Reply:
         refusal = refuse.refusal
-        self._services.observer.failed(
+        self._services.observer.on_failed(
             Failure(
                 operation=call.operation,
                 code=refusal.code,
@@ -201,14 +202,14 @@ class Tooling:
                 address=call.principal.address,
             )
         )
-        return self._api.replies.refused(refuse, call.answer)
+        return self._api.replies.of_refusal(refuse, call.answer)
 
     async def _cap_record(self, token: CapToken, body: CapAuthorize) -> ControlRecord:
-        """The first record about a token, made now if there is none; two callers at once get the same."""
+        """Return the first record about a token; make it if there is none. Two concurrent callers get the same."""
         auth_ref = token.auth_ref()
         while (running := self._authorizing.get(auth_ref)) is not None:
             await asyncio.wait((running,))
-        if (record := self._known_cap(auth_ref)) is not None:
+        if (record := self._find_cap(auth_ref)) is not None:
             return record
         caps = self._context.store.state.caps
         making = asyncio.ensure_future(self._services.sequencer.control(lambda _: None if auth_ref in caps else body))
@@ -221,19 +222,19 @@ class Tooling:
             return journaled
         # A message used a preloaded token a moment ago: its record is on the way to the disk.
         await self._services.sequencer.drain()
-        if (record := self._known_cap(auth_ref)) is None:
+        if (record := self._find_cap(auth_ref)) is None:
             raise ApiError.unavailable("the record of this token is not durable yet")
         return record
 
-    def _known_cap(self, auth_ref: bytes) -> ControlRecord | None:
+    def _find_cap(self, auth_ref: bytes) -> ControlRecord | None:
         return self._context.control.cap(auth_ref)
 
     async def _cap_status(self, call: Call) -> Reply:
         request = self._context.read(call, CapStatusRequest)
         cap = self._context.store.state.caps.get(request.auth_ref)
-        record = self._known_cap(request.auth_ref)
+        record = self._find_cap(request.auth_ref)
         if cap is None or record is None:  # the sequencer may be ahead of the disk
-            raise not_found("no such capability was authorised")
+            raise not_found("no capability with this auth_ref was authorised")
         expires_at = self._expires_at(cap.token, record)
         return self._ok(CapStatusResponse(token=cap.token_bytes, issued_at=cap.issued_at, expires_at=expires_at), call)
 
@@ -244,7 +245,7 @@ class Tooling:
         if record is None:
             record = await self._services.sequencer.control(lambda _: StreamRegister(stream_id=request.stream_id))
             self._services.resolver.add((request.stream_id,))
-        assert record is not None  # noqa: S101 - the function above always makes one
+        assert record is not None  # noqa: S101 - `make` always returns a body
         return self._ok(RecordResponse(record=record), call)
 
     async def _streams_list(self, call: Call) -> Reply:
@@ -252,14 +253,14 @@ class Tooling:
         return self._ok(StreamsResponse(stream_ids=tuple(stream_ids)), call)
 
     async def _key_rotations(self, call: Call) -> Reply:
-        """How the keys of the identity follow from the first: what a client that pinned an old key asks for."""
+        """Answer with the records that lead from the first key to the others, for a client that pinned an old key."""
         self._context.read(call, VersionRequest)
         records = self._context.control.rotations()
         items = [dump_json(record.to_json()) if call.answer == "json" else record.to_bytes() for record in records]
         return self._api.replies.sequence(items, call.answer)
 
     async def _rotate_key(self, call: Call) -> Reply:
-        """The record names the new key; the identity lists it from now on, and it signs once it is valid (D-41)."""
+        """Rotate the hub's key. The identity lists the new key from now on; it signs once it is valid (D-41)."""
         request = self._context.read(call, RotateKeyRequest)
         if (reason := self._services.not_admitting) is not None:
             raise ApiError.unavailable(reason)
@@ -282,7 +283,7 @@ class Tooling:
             raise bad_request("the tree is smaller than the number of the entry", "tree_size")
         started = time.perf_counter()
         proof = prove_inclusion(files.node_at, request.stream_seq, request.tree_size)
-        self._services.observer.proved(time.perf_counter() - started)
+        self._services.observer.on_proved(time.perf_counter() - started)
         return self._ok(ProofResponse(mmr_proof=proof, server_version=self._services.server_version), call)
 
     async def _consistency(self, call: Call) -> Reply:
@@ -293,7 +294,7 @@ class Tooling:
             raise bad_request("a log cannot become smaller", "to_size")
         started = time.perf_counter()
         proof = prove_consistency(files.node_at, request.from_size, request.to_size)
-        self._services.observer.proved(time.perf_counter() - started)
+        self._services.observer.on_proved(time.perf_counter() - started)
         version = self._services.server_version
         return self._ok(ConsistencyResponse(consistency_proof=proof, server_version=version), call)
 
@@ -303,25 +304,27 @@ class Tooling:
         return self._ok(checkpoint_answer(checkpoint, self._services.server_version, call), call)
 
     async def _checkpoint_range(self, call: Call) -> Reply:
-        """Per label its latest checkpoint, by (epoch, label); a list of MAX_LISTED may go on (D-65)."""
+        """Answer with the latest checkpoint of each label, by (epoch, label); the next page follows a list of
+        MAX_LISTED (D-65)."""
         request = checkpoint_range(self._context, call)
         items: list[bytes] = []
         if request.label is not None:
             files = self._context.store.files(request.label)
             if files is not None and request.epoch_min <= files.epoch <= request.epoch_max:
-                items.append(self._listed(files.head(), call))
+                items.append(self._encode_latest(files.head(), call))
             return self._api.replies.sequence(items, call.answer)
-        listed = self._order.between(request.epoch_min, request.epoch_max, request.after, MAX_LISTED)
+        listed = self._order.iterate(request.epoch_min, request.epoch_max, request.after, MAX_LISTED)
         heads = [head async for head in listed]
-        items = await self._context.read_worker.each(lambda head: self._listed(head, call), heads)
+        items = await self._context.read_worker.each(lambda head: self._encode_latest(head, call), heads)
         return self._api.replies.sequence(items, call.answer)
 
-    def _listed(self, head: LabelHead, call: Call) -> bytes:
+    def _encode_latest(self, head: LabelHead, call: Call) -> bytes:
         checkpoint = self._context.latest_checkpoint(head)
         return dump_json(checkpoint.to_json()) if call.answer == "json" else checkpoint.to_bytes()
 
     async def _client_cursor(self, call: Call) -> Reply:
-        """The signature is the authority: a client asks about itself and learns nothing of others (D-162).
+        """Answer with a client's own cursor. The signature is the authority, and shows nothing of other clients
+        (D-162).
 
         A label that does not exist and a label without entries of this client have the same answer.
         """
@@ -333,14 +336,14 @@ class Tooling:
         try:
             request.verify()
         except SignatureError:
-            return self._refused(Refuse(Refusal.SIG_INVALID, {"field": "sig"}), call)
+            return self._refuse(Refuse(Refusal.SIG_INVALID, {"field": "sig"}), call)
         store = self._context.store
-        cursor = store.applied_client(request.label, request.client_id)
+        cursor = store.find_applied_client(request.label, request.client_id)
         if cursor is None:
             return self._ok(ClientCursorResponse(last_client_seq=0, last_prev_ack=0), call)
         wanted = request.client_seq or 0
         accepted = 1 <= wanted <= cursor.client_seq  # no index is asked for a number it could not hold
-        entry = store.applied_entry(request.label, cursor.row, wanted) if accepted else None
+        entry = store.find_applied_entry(request.label, cursor.row, wanted) if accepted else None
         stream_seq, leaf = entry or (None, None)
         answer = ClientCursorResponse(
             last_client_seq=cursor.client_seq, last_prev_ack=cursor.prev_ack, stream_seq=stream_seq, leaf=leaf
@@ -348,13 +351,13 @@ class Tooling:
         return self._ok(answer, call)
 
     async def _inspect(self, call: Call) -> Reply:
-        """What is known about labels without reading an entry."""
+        """Answer with sizes and roots of labels, without reading an entry."""
         request = self._context.read(call, InspectRequest)
         if request.label is not None:
             heads = [self._context.files(request.label).head()]
         else:
             epoch = request.after_epoch or 0
-            heads = [head async for head in self._order.between(epoch, cbor.U64_MAX, request.after, MAX_LISTED + 1)]
+            heads = [head async for head in self._order.iterate(epoch, cbor.U64_MAX, request.after, MAX_LISTED + 1)]
         count, more = len(self._order), len(heads) > MAX_LISTED
 
         def answer() -> Reply:
@@ -364,7 +367,7 @@ class Tooling:
         return answer() if len(heads) <= _TURN else await self._context.read_worker.run(answer)
 
     async def _report_equivocation(self, call: Call) -> Reply:
-        """Only proof against this hub's own keys is kept: nobody can make that up (RCPT-07)."""
+        """Store a proof against this hub's own keys, which nobody can forge (RCPT-07); refuse any other."""
         evidence = self._context.read(call, Equivocation)
         if not set(evidence.hub_pks) <= {key.hub_pk for key in self._services.identity.keys}:
             raise ApiError(ApiCode.BAD_REQUEST, "the keys are not of this hub", detail={"field": "hub_pks"})
@@ -378,7 +381,7 @@ class Tooling:
     # --- the older way to read ---------------------------------------------------------------------------
 
     async def _legacy_stream(self, call: Call) -> Reply:
-        """GET label, from, with_proof: one page as a sequence of {1: receipt, 2: msg, 3: mmr_proof?}."""
+        """Answer GET label, from, with_proof: one page as a sequence of {1: receipt, 2: msg, 3: mmr_proof?}."""
         label = hex_field(call.query, "label", 32)
         start = uint_field(call.query, "from", 1)
         with_proof = flag_field(call.query, "with_proof")
@@ -391,19 +394,19 @@ class Tooling:
                 if len(proofs) % _TURN == 0:
                     await self._context.priority.wait()
 
-            def encoded(position: int) -> bytes:
+            def encode(position: int) -> bytes:
                 frame = page.frames[position]
                 item = LegacyItem(
                     receipt=Receipt.from_bytes(frame.receipt), msg=Msg.from_bytes(frame.msg), mmr_proof=proofs[position]
                 )
                 return dump_json(item.to_json()) if call.answer == "json" else item.to_bytes()
 
-            items = await self._context.read_worker.each(encoded, range(len(page.frames)))
+            items = await self._context.read_worker.each(encode, range(len(page.frames)))
             return self._api.replies.sequence(items, call.answer)
 
 
 def checkpoint_label(context: ApiContext, call: Call) -> bytes:
-    """Return the label whose latest checkpoint is asked for, by POST or by GET (001 spec-1 §16)."""
+    """Return the label of the requested checkpoint, from POST or GET (001 spec-1 §16)."""
     if call.operation == GET_LATEST:
         return hex_field(call.query, "label", 32)
     return context.read(call, LabelRequest).label
@@ -417,7 +420,7 @@ def checkpoint_answer(checkpoint: Checkpoint, server_version: str, call: Call) -
 
 
 def checkpoint_range(context: ApiContext, call: Call) -> CheckpointRangeRequest:
-    """Return the range of epochs that is asked for, by POST or by GET; without parameters all epochs."""
+    """Return the requested range of epochs, from POST or GET; without parameters all epochs."""
     if call.operation != GET_RANGE:
         return context.read(call, CheckpointRangeRequest)
     query = call.query

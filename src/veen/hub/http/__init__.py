@@ -1,1 +1,1 @@
-"""HTTP/1.1 over TCP and TLS: listener, connection, bounds against strangers."""
+"""HTTP/1.1 over TCP and TLS: listener, connections, and bounds against strangers."""

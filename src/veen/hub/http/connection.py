@@ -1,10 +1,10 @@
 """HTTP/1.1 for the API: one asyncio.Protocol per connection.
 
-A submit costs no task; answers leave in the order of the requests, whenever they become ready. Submits of one
-connection overlap. Any other request runs alone: it waits for the answers before it, and those behind it wait, so that
-a client which pipelines sees its own writes.
+A submit costs no task. Answers leave in the order of the requests, whatever the order in which they become ready.
+Submits of one connection overlap. Any other request runs alone: it waits for the answers before it, and requests behind
+it wait, so that a client that pipelines sees its own writes.
 
-Memory follows what clients read, not what they ask for. Of a run of requests no more are parsed than may be due, none
+Memory is bounded by what clients read, not by what they request. Parsing stops at a number of unanswered requests, none
 is started while the answers before it are unread, and large answers of all connections together are bounded.
 
 The states of a connection and their transitions are tables in `states.py`.
@@ -35,19 +35,19 @@ from veen.io.shares import LARGE, ConnectionMemory, ConnectionSlot
 from veen.io.tls import expiry_of, names_of
 
 _MAX_DUE: Final = 64  # requests of one connection that are not answered yet
-_PIECE_BYTES: Final = 4 * 1024  # of input that is parsed before the number of due requests is looked at again
+_PIECE_BYTES: Final = 4 * 1024  # of input that is parsed before the number of due requests is checked again
 _BODY_BYTES: Final = 64 * 1024  # instead, within a body of known length
 _CHUNKED_BYTES: Final = 512  # instead, within a chunked body: a hundred chunks at most, not a thousand
 _PARSE_SEC: Final = 0.002  # for one request, and for each byte of its body; a client that sends tiny chunks and takes
 _PARSE_SEC_PER_BYTE: Final = 20e-9  # more waits for its turn. The parser needs about 1 ns for a byte.
-_CONNECT: Final = 3  # accepting, opening and closing a connection takes so many times as long as `connection_made`
+_CONNECT: Final = 3  # accepting, opening and closing a connection takes this many times as long as `connection_made`
 _LINGER_SEC: Final = 1.0  # for the client to read the last answer before the socket is closed
 _NEVER: Final = float("inf")
 _HEAD_END: Final = b"\r\n\r\n"
-_WRITES: Final = {"submit", "submit_batch", "authorize"}  # are not delayed in favour of writers
-_PROMPT: Final = {"healthz", "readyz"}  # a supervisor that gets no answer ends the hub
+_WRITES: Final = {"submit", "submit_batch", "authorize"}  # not delayed in favour of writers
+_PROMPT: Final = {"healthz", "readyz"}  # never delayed: a supervisor that gets no answer ends the hub
 _log: Final = logging.getLogger(__name__)
-# Read for every request: a global name costs a tenth of a member of an Enum.
+# Read for every request: a global name costs a tenth of the access to a member of an Enum.
 _IDLE: Final = InputState.IDLE
 _HEAD: Final = InputState.HEAD
 _BODY: Final = InputState.BODY
@@ -67,11 +67,11 @@ class _Answer:
     def __init__(self, connection: "Connection", request: Request) -> None:
         self.connection, self.request = connection, request
         self.data: bytes | None = None
-        self.submit_sec = 0.0  # that a submit took until the sequencer had it
+        self.submit_sec = 0.0  # the time of a submit until the sequencer had it
         self.tail = b""  # the body behind `data`, if it is too large to be copied
 
-    def submitted(self, outcome: Outcome | None) -> None:
-        """The sequencer has decided about a submit."""
+    def on_outcome(self, outcome: Outcome | None) -> None:
+        """Set the answer of a submit once the sequencer has decided."""
         request, connection = self.request, self.connection
         server = connection.server
         submits = server.api.submits
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
     Legal together:
         - `_reader.state` and `output`: see `states.is_legal`.
         - `_task` runs: `_answers` holds the answer it makes, and nothing else.
-        - `_queue` is not empty: something keeps its first request from starting (`_may_start`, or an answer is due).
+        - `_queue` is not empty: its first request may not start yet (see `_may_start`, or an answer is due).
         - `_unparsed` is not empty: the transport does not read, unless `_peer_done`.
         - `_peer_done`: the input has ended, or ends as soon as `_unparsed` is empty.
         - `output` is FLUSHING, LINGERING or LOST: no request is queued, no answer is due, nothing is unparsed.
@@ -135,24 +135,26 @@ class Connection(asyncio.Protocol):
     )
 
     def __init__(self, server: HttpServer, slot: ConnectionSlot | None = None) -> None:
-        """`slot` is given back when the connection is lost; without one the connection counts for no address."""
+        """Create the protocol of one client. `slot` is released when the connection is lost; without one it counts
+        for no address."""
         self.server, self._slot = server, slot
-        self.transport: asyncio.Transport  # from connection_made on; paused and resumed here alone, see `_reading`
-        self.output: OutputState = _OPEN  # changed by `_change_output` alone
-        self.deadline = _NEVER  # by the server's coarse clock, which calls `overdue` when it has passed
-        self.expires = _NEVER  # when the client's certificate ends, by the wall clock
+        self.transport: asyncio.Transport  # from connection_made on; paused and resumed only here, see `_reading`
+        self.output: OutputState = _OPEN  # changed only by `_change_output`
+        self.deadline = _NEVER  # by the server's coarse clock, which calls `on_overdue` after it
+        self.expires = _NEVER  # end of the client's certificate, by the wall clock
         self._memory = ConnectionMemory("", server.bodies, server.answers)  # with the address from connection_made on
-        self._principal = ANYBODY  # who connected; from connection_made on
+        self._principal = ANYBODY  # the caller; from connection_made on
         # InputState: bytes, then requests.
         self._reader = Reader(self)
-        self._reading = True  # whether the transport reads
+        self._reading = True  # True while the transport reads
         self._peer_done = False  # the client closed its half
         self._unparsed = b""  # input that waits until fewer requests are due
         self._feeding = False  # within `_feed`: callbacks of the parser must not feed it again
-        self._started = 0.0  # when the request that is read began, by the server's clock
-        self._parse_sec = 0.0  # that parsing took for the request that is read, its first and last piece apart
+        self._started = 0.0  # start of the request that is being read, by the server's clock
+        self._parse_sec = 0.0  # parsing time of the request that is being read, without its first and last piece
         self._continue_due = False  # the client waits for "100 Continue"
-        # While the first request of the last input is read: that input up to its first empty line, the bytes behind.
+        # While the first request of the last input is read: that input up to its first empty line, and the bytes after
+        # it.
         self._sole_head: tuple[bytes, int] | None = None
         # Requests, then answers.
         self._queue: deque[Request] = deque()  # complete and not started
@@ -160,7 +162,9 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None  # of the request that runs alone
         self._advancing = False  # within `_advance`: an answer that is ready at once must not start the next request
         self._on_hold = False  # set by the server (`hold`): neither read nor start anything
-        self._resumed: asyncio.Future[None] | None = None  # `_task` waits in it for the output to be STALLED no more
+        self._resumed: asyncio.Future[None] | None = (
+            None  # set when the output is no longer STALLED; `_task` waits for it
+        )
 
     # --- transport ---------------------------------------------------------------------------------------
 
@@ -196,7 +200,7 @@ class Connection(asyncio.Protocol):
             self._task.cancel()
 
     def eof_received(self) -> bool:
-        """A client may close its half and still wait for answers."""
+        """Keep the connection while answers are due: a client may close its half and still wait for them."""
         self._peer_done = True
         if not self._unparsed:
             self._reader.advance(InputEvent.CLIENT_EOF)
@@ -236,11 +240,11 @@ class Connection(asyncio.Protocol):
         if self._unparsed:  # input that was on its way when reading paused
             data, self._unparsed = self._unparsed + data, b""
         elif reader.state is _IDLE:
-            # Clients repeat themselves: a head that was understood once, its whole body behind it, needs no parser.
+            # Clients repeat their heads: a head that was parsed once, followed by its whole body, needs no parser.
             head = data[: data.find(_HEAD_END) + 4]
-            request, proof = self.server.remembered(head), None
+            request, proof = self.server.find_remembered(head), None
             if request is None and len(data) > len(head):
-                request, proof = self.server.recognised(head)
+                request, proof = self.server.find_similar(head)
             if request is not None and request.size == len(data) - len(head) and not self._queue and self._may_start():
                 self._submit(request, data[len(head) :], proof)
                 if self._answers:
@@ -253,7 +257,7 @@ class Connection(asyncio.Protocol):
         self._pause_or_resume_reading()
 
     def _feed(self, data: bytes) -> None:
-        """Parse until enough requests are due; the rest waits in `_unparsed`, and reading with it."""
+        """Parse until enough requests are due. The rest waits in `_unparsed`, and reading pauses."""
         reader, start = self._reader, 0
         self._feeding, progress = True, False
         clock = self.server.priority.clock
@@ -298,19 +302,20 @@ class Connection(asyncio.Protocol):
         return len(self._answers) + len(self._queue)
 
     def _may_read(self) -> bool:
-        """Whether the client reads its answers and the server does not hold the connection."""
+        """Return True if the client reads its answers and the server does not hold the connection."""
         return self.output is _OPEN and not self._on_hold
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost if it is closed: no request is being read or answered."""
+        """True if closing the connection loses nothing: no request is being read or answered."""
         return not self._reader.in_message and not self._busy() and not self._unparsed
 
     def _busy(self) -> bool:
         return bool(self._answers or self._queue)
 
     def _set_deadline(self) -> None:
-        """Between requests: while answers are due the client waits for the hub, otherwise the hub for the client."""
+        """Set the deadline between requests. While answers are due the client waits for the hub, otherwise the hub
+        for the client."""
         if self._reader.in_message or self.output is not _OPEN:
             return
         if self._busy():
@@ -319,28 +324,29 @@ class Connection(asyncio.Protocol):
             self.deadline = self.server.now + self.server.settings.keep_alive_sec
 
     def hold(self, on_hold: bool) -> None:
-        """Read nothing more from this client and start nothing for it, or go on."""
+        """Stop reading from this client and starting its requests, or continue."""
         self._on_hold = on_hold
         if not on_hold:
             self._advance()
         self._pause_or_resume_reading()
 
     def _may_start(self) -> bool:
-        """Whether the next request may start: no other runs alone, the client reads, the server does not hold it."""
+        """Return True if the next request may start: none runs alone, the client reads, the server does not hold it."""
         return self._task is None and self.output is _OPEN and not self._on_hold
 
     def charge(self, began: float, *, hold: bool = True) -> None:
-        """Work since `began` led to no accepted message, so others are served before more of it is done. With `hold`
-        this client, too, must wait for its turn."""
+        """Charge the work since `began`, which led to no accepted message. With `hold`, this client waits for its
+        turn, too."""
         priority = self.server.priority
         priority.charge(2 * (priority.clock() - began))  # receiving, parsing and sending cost as much again
         if hold and priority.delay() and not self._on_hold and self._reader.state is not _ENDED:
             self.server.delay(self)
 
     def _pause_or_resume_reading(self) -> None:
-        """Read on only while the client reads its answers, not too many are due and the server does not hold it."""
+        """Read only while the client reads its answers, few enough are due and the server does not hold the
+        connection."""
         if self._feeding or (self.output is not _OPEN and self.output is not _STALLED):
-            return  # `_feed` calls this afterwards; a connection that ends reads on, and drops what it reads
+            return  # `_feed` calls this afterwards; a connection that ends keeps reading, and drops the input
         while self._unparsed and self._due() <= _MAX_DUE // 2 and self._may_read():
             if self._reader.in_message:
                 self._started = self.server.now  # until now the client waited for the hub
@@ -361,8 +367,9 @@ class Connection(asyncio.Protocol):
             self._reading = True
             self.transport.resume_reading()
 
-    def overdue(self) -> None:
-        """The deadline has passed: answer an unfinished request with a timeout, close an idle or stuck connection."""
+    def on_overdue(self) -> None:
+        """Handle a deadline that has passed: answer an unfinished request with a timeout, close an idle or stuck
+        connection."""
         if self.output is OutputState.LINGERING:
             self.close()
         elif self.output is not _OPEN:  # the client does not read
@@ -379,31 +386,31 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def drain(self) -> None:
-        """The server stops: finish the requests that have begun, read no new one."""
+        """Finish the requests that have begun and read no new one, because the server stops."""
         self._reader.advance(InputEvent.DRAIN)
         if self._reader.state is _ENDED and not self._busy():
             self.close()
 
     def close(self) -> None:
-        """Send what the transport has, then close; what is not answered yet is dropped."""
+        """Send what the transport has, then close. Requests without an answer are dropped."""
         self._reader.advance(InputEvent.STOP)
         self._change_output(OutputEvent.CLOSE)
         self.deadline = self.server.now + self.server.settings.write_sec  # for a client that does not read
         self.transport.close()
 
     def abort(self) -> None:
-        """Close at once; what the client has not read yet is dropped."""
+        """Close at once. Answers that the client has not read are dropped."""
         self._reader.advance(InputEvent.STOP)
         self._change_output(OutputEvent.CLOSE)
         self.transport.abort()
 
     @property
     def is_denied(self) -> bool:
-        """What the filter on addresses said when the client connected."""
+        """True if the filter on addresses refused the client when it connected."""
         return self._principal.denied
 
     def dismiss(self) -> None:
-        """The client is trusted no longer: answer submits that the sequencer has, drop everything else."""
+        """Answer submits that the sequencer has and drop everything else, because the client is no longer trusted."""
         if self._task is None and not self._reader.in_message:
             self.drain()
         else:
@@ -435,7 +442,7 @@ class Connection(asyncio.Protocol):
         return self._memory.reserve_body(size)
 
     def reject(self, error: ApiError | None, request: Request) -> None:
-        """Answer in turn, then close; the input has ended."""
+        """Answer after the answers that are due, then close. The input has ended."""
         self._memory.release_body()
         request.keep_alive = False
         request.error = error
@@ -445,7 +452,7 @@ class Connection(asyncio.Protocol):
     def take(self, request: Request) -> None:
         self._memory.release_body()
         self._continue_due = False
-        sole_head, self._sole_head = self._sole_head, None  # what comes next is another request
+        sole_head, self._sole_head = self._sole_head, None  # the next input is another request
         if self.server.draining:
             request.keep_alive = False
             self._reader.advance(InputEvent.DRAIN)
@@ -461,7 +468,7 @@ class Connection(asyncio.Protocol):
 
     @staticmethod
     def _is_plain(request: Request) -> bool:
-        """A submit in CBOR: it needs no task and may overlap with others."""
+        """Return True for a submit in CBOR, which needs no task and may overlap with others."""
         return request.route is SUBMIT and request.form == "cbor" and request.error is None
 
     def _submit(self, request: Request, body: bytes, pow_header: str | None) -> None:
@@ -470,7 +477,7 @@ class Connection(asyncio.Protocol):
         began = self.server.priority.clock()
         reply = self.server.api.submits.begin(
             body,
-            answer.submitted,
+            answer.on_outcome,
             pow_header=pow_header,
             principal=self._principal,
             answer=request.answer,
@@ -485,7 +492,7 @@ class Connection(asyncio.Protocol):
                 self.charge(began)
 
     def _advance(self) -> None:
-        """Start the requests that may start now. A call from within, by an answer that is ready, does nothing."""
+        """Start the requests that may start now. A nested call, made by an answer that is ready, does nothing."""
         if self._advancing:
             return
         self._advancing = True
@@ -517,18 +524,18 @@ class Connection(asyncio.Protocol):
                 self._task = asyncio.get_running_loop().create_task(self._run(answer))
 
     def _immediate_reply(self, request: Request) -> Reply | None:
-        """The answer to a request that needs no operation."""
+        """Return the answer to a request that needs no operation; None if it needs one."""
         api = self.server.api
         if request.error is not None:
-            return api.replies.failed(request.error, request.answer)
+            return api.replies.of_error(request.error, request.answer)
         if request.route is SUBMIT and request.size > request.max_body:
-            return api.submits.oversized(max(request.size - 4, 0), request.answer)
+            return api.submits.refuse_oversized(max(request.size - 4, 0), request.answer)
         if request.route is not None and request.route.large and not self._has_answer_room():
-            return api.replies.failed(_too_much_unread(), request.answer)
+            return api.replies.of_error(_too_much_unread(), request.answer)
         return request.ready
 
     async def _run(self, answer: _Answer) -> None:
-        """Carry out any request but a plain submit."""
+        """Run the operation of any request but a plain submit."""
         request, priority = answer.request, self.server.priority
         assert request.route is not None  # noqa: S101 - a request without one has an error
         writes = request.route.operation in _WRITES
@@ -546,18 +553,18 @@ class Connection(asyncio.Protocol):
                 principal=self._caller(request),
                 query=request.query,
             )
-            reply = await (calling if writes else priority.measured(calling))
+            reply = await (calling if writes else priority.charge_for(calling))
             if reply.stream is not None and request.method != b"HEAD":
                 await self._stream(answer, reply)
             else:
-                answer.fill(self._counted(request, reply))
+                answer.fill(self._count_answer(request, reply))
         except asyncio.CancelledError:
             if self.output is not OutputState.LOST:  # only a lost connection cancels its task
                 _log.exception("operation %s was cancelled on a connection that is open", request.route.operation)
                 self.abort()
             raise
         except Exception:
-            _log.exception("an answer could not be sent")  # a defect of the hub; half an answer cannot be completed
+            _log.exception("an answer could not be sent")  # a fault of the hub; half an answer cannot be completed
             self.abort()
         finally:
             self._task = None
@@ -574,17 +581,17 @@ class Connection(asyncio.Protocol):
         return replace(self._principal, bearer=token.strip() if scheme.lower() == b"bearer" else b"")
 
     async def _stream(self, answer: _Answer, reply: Reply) -> None:
-        """An answer without a known end: as fast as the client reads, until the client or the server ends it."""
+        """Write an answer without a known end, as fast as the client reads, until the client or the server ends it."""
         request, stream = answer.request, reply.stream
         assert stream is not None  # noqa: S101 - asked before
-        request.keep_alive = False  # a client that wants more connects again; an idle connection costs the hub
+        request.keep_alive = False  # the client connects again for other requests; an idle connection costs the hub
         self.transport.write(head_of(reply, self.server.date, keep_alive=request.keep_alive, http10=request.http10))
         async with aclosing(stream):
             while True:
                 await self._until_writable()  # before the next piece is made
                 if self.server.priority.delay():
                     await self.server.priority.wait()
-                data = await self.server.priority.measured(_next_of(stream))
+                data = await self.server.priority.charge_for(_next_of(stream))
                 if data is None or self.transport.is_closing() or not self._memory.take_answer(len(data)):
                     break  # no room for it: the client must connect again
                 began = self.server.priority.clock()
@@ -602,21 +609,21 @@ class Connection(asyncio.Protocol):
     # --- unread answers ----------------------------------------------------------------------------------
 
     def _has_answer_room(self) -> bool:
-        """Whether the largest answer would fit; asked before a large answer is made, which takes time."""
+        """Return True if the largest answer would fit. Checked before a large answer is made, which takes time."""
         return self._memory.has_answer_room(cbor.MAX_ITEM_BYTES)
 
-    def _counted(self, request: Request, reply: Reply) -> Reply:
-        """`reply`, or a refusal in its place if the hub already holds as much as it may for slow readers."""
+    def _count_answer(self, request: Request, reply: Reply) -> Reply:
+        """Return `reply`, or a refusal in its place if the hub already holds too many bytes for slow readers."""
         size = 0 if request.method == b"HEAD" else len(reply.body)
         assert request.route is not None  # noqa: S101 - it was called
         if self._memory.take_answer(size, always=request.route is SUBMIT_BATCH):  # receipts are never withheld
             return reply
-        return self.server.api.replies.failed(_too_much_unread(), request.answer)
+        return self.server.api.replies.of_error(_too_much_unread(), request.answer)
 
     # --- out ---------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Send the answers that are ready and whose turn it is."""
+        """Send the answers that are ready, in the order of their requests."""
         answers = self._answers
         ready: list[bytes] = []
         keep_alive = True
@@ -649,8 +656,11 @@ class Connection(asyncio.Protocol):
             self._pause_or_resume_reading()
 
     def _leave(self) -> None:
-        """End the connection behind the last answer. Closing a socket with unread input resets it, and the client would
-        lose that answer: so the hub closes its half first and reads on for a while."""
+        """End the connection after the last answer.
+
+        Closing a socket with unread input resets it, and the client would lose that answer. So the hub closes its
+        half first and keeps reading for a while.
+        """
         self._reader.advance(InputEvent.STOP)
         self._forget_unparsed()
         self._answers.clear()
@@ -669,7 +679,7 @@ class Connection(asyncio.Protocol):
 
 
 async def _next_of(stream: AsyncGenerator[bytes, None]) -> bytes | None:
-    """The next piece; None after the last."""
+    """Return the next piece; None after the last."""
     return await anext(stream, None)
 
 

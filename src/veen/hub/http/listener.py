@@ -1,8 +1,8 @@
-"""Listening, with every client counted from the moment it is accepted: a TLS handshake that never ends takes a slot
-like a connection, and no burst of clients opens more sockets than the process has file descriptors for.
+"""A listener that counts every client from the moment it is accepted.
 
-The loop's own server accepts as many clients at a time as wait, and tells its protocols about a TLS client only after
-the handshake, so no bound of ours would know of those sockets.
+A TLS handshake that never ends takes a slot like a connection, and no burst of clients opens more sockets than the
+process has file descriptors for. The loop's own server accepts all waiting clients at a time, and reports a TLS
+client only after the handshake, so no bound of the hub would cover those sockets.
 """
 
 import asyncio
@@ -18,14 +18,15 @@ from veen.io.tls import Tls
 
 _log: Final = logging.getLogger(__name__)
 
-_PAUSE_SEC: Final = 1.0  # when the process has no more files for sockets
+_PAUSE_SEC: Final = 1.0  # after the process had no more file descriptors for sockets
 _NO_MORE: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_TURN: Final = 8  # clients that are accepted before the event loop does something else
-_MOST_DELAY_SEC: Final = 0.01  # between two turns while others write: a writer may be among those who connect
+_TURN: Final = 8  # clients that are accepted in one turn of the event loop
+_MOST_DELAY_SEC: Final = 0.01  # between two turns while others write: one of the new clients may be a writer
 
 
 class Listener:
-    """Accepts, shakes hands, and hands over to a protocol. `enter` gives each client its slot, or turns it away."""
+    """Acceptor of clients: it accepts, shakes hands and hands over to a protocol. `enter` returns a slot, or
+    refuses."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class Listener:
         tls: Tls | None = None,
         delay: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`delay` says for how many seconds work for clients that do not write must wait."""
+        """Prepare a listener. `delay` returns the seconds that work for clients that do not write must wait."""
         self._make, self._enter, self._handshake_sec, self._tls = make, enter, handshake_sec, tls
         self._delay = delay
         self._accepting: list[asyncio.Task[None]] = []
@@ -48,7 +49,7 @@ class Listener:
         return len(self._opening)
 
     async def open(self, host: str, port: int, backlog: int) -> tuple[str, int]:
-        """Begin to listen on every address of `host`; returns the first."""
+        """Listen on every address of `host`; return the first one."""
         loop = asyncio.get_running_loop()
         addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         sockets: list[socket.socket] = []
@@ -65,8 +66,8 @@ class Listener:
         return str(address[0]), int(address[1])
 
     def replace(self, tls: Tls, *, trust_removed: bool) -> None:
-        """Shake hands by `tls` from now on. With `trust_removed`, handshakes that began before are broken off, as their
-        clients may be trusted no more."""
+        """Use `tls` for handshakes from now on. With `trust_removed`, cancel handshakes under the old settings:
+        their clients may no longer be trusted."""
         if self._tls is None:
             return
         self._tls = tls
@@ -75,7 +76,7 @@ class Listener:
                 task.cancel()
 
     async def close(self) -> None:
-        """Take no more, and let go of those who have not finished their handshake."""
+        """Stop accepting, and close clients that have not finished their handshake."""
         tasks = [*self._accepting, *self._opening]
         for task in tasks:
             task.cancel()
@@ -93,7 +94,7 @@ class Listener:
                 for _ in range(_TURN):
                     try:
                         client, peer = await loop.sock_accept(listening)
-                    except OSError as exc:  # the client went away again, or the process has too many files open
+                    except OSError as exc:  # the client disconnected again, or the process has too many files open
                         if exc.errno in _NO_MORE:
                             _log.error("no connection can be accepted for now: %s", exc.strerror)
                             await asyncio.sleep(_PAUSE_SEC)
@@ -105,7 +106,7 @@ class Listener:
     def _admit(self, client: socket.socket, peer: object) -> None:
         slot = self._enter(peer)
         if slot is None or (slot.refusal is not None and self._tls is not None):
-            client.close()  # with TLS there is no telling why before the handshake
+            client.close()  # with TLS the reason cannot be sent before the handshake
             if slot is not None:
                 slot.release()
             return

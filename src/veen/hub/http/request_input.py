@@ -1,8 +1,9 @@
-"""Requests out of bytes: httptools parses, this module bounds. Nothing is kept that is not bounded here.
+"""Requests parsed from bytes: httptools parses, this module bounds. Nothing is kept without a bound.
 
-URL, headers and body have limits, the last one before it is read; bodies beyond 64 KiB count against what the whole
-server may buffer. A request that is understood but wrong (no such path, say) is passed on with its error, and the
-connection goes on; one that cannot be read to its end ends the input of its connection.
+URL, headers and body have limits, and that of the body is checked before it is read; bodies beyond 64 KiB count
+against the buffer of the whole server. A request that can be read but is wrong (no such path, for example) is passed
+on with its error, and the connection continues. A request that cannot be read to its end ends the input of its
+connection.
 """
 
 import logging
@@ -15,15 +16,15 @@ import httptools
 from veen.core.errors import ApiCode
 from veen.core.limits import Limits
 from veen.hub.api.reply import ApiError, Form, Reply
-from veen.hub.api.routes import SUBMIT, Route, allowed, find_route, no_such_path
+from veen.hub.api.routes import SUBMIT, Route, find_methods, find_route, no_such_path
 from veen.hub.http.states import InputEvent, InputState, after_input
 from veen.io.shares import LARGE
 
 _log: Final = logging.getLogger(__name__)
 _MAX_HEADER_BYTES: Final = 16 * 1024
 _MAX_URL: Final = 16 * 1024
-_MAX_QUIET: Final = 64 * 1024  # bytes in which the parser found nothing: one endless header, say
-# A head without anything that two parsers could read differently: no folded or empty line, no bare CR or LF, one space
+_MAX_QUIET: Final = 64 * 1024  # bytes in which the parser found nothing, for example one endless header
+# A head that no two parsers could read differently: no folded or empty line, no bare CR or LF, one space
 # after each colon, one length in plain digits, no transfer coding.
 _HARMLESS: Final = rb"(?:(?!content-length:|transfer-encoding:|upgrade:)[-0-9a-z]+: [!-~](?:[ -~]*[!-~])?\r\n)*"
 _PLAIN_HEAD: Final = re.compile(
@@ -46,15 +47,15 @@ _WANTED: Final = frozenset(
         b"veen-pow",
     )
 )
-# The parser looks at these besides.
+# Headers that the parser itself interprets.
 _STEERING: Final = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"))
-# A line of a head that nobody here looks at, as `_HARMLESS` allows it.
+# A line of a head that has no meaning here, as `_HARMLESS` allows it.
 _IGNORED: Final = re.compile(
     rb"\r\n(?!(?:%b):)[-0-9a-z]+: [!-~](?:[ -~]*[!-~])?(?=\r\n)" % b"|".join(sorted(_WANTED | _STEERING)),
     re.IGNORECASE,
 )
 _POW_LINE: Final = re.compile(rb"\r\nveen-pow: ([0-9a-f]+)(?=\r\n)", re.IGNORECASE)
-# Read for every request: a global name costs a tenth of a member of an Enum.
+# Read for every request: a global name costs a tenth of the access to a member of an Enum.
 _IDLE: Final = InputState.IDLE
 _HEAD: Final = InputState.HEAD
 _BODY: Final = InputState.BODY
@@ -66,14 +67,14 @@ _LAST: Final = InputEvent.LAST
 
 
 def plain_body_bytes(head: bytes) -> int | None:
-    """The length of the body behind `head`, if every parser would say so; None for any other head."""
+    """Return the length of the body after `head` if every parser reads the same length; None for any other head."""
     match = _PLAIN_HEAD.fullmatch(head)
     return None if match is None else int(match[1])
 
 
 def split_head(head: bytes) -> tuple[bytes, str | None]:
-    """A head without the lines that change from request to request and mean nothing here (identifiers, times), and
-    without its proof of work, which is the second result. Heads with the same rest mean the same."""
+    """Return a head without lines that have no meaning here (identifiers, times) and without its proof of work, and
+    that proof. Heads with the same rest mean the same."""
     rest = _IGNORED.sub(b"", head)
     match = _POW_LINE.search(rest)
     if match is None:
@@ -82,7 +83,7 @@ def split_head(head: bytes) -> tuple[bytes, str | None]:
 
 
 class Request:
-    """One request, as far as it has arrived."""
+    """One request, or the part of it that has arrived."""
 
     __slots__ = (
         "answer",
@@ -111,10 +112,10 @@ class Request:
         self.answer: Form = "cbor"
         self.keep_alive, self.http10 = True, False
         self.error: ApiError | None = None
-        self.ready: Reply | None = None  # needs no operation
+        self.ready: Reply | None = None  # the answer, if it needs no operation
 
     def without_body(self) -> "Request":
-        """What the head alone said."""
+        """Return a copy with the head alone."""
         head = copy(self)
         head.body = b""
         return head
@@ -125,27 +126,27 @@ class Request:
 
 
 class Sink(Protocol):
-    """Who gets the requests."""
+    """The receiver of requests."""
 
     def take(self, request: Request) -> None:
-        """A request is complete."""
+        """Handle a complete request."""
 
     def reject(self, error: ApiError | None, request: Request) -> None:
-        """Answer and end the input; no error stands for a submit that is too large."""
+        """Answer and end the input; without an error, answer a submit that is too large."""
 
     def begin_body(self, *, wants_continue: bool) -> None: ...
     def begin_message(self) -> None: ...
     def reserve(self, size: int) -> bool: ...
     def limits(self) -> Limits: ...
     def screen(self, request: Request) -> None:
-        """ApiError if the head alone says that this request is not wanted."""
+        """Raise ApiError if the head alone shows that this request is refused."""
 
 
 class Reader:
-    """The parser of one connection and its callbacks. All fields belong to the event loop's thread.
+    """The parser of one connection and its callbacks. All fields are owned by the event loop's thread.
 
-    `state` changes by `states.INPUT_TABLE` alone. `_body` is empty unless the state is BODY. The parser goes on calling
-    after the state became ENDED, until the piece of input that it was fed is used up; such calls change nothing.
+    `state` changes only by `states.INPUT_TABLE`. `_body` is empty unless the state is BODY. The parser goes on calling
+    back after the state became ENDED, until the piece of input that it was fed is used up; such calls change nothing.
     """
 
     __slots__ = ("_body", "_parser", "_quiet", "_sink", "progress", "request", "state")
@@ -155,30 +156,30 @@ class Reader:
         self._parser = httptools.HttpRequestParser(self)
         self.state: InputState = _IDLE  # also changed by the connection, through `advance`
         self.request = Request()  # in HEAD and BODY the one being read; otherwise the last one
-        self.progress = False  # whether the last `feed` brought a part of a request: empty lines are none
+        self.progress = False  # True if the last `feed` had a part of a request; empty lines are none
         self._quiet = 0  # bytes fed since the last progress
-        # The first piece as it is, then a bytearray: a list of tiny chunks would take twenty times the body.
+        # The first piece as it came, then a bytearray: a list of tiny chunks would take twenty times the body.
         self._body: bytes | bytearray = b""
 
     @property
     def in_message(self) -> bool:
-        """Whether a request has begun and is not complete."""
+        """True if a request has begun and is not complete."""
         return self.state is _HEAD or self.state is _BODY
 
     @property
     def in_chunks(self) -> bool:
-        """Whether a chunked body is being read, whose chunks may be tiny."""
+        """True while a chunked body is being read, whose chunks may be tiny."""
         return self.state is _BODY and b"transfer-encoding" in self.request.headers
 
     @property
     def missing_bytes(self) -> int:
-        """Of a body whose length is known; 0 while none is being read."""
+        """Missing bytes of a body of known length; 0 while none is being read."""
         if self.state is not _BODY or b"content-length" not in self.request.headers:
             return 0
         return int(self.request.headers[b"content-length"]) - self.request.size
 
     def advance(self, event: InputEvent) -> None:
-        """Change the state; IllegalEventError if the table has no such transition."""
+        """Change the state. Raise IllegalEventError if the table has no such transition."""
         self.state = after_input(self.state, event)
         if self.state is _ENDED:
             self._body = b""
@@ -190,8 +191,8 @@ class Reader:
         except httptools.HttpParserUpgrade:
             self.advance(InputEvent.STOP)  # the request was answered as if it had not asked for another protocol
         except httptools.HttpParserCallbackError:
-            _log.exception("a request could not be handled")  # a defect of the hub; the client gets no traceback
-            self.advance(InputEvent.STOP)  # legal in each state: the defect may have come after the end
+            _log.exception("a request could not be handled")  # a fault of the hub; the client gets no traceback
+            self.advance(InputEvent.STOP)  # legal in each state: the fault may have come after the end
             self._sink.reject(ApiError(ApiCode.UNAVAILABLE, "the hub failed on this request", status=500), self.request)
         except httptools.HttpParserError:
             if self.state is not _ENDED:
@@ -202,7 +203,7 @@ class Reader:
                 self._reject(_headers_too_large())
 
     def _reject(self, error: ApiError | None) -> None:
-        if self.state is _HEAD:  # what is known of the form so far; a GET is answered in JSON by default
+        if self.state is _HEAD:  # the form that is known so far; a GET is answered in JSON by default
             default: Form | None = "json" if self._parser.get_method() == b"GET" else None
             self.request.answer = _answer_form(self.request.headers.get(b"accept"), default)
         self.advance(InputEvent.REFUSE)
@@ -222,7 +223,7 @@ class Reader:
         self.progress = True
         request = self.request
         request.url += url
-        # A shorter URL that is too long is refused by the routes, in the form that the headers ask for.
+        # The routes refuse a shorter URL that is still too long, in the form that the headers request.
         if len(request.url) > _MAX_URL and self.state is not _ENDED:
             self._reject(ApiError(ApiCode.LIMIT, "the URL is too long", status=414))
 
@@ -258,7 +259,7 @@ class Reader:
         if version not in ("1.0", "1.1"):  # the parser knows older ones and newer ones
             self._reject(ApiError(ApiCode.BAD_REQUEST, "this hub speaks HTTP/1.1", status=505))
             return
-        if b"host" not in headers and not request.http10:  # other parsers go no further, so neither do we
+        if b"host" not in headers and not request.http10:  # other parsers refuse this, so this one does, too
             detail = {"field": "Host"}
             self._reject(ApiError(ApiCode.BAD_REQUEST, "the Host header is missing", detail=detail))
             return
@@ -272,11 +273,11 @@ class Reader:
         except ApiError as exc:
             request.error = exc
         except ValueError:  # the query has too many fields
-            request.error = ApiError(ApiCode.BAD_REQUEST, "the query is not understood")
+            request.error = ApiError(ApiCode.BAD_REQUEST, "the query has too many fields")
         length = int(headers.get(b"content-length", b"0"))
         wants_continue = headers.get(b"expect", b"").lower() == b"100-continue"
         if request.error is not None:
-            request.max_body = LARGE  # read and thrown away, so that the connection can go on
+            request.max_body = LARGE  # read and dropped, so that the connection can continue
             if length > LARGE or wants_continue:
                 self._reject(request.error)
             return
@@ -329,7 +330,7 @@ class Reader:
 
 
 def _understand(request: Request) -> None:
-    """What is asked for, and in which form; ApiError if that cannot be."""
+    """Set operation and forms of a request from its head. Raise ApiError if they are invalid."""
     headers, method = request.headers, request.method
     request.answer = _answer_form(headers.get(b"accept"), None)
     if method == b"POST" and request.url == b"/v1/submit":
@@ -344,7 +345,7 @@ def _understand(request: Request) -> None:
 
 
 def _options(url: str) -> Reply:
-    methods = allowed(url)
+    methods = find_methods(url)
     if methods is None:
         raise no_such_path(url.partition("?")[0])
     return Reply(204, headers=(("Allow", methods),))
@@ -363,7 +364,7 @@ def _form_of(content_type: bytes | None, method: bytes) -> Form:
 
 
 def _answer_form(accept: bytes | None, default: Form | None) -> Form:
-    """What the client would rather have; quality values are not weighed."""
+    """Return the form that the client prefers; quality values are ignored."""
     if accept is not None:
         if b"json" in accept:
             return "json"

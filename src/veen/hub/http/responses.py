@@ -1,4 +1,4 @@
-"""The bytes before a body: status lines and headers, as few as a client needs."""
+"""The bytes before a body: status line and headers, as few as a client needs."""
 
 from email.utils import formatdate
 from http import HTTPStatus
@@ -12,11 +12,12 @@ _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
 def date_line() -> bytes:
-    """For all answers of one second."""
+    """Return the Date and Server headers, which all answers of one second share."""
     return f"date: {formatdate(usegmt=True)}\r\nserver: veen\r\n".encode()
 
 
 def head_of(reply: Reply, date: bytes, *, keep_alive: bool, http10: bool) -> bytes:
+    """Return status line and headers of a reply."""
     lines = [f"HTTP/1.1 {reply.status} {_REASONS.get(reply.status, 'Unknown')}"]
     if reply.status != HTTPStatus.NO_CONTENT:
         lines.append(f"content-type: {reply.content_type}")
@@ -36,5 +37,5 @@ def head_of(reply: Reply, date: bytes, *, keep_alive: bool, http10: bool) -> byt
 
 
 def chunk(data: bytes, http10: bool) -> bytes:
-    """A piece of a body whose length is not known; HTTP/1.0 knows no chunks and ends with the connection."""
+    """Encode a piece of a body of unknown length. HTTP/1.0 has no chunks: the end of the connection ends its body."""
     return data if http10 else b"%x\r\n%b\r\n" % (len(data), data)

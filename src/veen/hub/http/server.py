@@ -1,4 +1,4 @@
-"""The HTTP server around the connections: listening, bounds for all of them together, time, and going away."""
+"""The HTTP server around the connections: listening, common bounds, time, and stopping."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MAX_HEAD_BYTES: Final = 1024
 _LEAST_SHARE: Final = 2 * cbor.MAX_ITEM_BYTES  # of bytes: any one request and any one answer fit
-_POW: Final = b"veen-pow"  # belongs to one body, as "expect" does
+_POW: Final = b"veen-pow"  # belongs to one body, like "expect"
 _MAX_HEADS: Final = 4096
 _SHED: Final = 32  # idle connections at a time
 _log: Final = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
-    """Bounds of the server. None of them decides about a message that arrives whole and in time."""
+    """Bounds of the server. None of them affects a message that arrives complete and in time."""
 
     max_connections: int = 4_096
     address_percent: int = 100  # of connections and of the bytes below that one address may hold
@@ -47,11 +47,11 @@ class HttpSettings:
     keep_alive_sec: float = 75.0
     write_sec: float = 30.0
     denied_networks: tuple[Network, ...] = ()  # a static filter (001 SH1+ §5.1)
-    loopback_only: bool = False  # answer to names of loopback alone, lest a web page reaches the hub by another name
+    loopback_only: bool = False  # answer only to names of loopback, so that no web page reaches the hub by another name
 
 
 class HttpServer:
-    """Listens for one API. Every field belongs to the event loop's thread."""
+    """The HTTP server of one API. Every field is owned by the event loop's thread."""
 
     def __init__(self, api: Api, settings: HttpSettings | None = None) -> None:
         self.api = api
@@ -60,8 +60,8 @@ class HttpServer:
         self.now = 0.0  # the loop's time as of the last tick
         self.date = date_line()  # the Date header as of the last tick
         self._heads: dict[int, bytes] = {}  # heads of answers by the length of their body; emptied by each tick
-        self._remembered: dict[bytes, Request] = {}  # heads of requests that `remember` accepted
-        self._rests: dict[bytes, Request] = {}  # what `split_head` left of them; proof of work is in none of them
+        self._remembered: dict[bytes, Request] = {}  # requests by their head, as accepted by `remember`
+        self._rests: dict[bytes, Request] = {}  # the same by the rest that `split_head` returns, without proof of work
         self._connections: set[Connection] = set()  # from connection_made until connection_lost
         self._on_hold: set[Connection] = set()  # clients that wait for room in the sequencer's queue
         self.priority = api.context.priority
@@ -75,14 +75,14 @@ class HttpServer:
         self._ticker: asyncio.TimerHandle | None = None  # runs from the first `listen` until the end of `stop`
         self._empty = asyncio.Event()  # set while there are no connections
         self._empty.set()
-        api.services.sequencer.on_applied(self._applied)
+        api.services.sequencer.on_applied(self._on_applied)
 
     # --- listening ---------------------------------------------------------------------------------------
 
     async def listen(
         self, host: str, port: int, *, tls: Tls | None = None, force_plain: bool = False, backlog: int = 1024
     ) -> tuple[str, int]:
-        """Begin to serve; returns the address, with the port that was taken if `port` is 0."""
+        """Begin to serve; return the address, with the chosen port if `port` is 0."""
         from veen.hub.http.connection import Connection
 
         if tls is None and not force_plain:
@@ -97,8 +97,11 @@ class HttpServer:
         return address
 
     def reload(self, settings: HttpSettings, tls: Tls | None, *, trust_removed: bool) -> None:
-        """Take over other settings and files. With `trust_removed`, clients whose certificate was verified by the files
-        before must show it again. Clients for which `denied_networks` says something else now must connect again."""
+        """Apply other settings and files.
+
+        With `trust_removed`, clients whose certificate was verified by the old files must show it again. Clients for
+        which `denied_networks` gives another result now must connect again.
+        """
         self.settings = settings
         percent = settings.address_percent
         self.slots.shares.resize(settings.max_connections, percent)
@@ -113,12 +116,12 @@ class HttpServer:
                 connection.dismiss()
 
     def hurry(self) -> None:
-        """Wait for no client any longer."""
+        """Close all connections at once."""
         for connection in list(self._connections):
             connection.abort()
 
     async def stop(self, patience_sec: float = 10.0) -> None:
-        """Take no more connections, answer what was asked, then close; after `patience_sec` close at once."""
+        """Stop accepting, answer requests that have begun, then close. After `patience_sec` close at once."""
         self.draining = True
         self.api.close()
         for listener in self._listeners:
@@ -139,19 +142,19 @@ class HttpServer:
 
     @property
     def handshakes(self) -> int:
-        """Clients that were accepted and have no connection yet: those in a TLS handshake."""
+        """Number of clients in a TLS handshake: accepted, and without a connection yet."""
         return sum(listener.handshakes for listener in self._listeners)
 
     @property
     def connections(self) -> int:
-        """How many slots are taken, handshakes included."""
+        """Number of slots in use, handshakes included."""
         return self.slots.shares.in_use
 
     def _enter(self, peer: object) -> ConnectionSlot | None:
-        """A slot for a client that was just accepted."""
+        """Return a slot for a client that was just accepted."""
         slot = self.slots.enter(network_of(peer))
         if slot is None or slot.refusal is not None:
-            self.api.services.observer.connection_refused()
+            self.api.services.observer.on_connection_refused()
         return slot
 
     def join(self, connection: "Connection") -> None:
@@ -166,13 +169,16 @@ class HttpServer:
             self._empty.set()
 
     def hold(self, connection: "Connection") -> None:
-        """A message of this client was turned away. If for want of room, the next ones wait in its socket until there
-        is some, or for a tick: turning them away, too, would take the time that those who were let in need."""
+        """Hold a client whose message was refused for want of room.
+
+        Its next messages wait in its socket until there is room, or for a tick: refusing them, too, would take the
+        time that accepted messages need.
+        """
         if not self.api.services.sequencer.has_room:
             self._on_hold.add(connection)
             connection.hold(True)
 
-    def _applied(self, labels: Sequence[bytes]) -> None:
+    def _on_applied(self, labels: Sequence[bytes]) -> None:
         if self._on_hold and self.api.services.sequencer.has_room:
             self._listen_again()
 
@@ -189,7 +195,7 @@ class HttpServer:
             self._delay_timer = asyncio.get_running_loop().call_later(self.priority.delay(), self._resume_delayed)
 
     def _resume_delayed(self) -> None:
-        """Let the first go on. What it does now makes the next one wait again, so they go on one by one."""
+        """Let the first client continue. Its work makes the next one wait again, so clients continue one by one."""
         self._delay_timer = None
         while self._delayed and not self.priority.delay():
             connection = next(iter(self._delayed))
@@ -209,7 +215,7 @@ class HttpServer:
     # --- time --------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        """A coarse clock, the Date header, and an eye on everyone's deadline."""
+        """Advance the coarse clock and the Date header, and check the deadlines of all connections."""
         loop = asyncio.get_running_loop()
         self.now = loop.time()
         self.date = date_line()
@@ -218,7 +224,7 @@ class HttpServer:
         if not SPARES.refill():
             self._shed()
         for connection in [late for late in self._connections if late.deadline <= self.now]:
-            connection.overdue()
+            connection.on_overdue()
         wall_clock = time.time()
         for connection in [each for each in self._connections if each.expires <= wall_clock]:
             connection.dismiss()
@@ -227,7 +233,7 @@ class HttpServer:
         self._ticker = loop.call_later(min(1.0, shortest / 4), self._tick)
 
     def _shed(self) -> None:
-        """Storage had to use spare descriptors, and none came back: idle clients give theirs."""
+        """Close idle connections: storage had to use spare descriptors, and none came back."""
         idle = sorted((each for each in self._connections if each.is_idle), key=lambda each: each.deadline)
         _log.warning("file descriptors are short: closing %d idle connections", min(len(idle), _SHED))
         for connection in idle[:_SHED]:
@@ -235,13 +241,14 @@ class HttpServer:
 
     # --- heads -------------------------------------------------------------------------------------------
 
-    def remembered(self, head: bytes) -> Request | None:
-        """What a head means if `remember` saw it; its `size` is that of the body. Nothing while the server stops."""
+    def find_remembered(self, head: bytes) -> Request | None:
+        """Return the request that `remember` kept for this head, its `size` that of the body; None while the server
+        stops."""
         return None if self.draining else self._remembered.get(head)
 
-    def recognised(self, head: bytes) -> tuple[Request | None, str | None]:
-        """As `remembered`, of a head that differs from a remembered one only in lines that nobody looks at and in its
-        proof of work; and that proof."""
+    def find_similar(self, head: bytes) -> tuple[Request | None, str | None]:
+        """Return the remembered request whose head differs only in lines without meaning and in the proof of work,
+        and that proof."""
         if self.draining or len(head) > _MAX_HEAD_BYTES:
             return None, None
         rest, proof = split_head(head)
@@ -250,9 +257,9 @@ class HttpServer:
     def remember(self, head: bytes, body_bytes: int, request: Request) -> None:
         """Keep the head of a submit that the parser understood: the same bytes mean the same again.
 
-        The request came alone: `head` up to the first empty line, then `body_bytes` to the end of what was received.
-        Kept is only a head that can be read in one way and states that very length: where a body ends must follow
-        from the head alone, whoever sends it next and whatever comes behind.
+        The request came alone: `head` up to the first empty line, then `body_bytes` to the end of the input. Only a
+        head that can be read in one way and states that very length is kept: the end of a body must follow from the
+        head alone, whoever sends it next and whatever follows.
         """
         if (
             request.size == body_bytes
@@ -267,12 +274,12 @@ class HttpServer:
             meaning, (rest, proof) = request.without_body(), split_head(head)
             if _POW not in request.headers:
                 self._remembered[head] = self._rests[rest] = meaning
-            elif proof is not None:  # or it is no proof at all, and stays in the rest
+            elif proof is not None:  # otherwise the header has no valid form and stays in the rest
                 meaning.headers = {name: value for name, value in request.headers.items() if name != _POW}
                 self._rests[rest] = meaning
 
     def ok_head(self, length: int) -> bytes:
-        """The head of a submit's answer; receipts have few lengths, so it is nearly always known."""
+        """Return the head of a submit's answer. Receipts have few lengths, so it is nearly always cached."""
         head = self._heads.get(length)
         if head is None:
             head = b"HTTP/1.1 200 OK\r\ncontent-type: application/cbor\r\ncontent-length: %d\r\n%b\r\n" % (

@@ -1,12 +1,12 @@
 """The states of an HTTP connection, as tables: state and event give the next state, or the event is illegal.
 
-A connection has two sides, each with a state of its own (h11 does it this way):
+A connection has two sides, each with its own state (as in h11):
 
-    InputState    what is being read from the client          kept by `request_input.Reader`, which parses
-    OutputState   whether answers can be written to it        kept by `connection.Connection`, which writes
+    InputState    progress of reading from the client         kept by `request_input.Reader`, which parses
+    OutputState   ability to write answers to it              kept by `connection.Connection`, which writes
 
 The sides are coupled in one place: once the output is on its way to its end, the input has ended (`is_legal`). Both are
-owned by the event loop's thread. This module decides only; it does no I/O.
+owned by the event loop's thread. This module only decides; it does no I/O.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from typing import Final
 
 
 class InputState(Enum):
-    """What the hub reads from a client."""
+    """The state of reading from a client."""
 
     IDLE = "between requests"
     HEAD = "within a request line or headers"
@@ -26,7 +26,7 @@ class InputState(Enum):
 
 
 class InputEvent(Enum):
-    """What can happen to the input."""
+    """An event of the input."""
 
     BEGIN = "the first byte of a request"
     HEADERS = "the empty line behind the headers"
@@ -41,7 +41,7 @@ class InputEvent(Enum):
 
 
 class OutputState(Enum):
-    """What the hub writes to a client."""
+    """The state of writing to a client."""
 
     OPEN = "answers can be written"
     STALLED = "the client does not read: the transport's buffer is above its high-water mark"
@@ -54,7 +54,7 @@ class OutputState(Enum):
 
 
 class OutputEvent(Enum):
-    """What can happen to the output."""
+    """An event of the output."""
 
     STALL = "the transport asks to write no more"
     RESUME = "the transport asks to go on"
@@ -135,7 +135,7 @@ _MAY_READ: Final = frozenset(
 
 
 class IllegalEventError(RuntimeError):
-    """An event that cannot happen in this state: a defect of the hub, not of the client."""
+    """An event that cannot happen in this state: a fault of the hub, not of the client."""
 
     def __init__(self, state: InputState | OutputState, event: InputEvent | OutputEvent) -> None:
         super().__init__(state, event)
@@ -146,7 +146,7 @@ class IllegalEventError(RuntimeError):
 
 
 def after_input(state: InputState, event: InputEvent) -> InputState:
-    """The next state of the input; IllegalEventError if `event` cannot happen in `state`."""
+    """Return the next state of the input. Raise IllegalEventError if `event` cannot happen in `state`."""
     try:
         return INPUT_TABLE[state][event]
     except KeyError:
@@ -154,7 +154,7 @@ def after_input(state: InputState, event: InputEvent) -> InputState:
 
 
 def after_output(state: OutputState, event: OutputEvent) -> OutputState:
-    """The next state of the output; IllegalEventError if `event` cannot happen in `state`."""
+    """Return the next state of the output. Raise IllegalEventError if `event` cannot happen in `state`."""
     try:
         return OUTPUT_TABLE[state][event]
     except KeyError:
@@ -162,5 +162,5 @@ def after_output(state: OutputState, event: OutputEvent) -> OutputState:
 
 
 def is_legal(reading: InputState, writing: OutputState) -> bool:
-    """Whether the two sides of a connection may be in these states together."""
+    """Return True if the two sides of a connection may be in these states together."""
     return reading is InputState.ENDED or writing in _MAY_READ

@@ -1,6 +1,6 @@
-"""A data directory whose hub does not run, open for a change that must be journaled.
+"""A stopped hub's data directory, opened for a change that must be journaled.
 
-What is journaled carries a time that can never be taken back, so the clock is checked as at a start of the hub (D-167).
+A journaled record carries a time that can never be taken back, so the clock is checked as at a start (D-167).
 """
 
 import contextlib
@@ -29,7 +29,8 @@ class AtRest:
         return self.sealing.held
 
     def journal(self, body: Wire, request_id: bytes | None = None) -> None:
-        """Append a control record, and one that names the request if it has an id; durable and applied on return."""
+        """Append a control record, and one that names the request if it has an id. Both are durable and applied on
+        return."""
         group = Group()
         record = self._stage(body, group)
         if request_id is not None:
@@ -47,9 +48,9 @@ class AtRest:
 
 @contextlib.contextmanager
 def at_rest(fs: Fs, now: int, *, accept_clock: bool = False) -> Iterator[AtRest]:
-    """Open the directory; at the end its journal is empty again. LockedError if the hub runs.
+    """Open the directory; at the end its journal is empty again. Raise LockedError if the hub runs.
 
-    ClockStepError if `now` is too far ahead of the log, unless `accept_clock`: nothing was changed then.
+    Raise ClockStepError if `now` is too far ahead of the log, unless `accept_clock`. Nothing was changed then.
     """
     with fs.lock():
         keys = identities.load(fs, now=now)

@@ -1,4 +1,4 @@
-"""Whether a tenant's authority hub can be reached; part of being ready (spec-4 §10.1)."""
+"""The reachability of a tenant's authority hub, which is part of being ready (spec-4 §10.1)."""
 
 import asyncio
 import http.client
@@ -8,25 +8,25 @@ from typing import Final
 from urllib.parse import urlsplit
 
 _EVERY_SECONDS: Final = 10.0
-_AGAIN_SECONDS: Final = 1.0  # after a question without an answer: hubs of a universe start together
+_AGAIN_SECONDS: Final = 1.0  # after a request without an answer: hubs of a universe start together
 _TIMEOUT_SECONDS: Final = 3.0
-_FRESH_SECONDS: Final = 60.0  # for so long a hub that was reachable counts as reachable
+_FRESH_SECONDS: Final = 60.0  # an answer proves the hub reachable for this long
 
 
 class AuthorityWatch:
-    """Asks the authority for its health now and then. Without a URL there is nothing to ask."""
+    """Health checks of the authority hub. An empty URL turns them off."""
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._url, self._clock = url, clock  # an empty URL asks nobody
+        self._url, self._clock = url, clock
         self._answered: float | None = None
 
     def watch(self, url: str) -> None:
-        """Ask another authority from now on; what the one before answered counts no more."""
+        """Watch another authority from now on. Answers of the one before no longer count."""
         if url != self._url:
             self._url, self._answered = url, None
 
     def fault(self) -> str | None:
-        """Why the authority counts as unreachable; None if it does not."""
+        """Return the reason why the authority counts as unreachable; None if it is reachable."""
         if not self._url:
             return None
         if self._answered is None or self._clock() - self._answered > _FRESH_SECONDS:
@@ -34,7 +34,7 @@ class AuthorityWatch:
         return None
 
     async def run(self) -> None:
-        """Ask for ever; every answer below 500 shows that somebody is there."""
+        """Ask until cancelled. Any answer below 500 shows that the hub is reachable."""
         loop = asyncio.get_running_loop()
         while True:
             url = self._url

@@ -40,7 +40,7 @@ from veen.hub.process.settings import (
     Network,
     choice,
     integer,
-    listed,
+    list_of,
 )
 from veen.io.addresses import is_loopback
 from veen.io.nats_link import NatsAddress
@@ -51,7 +51,7 @@ _MAX_FILE_BYTES: Final = 1 << 20
 
 
 class ConfigError(VeenError, code="E.CONFIG"):
-    """A hub cannot start from this configuration: where it says what, what is wrong, and what to do."""
+    """A configuration that a hub cannot start from. It names the source, the fault and the remedy."""
 
     def __init__(self, source: str, key: str, what: str, remedy: str = "") -> None:
         super().__init__(source, key, what, remedy)
@@ -62,7 +62,7 @@ class ConfigError(VeenError, code="E.CONFIG"):
 
 
 class Key(NamedTuple):
-    """What the schema says about a field."""
+    """The schema of one field."""
 
     kind: Kind
     about: str
@@ -90,7 +90,7 @@ class Listen:
         int,
         Key(DURATION, "Age after which an event stream ends and its client connects again; 0: never.", restart=True),
     ] = 3600
-    denied_networks: Annotated[tuple[Network, ...], Key(listed(NETWORK), "Networks that are refused outright.")] = ()
+    denied_networks: Annotated[tuple[Network, ...], Key(list_of(NETWORK), "Networks that are refused outright.")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,26 +102,26 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auth:
-    """Who may read and who may administer, besides what admission decides about submits."""
+    """Access to reading and to administration, beside the decisions of admission about submits."""
 
     admin_token_files: Annotated[
         tuple[Path, ...],
-        Key(listed(PATH), "Files with a bearer token each that opens administration. None: nobody may."),
+        Key(list_of(PATH), "Files with a bearer token each that opens administration. None: nobody may."),
     ] = ()
     read_token_files: Annotated[
         tuple[Path, ...],
-        Key(listed(PATH), "Files with a bearer token each that opens reading. None: anybody may read ciphertext."),
+        Key(list_of(PATH), "Files with a bearer token each that opens reading. None: anybody may read ciphertext."),
     ] = ()
     admin_names: Annotated[
-        tuple[str, ...], Key(listed(TEXT), "Names in client certificates that open administration.")
+        tuple[str, ...], Key(list_of(TEXT), "Names in client certificates that open administration.")
     ] = ()
-    read_names: Annotated[tuple[str, ...], Key(listed(TEXT), "Names in client certificates that open reading.")] = ()
+    read_names: Annotated[tuple[str, ...], Key(list_of(TEXT), "Names in client certificates that open reading.")] = ()
     metrics_token_files: Annotated[
         tuple[Path, ...],
-        Key(listed(PATH), "Files with a bearer token each that opens metrics, status and the details of health only."),
+        Key(list_of(PATH), "Files with a bearer token each that opens metrics, status and the details of health only."),
     ] = ()
     metrics_names: Annotated[
-        tuple[str, ...], Key(listed(TEXT), "Names in client certificates that open the same as metrics_token_files.")
+        tuple[str, ...], Key(list_of(TEXT), "Names in client certificates that open the same as metrics_token_files.")
     ] = ()
     open_status: Annotated[
         bool, Key(BOOLEAN, "Show /tooling/status to anybody although readers are named, for writers without a token.")
@@ -133,7 +133,7 @@ class Auth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """What becomes the `Policy` of the hub."""
+    """The settings that become the `Policy` of the hub."""
 
     profiles: Annotated[
         tuple[Profile, ...], Key(PROFILES, "Supported profiles; all share one epoch_sec (D-25).", restart=True)
@@ -153,10 +153,10 @@ class Admission:
         bool, Key(BOOLEAN, "Let the subject of a trusted token issue tokens for its own client keys (D-179).")
     ] = True
     token_files: Annotated[
-        tuple[Path, ...], Key(listed(PATH), "Capability tokens known from the start (CBOR files).")
+        tuple[Path, ...], Key(list_of(PATH), "Capability tokens known from the start (CBOR files).")
     ] = ()
-    streams: Annotated[tuple[bytes, ...], Key(listed(STREAM), "Streams known from the start, by name or id.")] = ()
-    denied_clients: Annotated[tuple[bytes, ...], Key(listed(HEX32), "Client keys that are refused outright.")] = ()
+    streams: Annotated[tuple[bytes, ...], Key(list_of(STREAM), "Streams known from the start, by name or id.")] = ()
+    denied_clients: Annotated[tuple[bytes, ...], Key(list_of(HEX32), "Client keys that are refused outright.")] = ()
     pow_difficulty: Annotated[int, Key(integer(0, 40), "Proof of work before each submit, in zero bits; 0: none.")] = 0
     kex1_plus: Annotated[bool, Key(BOOLEAN, "Enforce revocations and the bounds of client keys (KEX1+, D-51).")] = False
     max_client_id_lifetime_sec: Annotated[
@@ -360,7 +360,7 @@ class QuicConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubConfig:
-    """Everything a hub is told before it starts. Fixed, but for what a reload may change."""
+    """The configuration of a hub. Fixed while it runs, but for the keys that a reload may change."""
 
     data_dir: Annotated[Path, Key(PATH, "The data directory. Required.", restart=True)]
     keys_dir: Annotated[
@@ -400,7 +400,7 @@ class HubConfig:
     replicas: Annotated[
         tuple[str, ...],
         Key(
-            listed(ADDRESS),
+            list_of(ADDRESS),
             "Addresses of replicas of this hub; once one was promoted, this hub does not start or admit any more.",
         ),
     ] = ()
@@ -433,9 +433,9 @@ class HubConfig:
         return getattr(getattr(self, section) if section else self, name)
 
     def take_over(self, new: "HubConfig") -> "Reload":
-        """What a reload of `new` changes: everything but the keys that wait for a restart, which keep their values."""
+        """Return the outcome of reloading `new`. Keys that require a restart keep their present values."""
         changed = [setting.key for setting in SETTINGS if new.value_of(setting.key) != self.value_of(setting.key)]
-        # The socket speaks TLS or it does not: switching is for the next start, and the files wait with it.
+        # Switching TLS on or off requires a restart, so the files of a changed switch wait for it too.
         tls_waits = (self.tls.cert is None) != (new.tls.cert is None)
         late = [key for key in changed if _BY_KEY[key].restart or (tls_waits and key.startswith("tls."))]
         old_values: dict[str, dict[str, Any]] = {}
@@ -455,20 +455,22 @@ class HubConfig:
         applied = tuple(key for key in changed if key not in late)
         return Reload(config=replace(new, **arguments, origins=origins), applied=applied, late=tuple(late))
 
-    def shown(self) -> Iterator[tuple[str, Any, str]]:
-        """Every key, its value as it would be written, and where it came from."""
+    def rows(self) -> Iterator[tuple[str, Any, str]]:
+        """Yield every key with its value, as a configuration file would hold it, and its source."""
         for setting in SETTINGS:
             yield setting.key, _show(self.value_of(setting.key)), self.origins.get(setting.key, "default")
 
     def worker_count(self) -> int:
-        """Verifier processes, or threads of the native module: those need no interpreter, so each core gets one."""
+        """Return the number of verifier processes or native threads. Threads need no interpreter, so each core gets
+        one."""
         if self.engine.workers is not None:
             return self.engine.workers
         cores = os.cpu_count() or 2
         return max(1, cores - 1) if native.LOADED.module is None else cores
 
     def policy(self, hub_id: bytes = b"") -> Policy:
-        """What admission needs, with the token files read; `hub_id` is who this hub is, once that is known."""
+        """Return the policy of admission, with the token files read. `hub_id` is empty until the hub has an
+        identity."""
         admission = self.admission
         trusted: dict[bytes, frozenset[bytes] | None] = {}
         for issuer in admission.trusted_issuers:
@@ -509,12 +511,12 @@ class HubConfig:
             if isinstance(exc, ConfigError):
                 raise
             raise ConfigError(
-                str(path), "admission.token_files", f"no good capability token: {exc}", "Issue it again, or remove it."
+                str(path), "admission.token_files", f"invalid capability token: {exc}", "Issue it again, or remove it."
             ) from exc
         return token
 
     def tokens(self, key: Literal["admin_token_files", "read_token_files", "metrics_token_files"]) -> tuple[bytes, ...]:
-        """The bearer tokens in the files that `auth.<key>` names."""
+        """Return the bearer tokens in the files that `auth.<key>` names."""
         return tuple(read_token_file(path, f"auth.{key}") for path in getattr(self.auth, key))
 
 
@@ -569,12 +571,12 @@ _ALIASES: Final = {"hub_profile": "role"}  # as spec-4 writes it
 
 @dataclass(slots=True)
 class _Layers:
-    """Values as they are found, weakest first."""
+    """Values found so far; later layers replace earlier ones."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
 
-    def put(self, key: str, value: Any, source: str, base: Path, *, text: bool) -> None:
+    def store(self, key: str, value: Any, source: str, base: Path, *, text: bool) -> None:
         setting = _BY_KEY[key]
         try:
             self.values[key] = setting.kind.read(value, text, base)
@@ -586,17 +588,17 @@ class _Layers:
 def load(
     file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, str] | None = None
 ) -> HubConfig:
-    """Read and check a configuration; ConfigError says what to change. `flags` are named by their keys."""
+    """Read and check a configuration. Raise ConfigError if it is invalid. The names of `flags` are keys."""
     layers = _Layers()
     if file is not None:
-        for key, value in _flatten(_parse(file), str(file)):
-            layers.put(key, value, str(file), file.resolve().parent, text=False)
+        for key, value in _walk_keys(_parse(file), str(file)):
+            layers.store(key, value, str(file), file.resolve().parent, text=False)
     here = Path.cwd()
     for setting in SETTINGS:
         if environ and setting.variable in environ:
-            layers.put(setting.key, environ[setting.variable], f"variable {setting.variable}", here, text=True)
+            layers.store(setting.key, environ[setting.variable], f"variable {setting.variable}", here, text=True)
     for key, value in (flags or {}).items():
-        layers.put(key, value, f"flag --{key.rpartition('.')[2].replace('_', '-')}", here, text=True)
+        layers.store(key, value, f"flag --{key.rpartition('.')[2].replace('_', '-')}", here, text=True)
     return _check(_build(layers))
 
 
@@ -623,14 +625,14 @@ def _parse(file: Path) -> dict[str, Any]:
     return tree
 
 
-def _flatten(tree: Mapping[Any, Any], source: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _walk_keys(tree: Mapping[Any, Any], source: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         key = f"{prefix}{name}"
         key = _ALIASES.get(key, key)
         if key in _BY_KEY:
             yield key, value
         elif key in _SECTIONS and type(value) is dict:
-            yield from _flatten(value, source, f"{key}.")
+            yield from _walk_keys(value, source, f"{key}.")
         elif key in _SECTIONS and value is None:  # an empty section in YAML
             continue
         elif key in _SECTIONS:
@@ -681,7 +683,7 @@ def _build(layers: _Layers) -> HubConfig:
 
 
 def _check(config: HubConfig) -> HubConfig:
-    """What no single key can tell."""
+    """Check the rules that concern several keys."""
     origin = config.origins.get
     tls = config.tls
     if (tls.cert is None) != (tls.key is None):
@@ -693,7 +695,7 @@ def _check(config: HubConfig) -> HubConfig:
         raise ConfigError(
             origin("listen.host", ""),
             "listen.host",
-            f"{config.listen.host} is not loopback, and --dev admits messages of anybody who can connect",
+            f"{config.listen.host} is not loopback, and --dev admits messages from anybody who can connect",
             "Leave --dev out to listen there, or leave out listen.host to try things on this machine.",
         )
     if tls.cert is None and not config.force_plain_http and not is_loopback(config.listen.host):
@@ -712,7 +714,7 @@ def _check(config: HubConfig) -> HubConfig:
             origin("retention.receipts", ""),
             "retention.receipts",
             "receipts must be kept at least as long as payloads",
-            "Give retention.payloads a shorter time, or keep receipts for ever with 0.",
+            "Give retention.payloads a shorter time, or keep receipts forever with 0.",
         )
     config.policy()
     return config
@@ -723,9 +725,9 @@ def _check_quic(config: HubConfig) -> None:
     if config.tls.cert is None:
         remedy = "Give tls.cert and tls.key: QUIC is always encrypted."
         raise ConfigError(source, "quic.enabled", "needs tls.cert and tls.key", remedy)
-    if config.tls.client_ca is not None:  # the library cannot ask for a certificate, and nobody may come in without
+    if config.tls.client_ca is not None:  # the library cannot request client certificates
         remedy = "Leave one of the two out; readers and administrators may have tokens instead."
-        raise ConfigError(source, "quic.enabled", "QUIC cannot demand client certificates (tls.client_ca)", remedy)
+        raise ConfigError(source, "quic.enabled", "QUIC cannot require client certificates (tls.client_ca)", remedy)
 
 
 def _check_nats(url: str, source: str) -> None:
@@ -736,7 +738,7 @@ def _check_nats(url: str, source: str) -> None:
 
 
 def read_token_file(path: Path, key: str) -> bytes:
-    """One bearer token: the text of a file, without the white space around it."""
+    """Read one bearer token: the text of a file without surrounding white space."""
     token = _read(path, key).strip()
     if (mode := mode_of(path)) is not None:
         what = f"other users may access this token (mode {mode:04o}), so it is not used"
@@ -765,7 +767,7 @@ def _read(path: Path, key: str) -> bytes:
 
 
 def _show(value: Any) -> Any:
-    """A value as a configuration file would hold it."""
+    """Return a value as a configuration file would hold it."""
     if isinstance(value, tuple):
         return [_show(element) for element in value]
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""Forking a hub, and checking a directory together with what it was forked from (D-77, OUT-02)."""
+"""Forking of a hub, and verification of a directory together with its fork origin (D-77, OUT-02)."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -41,10 +41,10 @@ def fork(
     accept_clock: bool = False,
     draw: Callable[[int], bytes] = os.urandom,
 ) -> ForkOrigin:
-    """Begin a hub from a prefix of another one, which must not run.
+    """Create a hub from a prefix of another one, which must not run.
 
-    With a new identity the prefix lies apart, read-only, and labels begin anew. With the same identity the new
-    directory goes on from the prefix: whatever the old one signed beyond it becomes proof of equivocation.
+    With a new identity the prefix is kept apart, read-only, and labels start empty. With the same identity the new
+    directory continues the prefix: whatever the old hub signed beyond it becomes proof of equivocation.
     """
     check_apart(source.root, target.root)
     check_finished(source, str(source.root))
@@ -56,15 +56,15 @@ def fork(
         origin = ForkOrigin(hub.keys.identity.hub_id, now, same_identity, tuple(prefix_heads))
         copy_attachments(source, target)
         if same_identity:
-            _continue(source, target, origin, hub.keys)
+            _copy_as_log(source, target, origin, hub.keys)
         else:
-            _begin(source, target, origin, draw(32))
+            _copy_apart(source, target, origin, draw(32))
         finish_copy(target)
     return origin
 
 
-def _begin(source: OsFs, target: OsFs, origin: ForkOrigin, seed: bytes) -> None:
-    """The prefix lies apart; the identity of the new hub comes last."""
+def _copy_apart(source: OsFs, target: OsFs, origin: ForkOrigin, seed: bytes) -> None:
+    """Copy the prefix into the origin section; write the identity of the new hub last."""
     target.make_dir(layout.ORIGIN)
     section = origin_of(target)
     copy_prefix(source, section, list(origin.heads))
@@ -73,8 +73,8 @@ def _begin(source: OsFs, target: OsFs, origin: ForkOrigin, seed: bytes) -> None:
     identities.create(target, seed, origin.forked_at)
 
 
-def _continue(source: OsFs, target: OsFs, origin: ForkOrigin, keys: HubKeys) -> None:
-    """The prefix becomes the log of the new directory itself; keys and identity come last."""
+def _copy_as_log(source: OsFs, target: OsFs, origin: ForkOrigin, keys: HubKeys) -> None:
+    """Copy the prefix as the log of the new directory; write keys and identity last."""
     copy_prefix(source, target, list(origin.heads))
     rebuild_index(target)
     signer = keys.signing_key_at(max(origin.forked_at, keys.identity.current.valid_from))
@@ -97,9 +97,9 @@ def verify_all(
     progress: Callable[[str], None] | None = None,
     jobs: int = 1,
 ) -> list[Report]:
-    """The reports on a directory and, in a fork, on its origin; VerifyError if the two do not belong together.
+    """Verify a directory and, in a fork, its origin. Return the reports; raise VerifyError if the two do not match.
 
-    `pin` is for the directory itself. Its hub signed which hub and which heads the origin has.
+    `pin` is for the directory itself. Its hub signed the identity and the heads of the origin.
     """
     reports = [verify_data(fs, level=level, pin=pin, progress=progress, jobs=jobs)]
     if not identities.exists(fs):
@@ -120,5 +120,6 @@ def verify_all(
 
 
 def _without_derived(report: Report) -> Report:
-    """Nobody serves from an origin section, so it needs no index; whoever wants one makes it with rebuild-index."""
+    """Return the report without findings on derived files: nobody serves from an origin section, so it needs no
+    index."""
     return replace(report, findings=tuple(finding for finding in report.findings if finding.code != "rebuildable"))

@@ -1,7 +1,7 @@
 """Background work of a hub: scrubbing, retention, compression (D-74, spec §4.8.4).
 
-Damage that is found here does not stop the hub, as it still answers truthfully from what is good; it is logged,
-counted, and never erased or compressed away. The index says what may be due. It is as old as the last retirement, so
+Damage found here does not stop the hub, because undamaged data is still answered correctly. Damage is logged,
+counted, and never erased or compressed away. The index lists candidates. It is as old as the last retirement, so
 the store is asked again before anything is done.
 """
 
@@ -20,7 +20,7 @@ from veen.hub.sequencer.sequencer import NotDurable, NotPrimary, Overloaded, Seq
 from veen.io.errors import CorruptError, is_disk_full
 from veen.io.local import Fs
 from veen.storage import layout
-from veen.storage.attachments import AttachmentFiles, erased_in
+from veen.storage.attachments import AttachmentFiles, make_is_erased
 from veen.storage.findings import LogFinding
 from veen.storage.index import ChunkRow, Index
 from veen.storage.maintenance.compress import is_compressed, pack_chunk, replace_chunk
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Housekeeping:
-    """The helpers of one hub. Retention and compression take turns, as both replace chunks."""
+    """The background work of one hub. Retention and compression take turns, as both replace chunks."""
 
     def __init__(
         self, fs: Fs, sequencer: Sequencer, log: EventLog, observer: HubObserver, attachments: AttachmentFiles
@@ -42,10 +42,10 @@ class Housekeeping:
         self._attachments = attachments
 
     def scrubber(self, bytes_per_second: int) -> Scrubber:
-        return Scrubber(self._fs, bytes_per_second, self._scrubbed)
+        return Scrubber(self._fs, bytes_per_second, self._on_scrubbed)
 
-    def _scrubbed(self, state: ScrubState, findings: list[LogFinding]) -> None:
-        """In the scrubber's thread."""
+    def _on_scrubbed(self, state: ScrubState, findings: list[LogFinding]) -> None:
+        """Count and log the progress of the scrubber, in its thread."""
         self._observer.scrubbed_bytes = state.bytes
         self._observer.scrub_findings += len(findings)
         if state.rounds != self._observer.scrub_rounds:
@@ -55,7 +55,7 @@ class Housekeeping:
             self._log.event("error", "scrub", f"damage found: {finding.message}", path=finding.path)
 
     async def scrub(self, scrubber: Scrubber) -> None:
-        """Run the scrubber in a thread of its own until cancelled; an error of it is raised here."""
+        """Run the scrubber in its own thread until cancelled, and raise its error here."""
         with ThreadPoolExecutor(1, thread_name_prefix="veen-scrubber") as thread:
             running = asyncio.get_running_loop().run_in_executor(thread, scrubber.run)
             try:
@@ -70,7 +70,7 @@ class Housekeeping:
         while True:
             await asyncio.sleep(_EVERY_SECONDS)
             try:
-                follows = self._sequencer.not_primary == "replica"  # then entries go when the primary says so
+                follows = self._sequencer.not_primary == "replica"  # a replica erases entries by the primary's records
                 if not follows:
                     await self.erase(retention())
                 if follows or retention().payloads:
@@ -84,7 +84,7 @@ class Housekeeping:
                 self._log.event("warning", "housekeeping", f"put off: {exc}")
 
     async def erase(self, retention: Retention) -> int:
-        """Erase what is old enough; return the number of chunks. The next retirement removes the files."""
+        """Erase chunks that are old enough, and return their number. The next retirement removes the files."""
         if not retention.payloads:
             return 0
         policy = RetentionPolicy(Periods(payload_sec=retention.payloads, receipt_sec=retention.receipts))
@@ -102,10 +102,11 @@ class Housekeeping:
 
     def _record(self, step: Erasure, hub_ts: int = 0) -> RetentionDrop | None:
         """Return the record of a step, None if it was done since it was planned."""
-        return step.record(self._sequencer.store.dropped(step.label, step.chunk.start_seq))
+        return step.record(self._sequencer.store.drop_level(step.label, step.chunk.start_seq))
 
     async def erase_attachments(self) -> int:
-        """Let go the attachments of erased entries; how many. An entry counts as erased once its chunk was removed."""
+        """Erase attachments of erased entries and return their number. An entry counts as erased once its chunk is
+        removed."""
         count = await in_thread(self._sweep)
         if count:
             self._log.event("info", "retention", "attachments of erased entries erased", count=count)
@@ -114,7 +115,7 @@ class Housekeeping:
     def _sweep(self) -> int:
         index = Index(self._fs)
         try:
-            return self._attachments.sweep(erased_in(index))
+            return self._attachments.sweep(make_is_erased(index))
         finally:
             index.close()
 
@@ -131,25 +132,27 @@ class Housekeeping:
             return 0
         count = 0
         for label, chunk in await in_thread(self._plain_chunks):
-            if self._sequencer.store.dropped(label, chunk.start_seq) != 0:  # erased since the index was written
+            if self._sequencer.store.drop_level(label, chunk.start_seq) != 0:  # erased since the index was written
                 continue
             path = layout.chunk(label, chunk.start_seq, chunk.end_seq)
             try:
                 packed = await in_thread(pack_chunk, self._fs, label, chunk)
             except FileNotFoundError as exc:
-                if self._sequencer.store.dropped(label, chunk.start_seq) != 0:
+                if self._sequencer.store.drop_level(label, chunk.start_seq) != 0:
                     continue
                 raise CorruptError(path, 0, "the file is missing") from exc
             if packed is None:
                 continue
             # A retirement may have removed the chunk meanwhile: what was erased must not come back.
-            count += await self._sequencer.between_retirements(partial(replace_chunk, self._fs, path, packed[0]))
+            count += await self._sequencer.run_between_retirements(partial(replace_chunk, self._fs, path, packed[0]))
         return count
 
     def _plain_chunks(self) -> list[tuple[bytes, ChunkRow]]:
         index = Index(self._fs)
         try:
-            return [(label, chunk) for label, chunk in index.sealed(dropped=0) if not self._is_packed(label, chunk)]
+            return [
+                (label, chunk) for label, chunk in index.list_sealed(dropped=0) if not self._is_packed(label, chunk)
+            ]
         finally:
             index.close()
 
@@ -161,7 +164,7 @@ class Housekeeping:
 
 
 async def in_thread(work: Callable[..., T], *args: Any) -> T:
-    """Run blocking work; when cancelled, wait for it: nothing may go on after the directory is unlocked."""
+    """Run blocking work in a thread. When cancelled, wait for it: nothing may run after the directory is unlocked."""
     task = asyncio.get_running_loop().run_in_executor(None, work, *args)
     try:
         return await asyncio.shield(task)

@@ -1,10 +1,10 @@
-"""The local door of a hub: a Unix socket in its data directory for those who look after it on its own machine.
+"""The local socket of a hub: a Unix socket in its data directory, for administrators on the same machine.
 
-Only the hub's own user and root can open it, and they can read the private keys anyway. So whoever comes through it is
-an administrator, needs no token, and no certificate: `veen hub status DIR` works whatever TLS the hub speaks. A
-directory in which no socket can be made (a file system without them) costs this door and nothing else.
+Only the hub's own user and root can open it, and they can read the private keys anyway. So every caller is an
+administrator and needs neither token nor certificate: `veen hub status DIR` works for any TLS configuration. Where
+no socket can be made (a file system without sockets), only this access is missing.
 
-`reload.json` beside the socket says how the last reload ended, for `veen hub reload`.
+`reload.json` beside the socket has the outcome of the last reload, for `veen hub reload`.
 """
 
 import asyncio
@@ -39,7 +39,8 @@ class _LocalConnection(Connection):
 
 
 class LocalSocket:
-    """Made while the lock of the data directory is held; belongs to the event loop's thread."""
+    """The socket and its notes. Created while the lock of the data directory is held; owned by the event loop's
+    thread."""
 
     def __init__(self, fs: OsFs) -> None:
         self._directory: Final = fs.root / layout.LOCAL
@@ -49,9 +50,9 @@ class LocalSocket:
         self._reloads = 0
 
     async def open(self, server: HttpServer) -> None:
-        """Listen beside the port of `server`, for the same API; OSError if that cannot be done here."""
+        """Listen beside the port of `server`, for the same API. Raise OSError if no socket can be made."""
         self._check_directory()
-        for stale in (self._path, self._note):  # of a hub that was killed
+        for stale in (self._path, self._note):  # left by a hub that was killed
             stale.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -85,7 +86,7 @@ class LocalSocket:
             self._directory.rmdir()
 
     def note_reload(self, *, applied: Sequence[str] = (), needs_restart: Sequence[str] = (), error: str = "") -> None:
-        """Say how a reload ended. `number` tells one reload from the next."""
+        """Write the outcome of a reload. `number` distinguishes one reload from the next."""
         self._reloads += 1
         result = {
             "number": self._reloads,
@@ -94,7 +95,7 @@ class LocalSocket:
             "needs_restart": list(needs_restart),
             "error": error,
         }
-        with contextlib.suppress(OSError):  # without a local door nobody waits for it
+        with contextlib.suppress(OSError):  # without a local socket nobody waits for it
             temporary = Path(f"{self._note}.tmp")
             temporary.write_text(json.dumps(result), "utf-8")
             temporary.replace(self._note)

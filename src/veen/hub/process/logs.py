@@ -1,13 +1,13 @@
-"""The log of a hub: one JSON object a line, written by a thread of its own (OBS-03, spec-4 §10.3).
+"""The log of a hub: one JSON object a line, written by its own thread (OBS-03, spec-4 §10.3).
 
-A line about a submit is a tuple until the writer formats it, so the path of a message pays for an append to a deque
-only. A line says who by the first eight hex digits of a key and what by the first eight of a hash; keys, bodies,
-names and whole client ids are never given to the log.
+A line about a submit is a tuple until the writer thread formats it, so the path of a message pays only for an append
+to a deque. A line names a key by its first eight hex digits and an entry by the first eight of its hash. Keys,
+bodies, names and whole client ids are never given to the log.
 
 A line about a refusal has the request_id of the answer, so that an operator finds it by what a user reports.
 
-Strangers cause lines, too, by requests that cost them less than the line costs the disk. `LineBudget` bounds those:
-what is beyond it is counted, and one line per kind says how many were left out.
+Strangers cause lines, too, with requests that are cheaper for them than the line is for the disk. `LineBudget`
+bounds those lines: the rest is counted, and one line per kind reports the number left out.
 """
 
 import json
@@ -48,7 +48,8 @@ _ACCEPTED: Final = (
 
 
 class RefusalNote(NamedTuple):
-    """What a line says about a refusal beside its code. `field` and `reason` are words of ours, never of a message."""
+    """Details of a refusal in a line, beside its code. `field` and `reason` are the hub's own words, never those of
+    a message."""
 
     request_id: str = ""  # the one in the answer
     detail: str = ""  # the check that failed
@@ -72,7 +73,7 @@ Event = tuple[float, str, str, dict[str, Any]]
 
 
 class LineBudget:
-    """How many lines of each kind may still be written in the present window. Any thread may call it."""
+    """The number of lines of each kind that may still be written in the present window. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -103,7 +104,7 @@ class LineBudget:
             return True
 
     def turn(self, *, end: bool = False) -> dict[str, int]:
-        """Once the window is over, or at the `end`, begin another; how many lines of each kind were left out."""
+        """Begin another window once this one is over, or at the `end`. Return the number of lines left out, by kind."""
         now = self._clock()
         with self._lock:
             if now < self._until and not end:
@@ -115,7 +116,7 @@ class LineBudget:
 
 
 class EventLog:
-    """Where a hub's lines go. `close` waits until all are written."""
+    """The log of one hub. `close` waits until all lines are written."""
 
     def __init__(self, config: HubConfig, fd: int | None = None) -> None:
         self._sink = LogSink.open(config) if fd is None else LogSink(config, fd, own=False)  # the writer thread's
@@ -124,14 +125,14 @@ class EventLog:
         self.dropped = 0
         self.budget = LineBudget()
         self._second, self._stamp = -1, ""
-        self._wake = threading.Event()  # set: the writer writes what waits now, not after _WAIT_S
+        self._wake = threading.Event()  # set: the writer thread writes now, and not after _WAIT_S
         self._stopping = False
         self._choose(config)
         self._writer = threading.Thread(target=self._run, name="veen-log", daemon=True)
         self._writer.start()
 
     def configure(self, config: HubConfig, sink: "LogSink") -> None:
-        """Take over another configuration; lines that wait already still go to the sink before."""
+        """Apply another configuration. Lines that wait already still go to the sink before."""
         self._choose(config)
         self._waiting.append(sink)
 
@@ -143,8 +144,8 @@ class EventLog:
 
     # --- in --------------------------------------------------------------------------------------------
 
-    def accepted(self, admitted: Admitted, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float) -> None:
-        """A message is in the log."""
+    def log_accepted(self, admitted: Admitted, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float) -> None:
+        """Log a message that is in the log of entries."""
         if not self._accepted:
             return
         self._count += 1
@@ -154,7 +155,7 @@ class EventLog:
             now = time.time()
             self._keep((now, label, client_id, place, leaf, None, bytes_in, bytes_out, verify_s, commit_s, None))
 
-    def refused(
+    def log_refused(
         self,
         code: str,
         bytes_in: int,
@@ -166,14 +167,14 @@ class EventLog:
         refused: Refuse | Refusal | ApiCode | None = None,
         reason: str = "",
     ) -> None:
-        """A message is not in the log, for `code`. `address` is whom the line is charged to; it is not written."""
+        """Log a refused message. The line counts against the budget of `address`, which is not written."""
         if self._refused and self.budget.allows_refusal(code, address):
             note = None if refused is None else RefusalNote.of(refused, reason)
             self._keep((time.time(), label, client_id, None, None, code, bytes_in, 0, verify_s, commit_s, note))
             self._wake.set()  # people look for the reason right after a refusal
 
-    def failed(self, failure: Failure) -> None:
-        """A request other than an admitted message failed. Its line counts against the same budget as refusals."""
+    def log_failure(self, failure: Failure) -> None:
+        """Log a failed request other than a message. The line counts against the same budget as refusals."""
         if not self._refused or not self.budget.allows_refusal(failure.code, failure.address):
             return
         more = {
@@ -200,12 +201,12 @@ class EventLog:
             self._waiting.append(submit)
 
     def event(self, level: str, operation: str, message: str, **more: Any) -> None:
-        """Something that happened to the hub. `more` holds values of ours, never of a message."""
+        """Log an event of the hub. `more` holds values of the hub, never of a message."""
         if LEVELS.index(level) >= self._level and self.budget.allows_event(operation):
             self._waiting.append((time.time(), level, operation, {"message": message, **more}))
 
-    def tell_suppressed(self, *, end: bool = False) -> None:
-        """Say what the budget left out, once per window. Called now and then, on any thread."""
+    def log_suppressed(self, *, end: bool = False) -> None:
+        """Log the number of lines that the budget left out, once per window. Called regularly, on any thread."""
         for kind, lines in self.budget.turn(end=end).items():
             more = {"message": "lines of this kind were left out", "kind": kind, "lines": lines}
             self._waiting.append((time.time(), "warning", "suppressed", more))
@@ -294,7 +295,7 @@ class EventLog:
         return f'{head}"bytes_in": {bytes_in}, "bytes_out": {bytes_out}, {took}'
 
     def close(self) -> None:
-        self.tell_suppressed(end=True)
+        self.log_suppressed(end=True)
         self._stopping = True
         self._wake.set()
         self._writer.join()
@@ -302,7 +303,7 @@ class EventLog:
 
 
 def _words(note: RefusalNote | None, client_id: bytes | None) -> str:
-    """What a line of text says about a refusal."""
+    """Return the details of a refusal for a line of text."""
     words = [] if note is None else [note.detail, note.field, note.reason]
     words += [f"client {client_id[:_PREFIX].hex()}"] if client_id is not None else []
     words += [f"request {note.request_id}"] if note is not None and note.request_id else []
@@ -310,7 +311,7 @@ def _words(note: RefusalNote | None, client_id: bytes | None) -> str:
 
 
 class LogSink:
-    """A file for lines, and what all lines in it have in common. Fixed; a reload opens another one."""
+    """A file for lines, and the fields that all lines in it share. Fixed; a reload opens another one."""
 
     def __init__(self, config: HubConfig, fd: int, *, own: bool) -> None:
         self.fd, self._own = fd, own
@@ -322,7 +323,7 @@ class LogSink:
 
     @classmethod
     def open(cls, config: HubConfig) -> Self:
-        """Opened anew each time, so that a reload lets go of a file that was renamed by a log rotation."""
+        """Open the configured file. Each reload opens it again, to let go of a file that a log rotation renamed."""
         file = config.log.file
         if file is None:
             return cls(config, 2, own=False)

@@ -1,8 +1,8 @@
-"""What a hub tells about itself: the metrics of OBS0 and one log line per submit (OBS-01 … OBS-03, spec §12).
+"""Observation of a hub: the metrics of OBS0 and one log line per submit (OBS-01 … OBS-03, spec §12).
 
-`Observer` is what the sequencer calls. It is called on the path of every message, so it only counts and hands the
-numbers on; words are made by the log's own thread. Bodies, keys and whole client ids never get here, and of names only
-those of the streams that the operator wants to see counted.
+The sequencer calls `Observer` for every message, so an observer only counts and hands the numbers on; lines are
+formatted by the log's own thread. Bodies, keys and whole client ids never get here, and of stream names only those
+that the operator configured to be counted.
 """
 
 import os
@@ -21,7 +21,7 @@ from veen.hub.process.supervisor import TaskState
 from veen.io.metrics_text import Family, Histogram, Value, exposition
 from veen.storage.state import Admitted
 
-RefusalReason = Refuse | Refusal | ApiCode  # why a message was refused; a Refuse also knows the details
+RefusalReason = Refuse | Refusal | ApiCode  # a Refuse also has the details
 
 _LATENCY_S: Final = tuple(
     ms / 1000 for ms in (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 10_000)
@@ -32,7 +32,7 @@ _RETIRE_S: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 _LAG_S: Final = (1, 2, 5, 10, 30, 60, 300, 900, 3_600, 86_400)
 
-# Gauges that the runtime reads when somebody asks: name -> what it is.
+# Gauges that the runtime reads on each scrape: name -> description.
 GAUGES: Final = {
     "veen_connections": "Connections that are open, TLS handshakes included.",
     "veen_max_connections": "How many connections may be open: as configured, or fewer if files are short.",
@@ -70,9 +70,9 @@ _CAP_RESULTS: Final = ("CAP_MISSING", "CAP_INVALID", "AUTH_REF", "CAP_SCOPE", "C
 
 
 class Observer(Protocol):
-    """What happens in the sequencer, as it happens. Everything is called on the event loop's thread."""
+    """Callbacks of the sequencer. All of them are called on the event loop's thread."""
 
-    def refused(
+    def on_refused(
         self,
         refused: RefusalReason,
         bytes_in: int,
@@ -83,56 +83,56 @@ class Observer(Protocol):
         address: str = "",
         reason: str = "",
     ) -> None:
-        """A message of `address` was refused. What is not known yet is None; `client_id` may be a claim."""
+        """Note that a message of `address` was refused. A value not known yet is None; `client_id` may be a claim."""
         ...
 
-    def accepted(
+    def on_accepted(
         self, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float, total_s: float, admitted: Admitted
     ) -> None:
-        """A message is durable and was answered."""
+        """Note that a message is durable and answered."""
         ...
 
-    def group(self, size: int, sync_s: float) -> None:
-        """A group of `size` entries became durable by a sync of `sync_s`."""
+    def on_group(self, size: int, sync_s: float) -> None:
+        """Note that a group of `size` entries became durable by a sync of `sync_s`."""
         ...
 
-    def sealed(self, entries: int) -> None:
-        """A checkpoint was written, `entries` after the one before."""
+    def on_sealed(self, entries: int) -> None:
+        """Note that a checkpoint was written, `entries` after the one before."""
         ...
 
-    def retired(self, seconds: float) -> None:
-        """The journal was emptied into chunks and index."""
+    def on_retired(self, seconds: float) -> None:
+        """Note that the journal was moved into chunks and index."""
         ...
 
-    def proved(self, seconds: float) -> None:
-        """A proof was made."""
+    def on_proved(self, seconds: float) -> None:
+        """Note that a proof was made."""
         ...
 
-    def anchored(self) -> None:
-        """A checkpoint was anchored."""
+    def on_anchored(self) -> None:
+        """Note that a checkpoint was anchored."""
         ...
 
-    def anchor_failed(self) -> None:
-        """An anchor backend did not take a checkpoint (D-104)."""
+    def on_anchor_failed(self) -> None:
+        """Note that an anchor backend did not accept a checkpoint (D-104)."""
         ...
 
-    def failed(self, failure: Failure) -> None:
-        """A request failed outside admission, other than for something that is not there."""
+    def on_failed(self, failure: Failure) -> None:
+        """Note that a request other than a submit failed, not counting answers that something was not found."""
         ...
 
-    def connection_refused(self) -> None:
-        """A client was turned away because it, or all together, hold too many connections."""
+    def on_connection_refused(self) -> None:
+        """Note that a client was refused because it, or all clients together, hold too many connections."""
         ...
 
-    def revoked(self, lag_s: int) -> None:
-        """A revocation is in force, `lag_s` after the time from which on it was to count."""
+    def on_revoked(self, lag_s: int) -> None:
+        """Note that a revocation is in force, `lag_s` after the time from which on it should be."""
         ...
 
 
 class NullObserver:
-    """Nobody watches."""
+    """An observer that does nothing."""
 
-    def refused(
+    def on_refused(
         self,
         refused: RefusalReason,
         bytes_in: int,
@@ -143,22 +143,22 @@ class NullObserver:
         address: str = "",
         reason: str = "",
     ) -> None: ...
-    def accepted(
+    def on_accepted(
         self, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float, total_s: float, admitted: Admitted
     ) -> None: ...
-    def group(self, size: int, sync_s: float) -> None: ...
-    def sealed(self, entries: int) -> None: ...
-    def retired(self, seconds: float) -> None: ...
-    def proved(self, seconds: float) -> None: ...
-    def anchored(self) -> None: ...
-    def anchor_failed(self) -> None: ...
-    def failed(self, failure: Failure) -> None: ...
-    def connection_refused(self) -> None: ...
-    def revoked(self, lag_s: int) -> None: ...
+    def on_group(self, size: int, sync_s: float) -> None: ...
+    def on_sealed(self, entries: int) -> None: ...
+    def on_retired(self, seconds: float) -> None: ...
+    def on_proved(self, seconds: float) -> None: ...
+    def on_anchored(self) -> None: ...
+    def on_anchor_failed(self) -> None: ...
+    def on_failed(self, failure: Failure) -> None: ...
+    def on_connection_refused(self) -> None: ...
+    def on_revoked(self, lag_s: int) -> None: ...
 
 
 class HubObserver:
-    """Counts everything and, if there is a log, writes submits to it. `streams` are counted one by one."""
+    """An observer that counts everything and, with a log, writes submits to it. `streams` are counted one by one."""
 
     def __init__(self, log: EventLog | None = None, streams: Iterable[str] = ()) -> None:
         self._log = log
@@ -185,7 +185,7 @@ class HubObserver:
         # By the monotonic clock, from the start of the hub on; the scrubber's thread writes the second.
         self.last_checkpoint = self.last_scrub_round = self.last_anchor = time.monotonic()
 
-    def refused(
+    def on_refused(
         self,
         refused: RefusalReason,
         bytes_in: int,
@@ -207,15 +207,15 @@ class HubObserver:
         self._total.observe(total_s)
         if self._log is not None:
             commit_s = total_s - verify_s if verify_s else 0.0
-            self._log.refused(code, bytes_in, verify_s, commit_s, label, client_id, address, refused, reason)
+            self._log.log_refused(code, bytes_in, verify_s, commit_s, label, client_id, address, refused, reason)
 
-    def failed(self, failure: Failure) -> None:
+    def on_failed(self, failure: Failure) -> None:
         code = failure.code
         self._request_errors[code] = self._request_errors.get(code, 0) + 1
         if self._log is not None:
-            self._log.failed(failure)
+            self._log.log_failure(failure)
 
-    def accepted(
+    def on_accepted(
         self, bytes_in: int, bytes_out: int, verify_s: float, commit_s: float, total_s: float, admitted: Admitted
     ) -> None:
         self._ok += 1
@@ -228,39 +228,39 @@ class HubObserver:
         self._commit.observe(commit_s)
         self._total.observe(total_s)
         if self._log is not None:
-            self._log.accepted(admitted, bytes_in, bytes_out, verify_s, commit_s)
+            self._log.log_accepted(admitted, bytes_in, bytes_out, verify_s, commit_s)
 
-    def group(self, size: int, sync_s: float) -> None:
+    def on_group(self, size: int, sync_s: float) -> None:
         self._group.observe(size)
         self._fsync.observe(sync_s)
 
-    def sealed(self, entries: int) -> None:
+    def on_sealed(self, entries: int) -> None:
         self._interval.observe(entries)
         self.last_checkpoint = time.monotonic()
 
-    def retired(self, seconds: float) -> None:
+    def on_retired(self, seconds: float) -> None:
         self._retire.observe(seconds)
 
-    def proved(self, seconds: float) -> None:
+    def on_proved(self, seconds: float) -> None:
         self._proof.observe(seconds)
 
-    def anchored(self) -> None:
+    def on_anchored(self) -> None:
         self.anchors += 1
         self.last_anchor = time.monotonic()
 
-    def anchor_failed(self) -> None:
+    def on_anchor_failed(self) -> None:
         self._anchor_failures += 1
 
-    def connection_refused(self) -> None:
+    def on_connection_refused(self) -> None:
         self._connections_refused += 1
 
-    def revoked(self, lag_s: int) -> None:
+    def on_revoked(self, lag_s: int) -> None:
         self._revocation.observe(lag_s)
 
     # --- text ------------------------------------------------------------------------------------------
 
     def render(self, gauges: Mapping[str, Value], *, openmetrics: bool = False) -> bytes:
-        """All metrics; `gauges` holds the present values for names in GAUGES."""
+        """Return all metrics as text; `gauges` has the present values for names in GAUGES."""
         return exposition([*self._families(), *_gauges(gauges), *_process()], openmetrics=openmetrics)
 
     def _families(self) -> list[Family]:

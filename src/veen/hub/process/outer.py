@@ -1,7 +1,7 @@
-"""The outer log of a running hub (D-172): lists checkpoints, signs notes, asks witnesses, answers readers.
+"""The outer log of a running hub (D-172): it lists checkpoints, signs notes, asks witnesses, and serves readers.
 
-Receipts never wait for it. A note is published when the witnesses answered or the time for that is over; witnesses
-that failed are counted. If a witness proves that another copy of this log exists, nothing is signed any more.
+Receipts never wait for it. A note is published when the witnesses answered or their timeout is over; witnesses
+that failed are counted. Once a witness proves that another copy of this log exists, nothing is signed any more.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from veen.hub.process.witnesses import (
     WitnessError,
     WitnessForkError,
     ask_cosignatures,
-    stored_checkpoint,
+    read_stored_checkpoint,
 )
 from veen.hub.sequencer.sequencer import NotDurable, Overloaded, Sequencer, Stopped
 from veen.io.errors import StorageError, is_disk_full
@@ -43,13 +43,13 @@ _PAGE: Final = 256
 
 
 class SealLabel(Protocol):
-    """Signs the newest checkpoint of a label."""
+    """A function that signs the newest checkpoint of a label."""
 
     def __call__(self, head: LabelHead) -> Checkpoint: ...
 
 
 def read_policy(path: Path | None) -> WitnessPolicy | None:
-    """The policy that a configuration names; ConfigError if it cannot be used."""
+    """Read the policy that the configuration names. Raise ConfigError if it cannot be used."""
     if path is None:
         return None
     try:
@@ -62,18 +62,19 @@ def read_policy(path: Path | None) -> WitnessPolicy | None:
 
 
 class OuterLog:
-    """Fields belong to the event loop; `files` is used by one helper thread at a time, under `_turn`."""
+    """The outer log. Fields are owned by the event loop's thread; `files` is used by one helper thread at a time,
+    under `_turn`."""
 
     def __init__(self, fs: Fs, sequencer: Sequencer, log: EventLog, origin: str, identity: bytes) -> None:
         self._fs, self._sequencer, self._log = fs, sequencer, log
         self._identity = identity  # hub-identity.json, which is leaf 0
         self._turn = asyncio.Lock()
-        self._changed: set[bytes] | None = None  # labels that grew since they were listed; None: all may have
-        self._sizes: dict[str, int] = {}  # what each witness has, by its name
+        self._changed: set[bytes] | None = None  # labels that grew since they were listed; None: any of them
+        self._sizes: dict[str, int] = {}  # size of the newest checkpoint at each witness, by name
         self._cosigned_at = -_REFRESH_SECONDS
         self._asked: Sequence[str] = ()
-        self._fence_listed = False  # whether the last note lists the record by which this hub was fenced
-        self.halted: str | None = None  # why nothing is signed any more
+        self._fence_listed = False  # True if the last note lists the record that fenced this hub
+        self.halted: str | None = None  # the reason why nothing is signed any more
         self.failures = 0  # of witnesses
         self.cosignatures = 0  # on the published note
         try:
@@ -85,27 +86,27 @@ class OuterLog:
         record = self.record()
         if record is not None and isinstance(record.body, OuterKey) and record.body.origin != origin:
             raise StorageError(
-                f"the control journal binds the outer log to the origin {record.body.origin}, which never changes:"
+                f"the control journal binds the outer log to the origin {record.body.origin}, which never changes;"
                 f" {origin} is configured"
             )
         self._key: SigningKey = outer_signing_key(fs, new_log=not OuterLogFiles.exists(fs))
         self.vkey = VerifierKey(origin, ED25519, self._key.public)
         self.files = OuterLogFiles(fs, self.vkey)
-        sequencer.on_applied(self._applied)
+        sequencer.on_applied(self._on_applied)
 
     def close(self) -> None:
         self.files.close()
 
-    def _applied(self, labels: Sequence[bytes]) -> None:
+    def _on_applied(self, labels: Sequence[bytes]) -> None:
         if self._changed is not None:
             self._changed.update(labels)
 
     # --- start -----------------------------------------------------------------------------------------------
 
     async def begin(self, policy: WitnessPolicy | None, seconds: float) -> None:
-        """Bind the key by a control record, and ask witnesses whether this is the newest copy of the log.
+        """Bind the key by a control record, and ask the witnesses if this is the newest copy of the log.
 
-        WitnessAheadError if one of them has a note that this log signed and this directory does not know.
+        Raise WitnessAheadError if one of them has a note that this log signed and that this directory does not have.
         """
         record = ControlIndex(self._sequencer.store).outer_key()
         body = OuterKey(origin=self.vkey.name, vkey=str(self.vkey))
@@ -117,9 +118,9 @@ class OuterLog:
             )
         for name, witness in _askable(policy).items():
             try:
-                checkpoint = await in_thread(stored_checkpoint, witness, self.vkey, seconds)
+                checkpoint = await in_thread(read_stored_checkpoint, witness, self.vkey, seconds)
             except WitnessError as exc:
-                self._failed(name, exc)
+                self._count_failure(name, exc)
                 continue
             if checkpoint is None:
                 continue
@@ -146,14 +147,16 @@ class OuterLog:
             await self._pause(max(1, settings().every))
 
     async def _pause(self, seconds: int) -> None:
-        """Until the next note is due. A fence is listed at once: whoever takes over must know that this was all."""
+        """Wait until the next note is due. List a fence at once: the hub that takes over must know that nothing
+        follows."""
         for _ in range(seconds):
             await asyncio.sleep(1.0)
             if self._sequencer.store.state.fenced and not self._fence_listed:
                 return
 
     async def publish(self, seal: SealLabel, policy: WitnessPolicy | None, seconds: float) -> Note | None:
-        """List what changed, sign a note, collect cosignatures, publish; None once nothing is signed any more."""
+        """List changed labels, sign a note, collect cosignatures and publish. Return None once nothing is signed any
+        more."""
         async with self._turn:
             if self.halted is not None:
                 return None
@@ -163,7 +166,7 @@ class OuterLog:
                 leaves = await self._new_leaves(seal)
                 note = await in_thread(self._sign, leaves)
             except BaseException:
-                self._changed = None  # what changed may not be listed: look at all labels next time
+                self._changed = None  # some changes may not be listed: look at all labels next time
                 raise
             askable = _askable(policy)
             due = time.monotonic() - self._cosigned_at >= _REFRESH_SECONDS or sorted(askable) != list(self._asked)
@@ -174,9 +177,9 @@ class OuterLog:
             lines = await self._cosignatures(askable, note, seconds)
             if self.halted is not None:
                 return None
-            if published is not None and published.text == note.text:  # cosignatures of before stay good
+            if published is not None and published.text == note.text:  # earlier cosignatures stay valid
                 note = published
-            note = note.adding(lines)
+            note = note.with_signatures(lines)
             self.cosignatures = len(note.signatures) - 1
             await in_thread(self.files.publish, note)
             if len(lines) >= len(askable):
@@ -189,7 +192,8 @@ class OuterLog:
         return self.files.sign(self._key)
 
     async def _new_leaves(self, seal: SealLabel) -> list[bytes]:
-        """By label, then the newest control record. The store shows what was applied, and that is durable."""
+        """Return leaves by label, then the newest control record. The store shows applied entries only, and those
+        are durable."""
         leaves: list[bytes] = []
         if not self.files.size:
             leaves.append(OuterLeaf(IDENTITY_LEAF, self._identity).to_bytes())
@@ -200,14 +204,14 @@ class OuterLog:
                 leaves.append(OuterLeaf.of_checkpoint(seal(head)).to_bytes())
             if count % _PAGE == 0:
                 await asyncio.sleep(0)
-        await self._sequencer.settled()
+        await self._sequencer.wait_settled()
         control = self._sequencer.store.last_control
         if control is not None and await in_thread(self.files.last_control) != control:
             leaves.append(OuterLeaf(CONTROL_LEAF, control.to_bytes()).to_bytes())
         return leaves
 
     async def _heads(self, changed: set[bytes] | None) -> list[LabelHead]:
-        await self._sequencer.settled()  # a store that is opened anew is not read
+        await self._sequencer.wait_settled()  # a store that is being opened again is not read (decisions.md 498)
         store = self._sequencer.store
         if changed is not None:
             files = (store.files(label) for label in sorted(changed))
@@ -221,7 +225,7 @@ class OuterLog:
                 return heads
             epoch, after = page[-1].epoch, page[-1].label
             await asyncio.sleep(0)
-            await self._sequencer.settled()
+            await self._sequencer.wait_settled()
             store = self._sequencer.store
 
     # --- witnesses -------------------------------------------------------------------------------------------
@@ -229,7 +233,7 @@ class OuterLog:
     async def _cosignatures(
         self, witnesses: Mapping[str, PolicyKey], note: Note, seconds: float
     ) -> list[NoteSignature]:
-        """Of all witnesses that answer in time, also those outside of the quorum."""
+        """Return the signatures of all witnesses that answer in time, also of those outside of the quorum."""
         if not witnesses:
             return []
         answers = await asyncio.gather(
@@ -239,25 +243,25 @@ class OuterLog:
 
     async def _ask(self, name: str, witness: PolicyKey, note: Note, seconds: float) -> tuple[NoteSignature, ...]:
         old, size = self._sizes.get(name, 0), self.files.signed_size
-        # A witness that sends a byte now and then is left to its thread, which uses nothing that is closed meanwhile.
+        # The thread of a witness that answers very slowly is abandoned: it uses nothing that is closed meanwhile.
         asking = asyncio.get_running_loop().run_in_executor(
             None, ask_cosignatures, witness, self.vkey, note, min(old, size), self.files.prove_apart, seconds
         )
         try:
             lines = await asyncio.wait_for(asking, seconds * 2)
         except TimeoutError:
-            self._failed(name, WitnessError("no answer in time"))
+            self._count_failure(name, WitnessError("no answer in time"))
             return ()
         except (WitnessAheadError, WitnessForkError) as exc:
             self._halt(name, exc)
             return ()
         except WitnessError as exc:
-            self._failed(name, exc)
+            self._count_failure(name, exc)
             return ()
         self._sizes[name] = size
         return lines
 
-    def _failed(self, name: str, error: WitnessError) -> None:
+    def _count_failure(self, name: str, error: WitnessError) -> None:
         self.failures += 1
         self._log.event("warning", "outer", f"witness {name} gave no cosignature: {error.code}: {error}")
 
@@ -270,7 +274,7 @@ class OuterLog:
     # --- readers ---------------------------------------------------------------------------------------------
 
     def record(self) -> ControlRecord | None:
-        """The control record that binds the key."""
+        """Return the control record that binds the key."""
         return ControlIndex(self._sequencer.store).outer_key()
 
     def sign_receipt_key(self) -> SigningKey:
@@ -278,7 +282,7 @@ class OuterLog:
 
 
 def _askable(policy: WitnessPolicy | None) -> Mapping[str, PolicyKey]:
-    """Every witness of the policy that has a URL, once each."""
+    """Return every witness of the policy that has a URL, once each."""
     if policy is None:
         return {}
     return {name: witness for name, witness in policy.witnesses.items() if witness.url}

@@ -4,8 +4,8 @@ SIGTERM, SIGINT   stop listening, finish, leave the directory at rest, exit 0; a
 SIGHUP            read the configuration again and take over what may change
 SIGUSR1           write a summary of the state to the log
 
-They may come to the whole process group or control group, and at any moment: verifier processes do not listen to
-them (`sequencer.verifier`), one that comes while the hub starts is remembered, one that comes while it ends
+They may come to the whole process group or control group, and at any moment: verifier processes ignore
+them (`sequencer.verifier`), a signal during the start is remembered, a signal during the exit
 is ignored.
 """
 
@@ -26,9 +26,9 @@ from veen.io.descriptors import SPARES, raise_limit
 from veen.io.notify import Notifier
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-EXIT_FAILED: Final = 5  # the hub could not go on; the last line of its log says why
+EXIT_FAILED: Final = 5  # the hub failed; the last line of its log has the reason
 _FAILED_STOP_SECONDS: Final = 5.0
-# For so long the event loop may keep the interpreter while the writer thread, with a group that everybody waits for,
+# The event loop may keep the interpreter for this long while the writer thread, with a group that everybody waits for,
 # asks for it. Python's own 5 ms are longer than the sync itself; a switch takes some microseconds.
 _SWITCH_SEC: Final = 0.0005
 # New objects before the collector looks for cycles among them. A message makes about ten, none of them in a cycle; with
@@ -37,7 +37,7 @@ _YOUNG_OBJECTS: Final = 10_000
 
 
 class _LogHandler(logging.Handler):
-    """What libraries and the API say goes into the hub's own log."""
+    """Log handler that writes messages of libraries and of the API to the hub's own log."""
 
     def __init__(self, log: EventLog) -> None:
         super().__init__(logging.WARNING)
@@ -61,7 +61,7 @@ _HAS_QUALNAME: Final = hasattr((lambda: None).__code__, "co_qualname")
 def run(
     config: HubConfig, reread: Callable[[], HubConfig], ready: Callable[[Hub], None], *, accept_clock: bool = False
 ) -> int:
-    """Run a hub until it is told to stop; `ready` is called once it listens. The exit code of the process."""
+    """Run a hub until it is told to stop; call `ready` once it listens. Return the exit code of the process."""
     raise_limit()
     SPARES.fill()
     sys.setswitchinterval(_SWITCH_SEC)
@@ -70,7 +70,7 @@ def run(
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed; the hub works without it, a little slower."""
+    """Return the factory of uvloop if it is installed; the hub works without it, a little slower (decisions.md 318)."""
     try:
         import uvloop
     except ImportError:
@@ -84,7 +84,7 @@ async def _run(
 ) -> int:
     loop, notifier = asyncio.get_running_loop(), Notifier()
     stop = asyncio.Event()
-    early: set[int] = set()  # signals that came before the hub could answer them
+    early: set[int] = set()  # signals that arrived before the hub could handle them
     for number in _SIGNALS:
         loop.add_signal_handler(number, early.add, number)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -133,24 +133,24 @@ async def _serve(
             loop.add_signal_handler(number, answer)
             if number in early:
                 answer()
-        notifier.ready(f"listening on {hub.url}")
+        notifier.send_ready(f"listening on {hub.url}")
         ready(hub)
         watchdog = asyncio.create_task(_watchdog(notifier))
         try:
             return await _until_stopped(hub, stop)
         finally:
             watchdog.cancel()
-            notifier.stopping("draining")
+            notifier.send_stopping("draining")
             await _stop(hub)
     finally:
         logging.getLogger().removeHandler(handler)
 
 
 async def _ignore_signals(loop: asyncio.AbstractEventLoop) -> None:
-    """All is done but to exit: a signal must not turn that into a death by signal.
+    """Ignore signals from now on, so that a signal during the exit does not kill the process.
 
-    The loop gives a signal back to the system's own action, which is to die, when it lets go of it. Until the signal is
-    ignored after that it is blocked, here and, as no other thread is left, everywhere.
+    When the loop removes its handler, it restores the default action, which kills. So the signal is blocked until it
+    is ignored: in this thread, which is the only one left.
     """
     await loop.shutdown_default_executor()
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -178,17 +178,17 @@ async def _stop(hub: Hub) -> None:
 
 
 def _reload(hub: Hub, reread: Callable[[], HubConfig], notifier: Notifier) -> None:
-    """A configuration that cannot be read changes nothing."""
-    notifier.reloading()
+    """Reload the configuration; one that cannot be read changes nothing."""
+    notifier.send_reloading()
     try:
         hub.reload(reread())
     except (VeenError, OSError) as exc:
-        hub.reload_failed(exc)
-    notifier.ready(f"listening on {hub.url}")
+        hub.on_reload_failed(exc)
+    notifier.send_ready(f"listening on {hub.url}")
 
 
 async def _watchdog(notifier: Notifier) -> None:
-    """The event loop is alive as long as this runs in it."""
+    """Notify the service manager as long as the event loop runs."""
     while notifier.watchdog_seconds:
-        notifier.alive()
+        notifier.send_alive()
         await asyncio.sleep(notifier.watchdog_seconds)

@@ -1,8 +1,8 @@
-"""A replica: a hub without keys, which serves the log of another one and writes what that one has decided (D-78).
+"""A replica: a hub without keys, which serves the log of another hub and writes what that hub decided (D-78).
 
-It is a hub in everything else: the same directory, the same journal and recovery, the same answers to readers. Who
-follows the primary, verifies and calls `Sequencer.replicate`, is above (`veen.products.federation`). A replica cannot
-sign: checkpoints are those of the primary, kept where they seal chunks, and asked for otherwise.
+It is a hub in everything else: same directory, journal, recovery and answers to readers. Following the primary,
+verifying and calling `Sequencer.replicate` is the work of the room above (`veen.products.federation`). A replica
+cannot sign: its checkpoints are those of the primary, stored where they seal chunks, and requested otherwise.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,7 +35,7 @@ from veen.storage.label_files import LabelFiles, LabelHead
 from veen.storage.outer import OuterLogFiles
 from veen.storage.scan import read_file
 
-# (label, upto_seq) -> the checkpoint that the primary signed; ApiError if it cannot be had now
+# (label, upto_seq) -> the checkpoint that the primary signed; ApiError if the primary cannot be asked now
 AskCheckpoint = Callable[[bytes, int], Awaitable[Checkpoint]]
 _MAX_CHECKPOINTS: Final = 16_384
 
@@ -52,18 +52,19 @@ class FollowedIdentity(Sealing):
         self.held, self.signed_identity = keys, self._sign(keys)
 
     def _sign(self, keys: HubKeys) -> tuple[HubIdentity, bytes]:
-        """With the signature that the primary sent."""
+        """Return the identity with the signature that the primary sent."""
         return keys.identity, identities.read_signatures(self._fs)[-1]
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint that was verified."""
+        """Keep a verified checkpoint; drop the oldest beyond the bound."""
         self._checkpoints.pop((checkpoint.label_curr, checkpoint.upto_seq), None)
         self._checkpoints[checkpoint.label_curr, checkpoint.upto_seq] = checkpoint
         if len(self._checkpoints) > _MAX_CHECKPOINTS:
             del self._checkpoints[next(iter(self._checkpoints))]
 
-    def at_hand(self, label: bytes, upto_seq: int) -> Checkpoint | None:
-        """A checkpoint of the primary that is here: in memory, for a seal to come, or of a sealed chunk."""
+    def find_checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint | None:
+        """Return a stored checkpoint of the primary, from memory, for a coming seal, or of a sealed chunk; None if
+        there is none."""
         if (checkpoint := self._checkpoints.get((label, upto_seq))) is not None:
             return checkpoint
         for path in (layout.replica_seal(label, upto_seq), layout.checkpoint(label, upto_seq)):
@@ -75,7 +76,7 @@ class FollowedIdentity(Sealing):
         return None
 
     def seal(self, files: LabelFiles | LabelHead, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
-        checkpoint = self.at_hand(files.label, upto_seq)
+        checkpoint = self.find_checkpoint(files.label, upto_seq)
         if checkpoint is None:
             raise MissingKeyError(self.held.identity.signing_key_at(hub_ts).key_id)
         if checkpoint.mmr_root != mmr_root:
@@ -84,7 +85,7 @@ class FollowedIdentity(Sealing):
 
 
 class FollowedOuter:
-    """The outer log of the primary, as far as it was copied: served to readers, never signed."""
+    """The copied part of the primary's outer log: served to readers, never signed."""
 
     def __init__(self, fs: Fs, sequencer: Sequencer, vkey: VerifierKey) -> None:
         self._sequencer, self.vkey = sequencer, vkey
@@ -98,7 +99,7 @@ class FollowedOuter:
 
 
 class ReplicaHub(Hub):
-    """A hub that follows. Whoever follows the primary for it sets `ask_checkpoint`, `lag`, `attachments_missing`."""
+    """A hub that follows. The follower of the primary sets `ask_checkpoint`, `lag` and `attachments_missing`."""
 
     is_replica: ClassVar[bool] = True
 
@@ -108,16 +109,16 @@ class ReplicaHub(Hub):
         self.lag: Callable[[], tuple[int, float]] = lambda: (0, 0.0)  # entries, seconds
         self.attachments_missing: Callable[[], int] = lambda: 0
         self.followed: FollowedIdentity
-        self.followed_outer: FollowedOuter | None = None  # once something of it was copied
+        self.followed_outer: FollowedOuter | None = None  # set once a part of it was copied
 
     def _open_keys(self) -> HubKeys:
-        """The identity was written when the directory was made a replica; keys are never read."""
+        """Read the identity, which was written when the directory was made a replica. Private keys are never read."""
         if not self.fs.exists(layout.REPLICA):
             raise StorageError(f"{layout.REPLICA}: the file is missing, so this directory is no replica")
         self.followed = FollowedIdentity(self.fs)
         return self.followed.held
 
-    def _sealing(self, keys: HubKeys) -> Sealing:
+    def _make_sealing(self, keys: HubKeys) -> Sealing:
         return self.followed
 
     def _replica_gauges(self) -> Mapping[str, Value]:
@@ -131,14 +132,15 @@ class ReplicaHub(Hub):
     # --- the outer log ---------------------------------------------------------------------------------
 
     async def _open_outer(self) -> None:
-        """A copy is served while the primary is away, and none is begun: what is configured is for a primary."""
+        """Open the copy of the outer log. It is served while the primary is away; the configured origin is for a
+        primary."""
         self._stack.callback(self._close_outer)
         record = ControlIndex(self.sequencer.store).outer_key()
         if record is not None and isinstance(record.body, OuterKey) and OuterLogFiles.exists(self.fs):
             self.follow_outer(VerifierKey.parse(record.body.vkey))
 
     def follow_outer(self, vkey: VerifierKey) -> FollowedOuter:
-        """The copy of the outer log, begun if there is none; the control journal must bind the key."""
+        """Return the copy of the outer log; begin one if there is none. The control journal must bind the key."""
         if self.followed_outer is None:
             self.followed_outer = FollowedOuter(self.fs, self.sequencer, vkey)
         return self.followed_outer
@@ -147,7 +149,7 @@ class ReplicaHub(Hub):
         if self.followed_outer is not None:
             self.followed_outer.files.close()
 
-    def _served_outer(self) -> FollowedOuter | None:
+    def _outer_to_serve(self) -> FollowedOuter | None:
         return self.followed_outer
 
     # --- checkpoints -----------------------------------------------------------------------------------
@@ -166,11 +168,11 @@ class ReplicaHub(Hub):
     async def _checkpoint(self, call: Call) -> Reply:
         request = self.api.context.read(call, CheckpointRequest)
         self.api.context.entry(request.label, request.upto_seq, "upto_seq")
-        return self._checkpoint_reply(await self._signed(request.label, request.upto_seq), call)
+        return self._checkpoint_reply(await self._checkpoint_of(request.label, request.upto_seq), call)
 
     async def _checkpoint_latest(self, call: Call) -> Reply:
         files = self.api.context.files(checkpoint_label(self.api.context, call))
-        return self._checkpoint_reply(await self._signed(files.label, files.size), call)
+        return self._checkpoint_reply(await self._checkpoint_of(files.label, files.size), call)
 
     async def _checkpoint_range(self, call: Call) -> Reply:
         request = checkpoint_range(self.api.context, call)
@@ -180,9 +182,9 @@ class ReplicaHub(Hub):
             in_range = files is not None and request.epoch_min <= files.epoch <= request.epoch_max
             heads = [files.head()] if files is not None and in_range else []
         else:
-            listed = order.between(request.epoch_min, request.epoch_max, request.after, MAX_LISTED)
+            listed = order.iterate(request.epoch_min, request.epoch_max, request.after, MAX_LISTED)
             heads = [head async for head in listed]
-        checkpoints = [await self._signed(head.label, head.size) for head in heads]
+        checkpoints = [await self._checkpoint_of(head.label, head.size) for head in heads]
         json_form = call.answer == "json"
         items = [dump_json(checkpoint.to_json()) if json_form else checkpoint.to_bytes() for checkpoint in checkpoints]
         return self.api.replies.sequence(items, call.answer)
@@ -190,9 +192,9 @@ class ReplicaHub(Hub):
     def _checkpoint_reply(self, checkpoint: Checkpoint, call: Call) -> Reply:
         return self.api.replies.ok(checkpoint_answer(checkpoint, self.server_version, call), call.answer)
 
-    async def _signed(self, label: bytes, upto_seq: int) -> Checkpoint:
-        """The primary's own; from here if it was asked for before."""
-        if (checkpoint := self.followed.at_hand(label, upto_seq)) is not None:
+    async def _checkpoint_of(self, label: bytes, upto_seq: int) -> Checkpoint:
+        """Return the primary's own checkpoint: the stored one, or else ask for it."""
+        if (checkpoint := self.followed.find_checkpoint(label, upto_seq)) is not None:
             return checkpoint
         if self.ask_checkpoint is None:
             raise ApiError.unavailable("only the primary can sign this checkpoint, and it cannot be reached")

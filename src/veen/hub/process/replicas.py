@@ -1,8 +1,8 @@
-"""Which hub writes a log: marks in its directory, and the replicas that may have been promoted meanwhile (D-78).
+"""The one writer of a log: marks in the directory, and a watch for promoted replicas (D-78, decisions.md 224).
 
-A primary that died and comes back has its key still. It asks the replicas that its configuration names for the record
-by which one of them was promoted. That record is signed by the key of the identity, so nobody can make it up; a hub
-whose control journal does not have it was replaced. It keeps the record, and does not start any more.
+A primary that died and comes back still has its key. It asks the replicas that its configuration names for the record
+by which one of them was promoted. That record is signed by the key of the identity, so nobody can forge it; a hub
+whose control journal does not have it was replaced. It stores the record and never starts again.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class ReplacedError(StorageError, code="E.STORAGE.REPLACED"):
 
 
 def check_writer(fs: Fs) -> None:
-    """Refuse a directory that another hub writes the log of; the caller holds its lock."""
+    """Raise if another hub writes the log of this directory. The caller holds its lock."""
     if fs.exists(layout.REPLICA):
         raise ReplicaDirectoryError(f"{layout.REPLICA}: this directory is a replica, and its primary writes the log")
     if fs.exists(layout.REPLACED):
@@ -47,24 +47,24 @@ def check_writer(fs: Fs) -> None:
 
 
 class ReplicaWatch:
-    """Asks the replicas of a hub whether one of them was promoted. Owned by the event loop's thread.
+    """Requests to the replicas of a hub, to learn if one of them was promoted. Owned by the event loop's thread.
 
     There are three outcomes: promoted, not promoted, unknown. An unknown one is logged once and counted in `unknown`.
     """
 
     def __init__(self, fs: Fs, sequencer: Sequencer, identity: Callable[[], HubIdentity], log: EventLog) -> None:
-        """`identity` returns the present one: a rotation changes it."""
+        """Set up the watch. `identity` returns the present identity: a rotation changes it."""
         self._fs, self._sequencer, self._identity, self._log = fs, sequencer, identity, log
-        self.unknown: dict[str, str] = {}  # address -> why it could not be asked
+        self.unknown: dict[str, str] = {}  # address -> the reason why it could not be asked
 
     def fault(self) -> str | None:
-        """Return why it is not known whether this hub was replaced; None if every replica answered."""
+        """Return the reason why it is unknown if this hub was replaced; None if every replica answered."""
         for url in self.unknown:
             return f"the replica at {url} cannot be asked whether it was promoted"
         return None
 
     async def ask(self, urls: Sequence[str], ca_file: Path | None = None) -> None:
-        """At a start, before anything is admitted; ReplacedError if this hub was replaced."""
+        """Ask at a start, before anything is admitted. Raise ReplacedError if this hub was replaced."""
         if (record := await self._promotion(urls, ca_file)) is not None:
             self._keep(record)
             check_writer(self._fs)
@@ -81,7 +81,7 @@ class ReplicaWatch:
                 )
 
     async def _promotion(self, urls: Sequence[str], ca_file: Path | None) -> ControlRecord | None:
-        """A record that says that this hub was replaced, if one of the replicas shows one."""
+        """Ask the replicas; return a record that proves that this hub was replaced, if there is one."""
         loop = asyncio.get_running_loop()
         answers = await asyncio.gather(*(loop.run_in_executor(None, _ask, url, ca_file) for url in urls))
         unknown = {url: answer for url, answer in zip(urls, answers, strict=True) if isinstance(answer, str)}
@@ -98,7 +98,7 @@ class ReplicaWatch:
         return None
 
     def _replaces(self, record: ControlRecord) -> bool:
-        """Whether a key of this identity signed it, and it is not in the control journal here."""
+        """Return True if a key of this identity signed the record and the control journal here does not have it."""
         if not isinstance(record.body, HubPromote):
             return False
         try:
@@ -113,7 +113,7 @@ class ReplicaWatch:
 
 
 def _ask(url: str, ca_file: Path | None) -> ControlRecord | str | None:
-    """Return the record that a replica shows, None if it was not promoted, or why that is unknown."""
+    """Return the record that a replica shows, None if it was not promoted, or the reason why that is unknown."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -1,11 +1,11 @@
-"""A running hub: everything put together, kept in order, and taken apart again.
+"""A running hub: its parts put together, watched, and taken apart again.
 
     start     lock · identity · limits · store · sequencer · API · transport
-    run       watch the disk, empty the journal when it is quiet, read old chunks again, answer signals
-    stop      stop listening · finish what was taken in · leave the directory at rest · unlock
+    run       watch the disk, empty the journal when the hub is quiet, check old chunks, handle signals
+    stop      stop listening · finish accepted work · leave the directory clean · unlock
 
-`Hub` is what the API calls `Services`. One hub is one process in production; tests and programs run it inside their
-own event loop by `Hub.running`.
+`Hub` implements `Services` of the API. One hub is one process in production; tests and programs run it inside their
+own event loop by `Hub.serve`.
 """
 
 import asyncio
@@ -57,8 +57,8 @@ from veen.hub.process.startup import (
     data_fs,
     finish_rotations,
     open_identity,
+    read_limits,
     save_limits,
-    wanted_limits,
 )
 from veen.hub.process.supervisor import Supervisor
 from veen.hub.sequencer.clock import HubClock, monotonic, read_clock, write_clock
@@ -89,7 +89,7 @@ _MAX_EVIDENCE: Final = 64
 class Hub:
     """One running hub."""
 
-    is_replica: ClassVar[bool] = False  # whether it only writes what another hub has decided (`process.replica`)
+    is_replica: ClassVar[bool] = False  # True: it only writes what another hub has decided (`process.replica`)
 
     def __init__(
         self,
@@ -100,11 +100,12 @@ class Hub:
         ticks: Callable[[], float] = monotonic,
         accept_clock: bool = False,
     ) -> None:
-        """`accept_clock`: the operator says that the clock is right, however far it is ahead of the log (D-167)."""
+        """Prepare a hub. `accept_clock`: the operator confirms the clock, however far it is ahead of the log
+        (D-167)."""
         self.config, self._clock, self._accept_clock = config, clock, accept_clock
         # What hub_ts is taken from.
         self._hub_clock = HubClock(clock, ticks, max_step=config.engine.max_clock_step)
-        self._clock_step: str | None = None  # why nothing is admitted, while the clock is not believed
+        self._clock_step: str | None = None  # reason for refusals while the clock is not trusted
         self.log = log or EventLog(config)
         self.observer = HubObserver(self.log, config.metrics.streams)
         self.background = Supervisor(self.log)
@@ -115,13 +116,13 @@ class Hub:
         self._stack = contextlib.AsyncExitStack()
         self._draining = False
         self._low_disk: str | None = None
-        self._full = False  # whether the sequencer had no room when it was last asked
+        self._full = False  # True if the sequencer had no room at the last look
         self._free_bytes = self._used_bytes = 0
         self._retired_upto = 0
         self._tls: Tls | None = None
         self.outer: OuterLog | None = None  # set by `start` where it is configured
         self._witness_policy = read_policy(config.outer.policy)
-        self._authority = AuthorityWatch(_watched_authority(config))
+        self._authority = AuthorityWatch(_authority_to_watch(config))
         # Set by `start`, in this order.
         self.fs: OsFs
         self._local: LocalSocket
@@ -140,7 +141,7 @@ class Hub:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def running(
+    async def serve(
         cls,
         config: HubConfig,
         *,
@@ -149,7 +150,7 @@ class Hub:
         ticks: Callable[[], float] = monotonic,
         accept_clock: bool = False,
     ) -> AsyncIterator[Self]:
-        """A hub inside the present event loop: `async with Hub.running(config) as hub: … hub.url`."""
+        """Run a hub inside the present event loop: `async with Hub.serve(config) as hub: … hub.url`."""
         hub = cls(config, log=log, clock=clock, ticks=ticks, accept_clock=accept_clock)
         await hub.start()
         try:
@@ -158,7 +159,7 @@ class Hub:
             await hub.stop()
 
     async def start(self) -> None:
-        """Open the directory and listen; whatever was begun is undone if it fails."""
+        """Open the directory and listen. After a failure everything begun is undone."""
         try:
             await self._start()
         except BaseException:
@@ -168,15 +169,15 @@ class Hub:
 
     async def _start(self) -> None:
         config = self.config
-        given_keys = config.keys_dir if config.identity == "durable" else None  # else it has the root key alone
+        given_keys = config.keys_dir if config.identity == "durable" else None  # ephemeral: it has only the root key
         self.fs = data_fs(config.data_dir, given_keys)
         await self._lock()
         self._local = LocalSocket(self.fs)
         keys = self._open_keys()
         self.policy = config.policy(keys.identity.hub_id)
         self.access = self._read_access(config)
-        self.identity = self._sealing(keys)
-        limits = wanted_limits(self.fs, config)
+        self.identity = self._make_sealing(keys)
+        limits = read_limits(self.fs, config)
         check_index(self.fs)
         new = not self.fs.exists(layout.INDEX)
         store = self._open_store(limits)
@@ -192,21 +193,21 @@ class Hub:
             self.sequencer,
             self.identity,
             self._hub_clock,
-            failed=self._failed,
+            failed=self._on_failure,
             given_keys=given_keys is not None,
         )
         self._stack.push_async_callback(self._rotation.finish)
         if not self.is_replica and not store.state.fenced and (new or store.state.limits != limits):
             await self.sequencer.control(lambda _: LimitsSet(limits=limits.to_json()), new_second=True)
-        if not self.is_replica:  # one writes down those that its primary has
+        if not self.is_replica:  # a replica saves the limits of its primary
             save_limits(self.fs, limits)
         self._watch_disk()
         self._replicas = ReplicaWatch(self.fs, self.sequencer, lambda: self.identity.held.identity, self.log)
-        await self._replicas.ask(*self._watched_replicas())
+        await self._replicas.ask(*self._replicas_to_watch())
         await self._open_outer()
         self.api = api_of(self, max_event_stream_sec=config.listen.max_event_stream_seconds)
         self._stack.push_async_callback(self.api.finish)
-        self.api.add(OuterOperations(self.api, self._served_outer).operations())
+        self.api.add(OuterOperations(self.api, self._outer_to_serve).operations())
         self._add_operations()
         await self._listen()
         self._note_holder()
@@ -235,12 +236,12 @@ class Hub:
         start("scrubber", partial(self.house.scrub, self.scrubber))
         start("housekeeping", lambda: self.house.run(lambda: self.config.retention))
         start("anchoring", lambda: anchoring.run(lambda: self.config.anchor.every))
-        start("replicas", lambda: self._replicas.run(self._watched_replicas))
+        start("replicas", lambda: self._replicas.run(self._replicas_to_watch))
         if (outer := self.outer) is not None:
             seal = self.api.context.latest_checkpoint
             start("outer log", lambda: outer.run(lambda: self.config.outer, seal, lambda: self._witness_policy))
 
-    def _watched_replicas(self) -> tuple[Sequence[str], Path | None]:
+    def _replicas_to_watch(self) -> tuple[Sequence[str], Path | None]:
         return self.config.replicas, self.config.replicas_ca_file
 
     def _open_keys(self) -> HubKeys:
@@ -249,14 +250,14 @@ class Hub:
             self._check_first_start()
         return open_identity(self.fs, self.config, int(self._clock()))
 
-    def _sealing(self, keys: HubKeys) -> Sealing:
+    def _make_sealing(self, keys: HubKeys) -> Sealing:
         return Sealing(keys)
 
     def _add_operations(self) -> None:
-        """What another kind of hub answers in its own way."""
+        """Add operations that another kind of hub answers differently."""
 
-    def _served_outer(self) -> ServedOuter | None:
-        """The outer log that readers get."""
+    def _outer_to_serve(self) -> ServedOuter | None:
+        """Return the outer log for readers."""
         return self.outer
 
     async def _open_outer(self) -> None:
@@ -269,12 +270,14 @@ class Hub:
         await self.outer.begin(self._witness_policy, float(outer.witness_timeout))
 
     def _check_first_start(self) -> None:
-        """Whatever a configuration can get wrong is found before a directory gets its identity: a start that fails
-        leaves none behind, and the next one may begin with another key."""
+        """Check the configuration before the directory gets its identity.
+
+        A start that fails leaves no identity behind, so the next one may begin with another key.
+        """
         config = self.config
         config.policy(bytes(32))
         self._read_access(config)
-        wanted_limits(self.fs, config)
+        read_limits(self.fs, config)
         if _tls_of(config) is None and not config.force_plain_http:
             check_plain(config.listen.host)
         if config.listen.port:
@@ -316,13 +319,13 @@ class Hub:
             max_queue=self.config.engine.max_queue,
             clock=self._hub_clock,
             not_before=min(key.valid_from for key in self.identity.keys),
-            failed=self._failed,
+            failed=self._on_failure,
             reopen=lambda: self._open_store(limits),
             observer=self.observer,
         )
 
     def _http_settings(self, config: HubConfig, settings: HttpSettings) -> HttpSettings:
-        """What the configuration says of connections, as far as the file descriptors of the process allow."""
+        """Return the settings for connections, within the file descriptors of the process."""
         descriptors, wanted = limit(), config.listen.max_connections
         connections = min(wanted, max_connections(descriptors, config.worker_count()))
         if connections < wanted:
@@ -341,7 +344,7 @@ class Hub:
         config = self.config
         self._server = HttpServer(self.api, self._http_settings(config, HttpSettings()))
         self._transports = Transports(self.api, self._server, self.log.event, self.background)
-        self._stack.push_async_callback(self._transports.stop)  # when HTTP has stopped, as nobody waits any longer then
+        self._stack.push_async_callback(self._transports.stop)  # after HTTP has stopped: then nobody waits any longer
         self._tls = _tls_of(config)
         try:
             host, port = await self._server.listen(
@@ -354,7 +357,7 @@ class Hub:
         try:
             await self._local.open(self._server)
         except OSError as exc:
-            self.log.event("warning", "start", f"no local door, commands must use the URL: {exc.strerror or exc}")
+            self.log.event("warning", "start", f"no local socket, commands must use the URL: {exc.strerror or exc}")
         host = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if self._tls else 'http'}://{host}:{port}"
         self._stack.push_async_callback(self._transports.drain)
@@ -362,11 +365,11 @@ class Hub:
 
     @property
     def transport_urls(self) -> tuple[str, ...]:
-        """Where else than at `url` the hub is reached."""
+        """Addresses of the hub beside `url`."""
         return self._transports.urls
 
     async def _lock(self) -> None:
-        """A command that looks whether a hub runs holds the lock for a moment; that must not stop a start."""
+        """Lock the directory, with one retry: a command that checks if a hub runs holds the lock for a moment."""
         try:
             self._stack.enter_context(self.fs.lock())
         except LockedError:
@@ -374,7 +377,7 @@ class Hub:
             self._stack.enter_context(self.fs.lock())
 
     def _note_holder(self) -> None:
-        """Beside the process, tell where it listens: a second start and `veen hub status` read it."""
+        """Write the process id and the URL to the lock file, for a second start and `veen hub status`."""
         file = self.fs.open(layout.LOCK)
         try:
             file.truncate(0)
@@ -395,12 +398,12 @@ class Hub:
         )
 
     def hurry(self) -> None:
-        """A second request to stop: wait for no client any longer. What was taken in is finished all the same."""
+        """Stop waiting for clients, after a second request to stop. Accepted work is still finished."""
         if self._draining:
             self._server.hurry()
 
     async def stop(self) -> None:
-        """Finish what was taken in and leave the directory at rest."""
+        """Finish accepted work and leave the directory clean."""
         self._draining = True
         self.log.event("info", "stop", "draining", queue_depth=self.sequencer.depth)
         try:
@@ -428,9 +431,9 @@ class Hub:
         finally:
             index.close()
 
-    def _failed(self, error: BaseException) -> None:
-        """The sequencer stopped: nothing can be promised any more, so the process must end."""
-        self.log.event("error", "fail", f"the hub cannot go on: {error}")
+    def _on_failure(self, error: BaseException) -> None:
+        """Log the failure of the sequencer and end the process: nothing can be promised any more."""
+        self.log.event("error", "fail", f"the hub stops after a failure: {error}")
         if not self.failure.done():
             self.failure.set_result(error)
 
@@ -445,7 +448,7 @@ class Hub:
 
     @property
     def attachment_policy(self) -> AttachmentPolicy:
-        return self.config.attachments  # asked for each time, as a reload may change it
+        return self.config.attachments  # read on each call: a reload may change it
 
     def not_ready(self) -> str | None:
         if self.failure.done():
@@ -462,11 +465,11 @@ class Hub:
         return self.identity.seal(files, upto_seq, mmr_root, hub_ts)
 
     def _seal_chunk(self, files: LabelFiles, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
-        self.observer.sealed(upto_seq - files.active_start + 1)
+        self.observer.on_sealed(upto_seq - files.active_start + 1)
         return self.seal(files, upto_seq, mmr_root, hub_ts)
 
     async def rotate_key(self, overlap_seconds: int, request_id: bytes | None = None) -> ControlRecord:
-        if (policy := self.sequencer.not_primary) is not None:  # before a key is written
+        if (policy := self.sequencer.not_primary) is not None:  # checked before a key is written
             raise NotPrimary(policy)
         record = await self._rotation.rotate(overlap_seconds, request_id)
         new = self.identity.held.identity.current
@@ -477,7 +480,7 @@ class Hub:
         return self.observer.render(self.gauges())
 
     def keep_evidence(self, evidence: Equivocation) -> None:
-        """Proof that this hub contradicted itself: kept for its operator, bounded because anyone may send it."""
+        """Store a proof that this hub contradicted itself, for its operator. Bounded, because anyone may send one."""
         data = evidence.to_bytes()
         self.observer.equivocation_reports += 1
         self.log.event("error", "equivocation", "somebody proved that this hub signed two different histories")
@@ -486,7 +489,7 @@ class Hub:
         if self.fs.exists(path) or len(self.fs.list(layout.EVIDENCE)) >= _MAX_EVIDENCE:
             return
         self.fs.replace(path, data)
-        try:  # somebody outside should remember it, lest it vanish with this machine (AUTH1 §3.4)
+        try:  # also recorded outside, so that it does not vanish with this machine (AUTH1 §3.4)
             self.anchors.publish(H(data), 0, self.sequencer.now(), os.urandom(NONCE_BYTES))
         except (AnchorError, OSError) as exc:
             self.log.event("error", "equivocation", f"the proof could not be anchored: {exc}")
@@ -494,7 +497,7 @@ class Hub:
     # --- watching --------------------------------------------------------------------------------------
 
     def gauges(self) -> Mapping[str, Value]:
-        """What `GAUGES` names, read now."""
+        """Return the present value of each name in `GAUGES`."""
         store = self.sequencer.store
         now = self._clock()
         revoked, multi_primary = store.state.policies.counts(self.sequencer.now())
@@ -531,7 +534,7 @@ class Hub:
         return {"veen_replica_lag_entries": 0, "veen_replica_lag_seconds": 0, "veen_replica_attachments_missing": 0}
 
     def _evidence_gauges(self) -> Mapping[str, Value]:
-        """How old what others can check is, and whether somebody proved something against this hub."""
+        """Return the age of evidence that others can check, and the number of proofs against this hub."""
         observer, now = self.observer, time.monotonic()
         has_entries = self.sequencer.store.entry_count > 0
         return {
@@ -542,7 +545,7 @@ class Hub:
         }
 
     def summary(self) -> dict[str, Value | str]:
-        """A hub in a few numbers, for the log (SIGUSR1)."""
+        """Return the state of the hub in a few numbers, for the log (SIGUSR1)."""
         short = {name.removeprefix("veen_"): value for name, value in self.gauges().items()}
         return {"url": self.url, "uptime_seconds": int(self._clock() - self.started_at), **short}
 
@@ -551,14 +554,14 @@ class Hub:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             self._watch_disk()
-            self.log.tell_suppressed()
+            self.log.log_suppressed()
             self._watch_clock()
             if turn % _LIVE_EVERY == 0:
                 await in_thread(self._live)
             turn += 1
 
     def _watch_clock(self) -> None:
-        """Admit nothing while the wall clock is too far ahead to be believed (D-167)."""
+        """Admit nothing while the wall clock is too far ahead to be trusted (D-167)."""
         self._hub_clock()
         step = self._hub_clock.step
         if bool(step) == (self._clock_step is not None):
@@ -571,17 +574,18 @@ class Hub:
             self.log.event("info", "clock", "the clock is back")
 
     def _live(self) -> None:
-        """Note that the hub is alive, so that a quiet hub may start again without a question about its clock."""
+        """Write the time of this sign of life, so that a quiet hub may start again without a question about its
+        clock."""
         if not self._hub_clock.step:
             with contextlib.suppress(OSError):
                 write_clock(self.fs, int(self._clock()))
 
     def _watch_disk(self) -> None:
-        """Refuse new messages before the disk is full; what was taken in still has room (DESIGN §3)."""
+        """Refuse new messages before the disk is full; accepted messages still have room (DESIGN §3)."""
         try:
-            self._free_bytes, self._used_bytes = self.fs.free_bytes(), self.fs.used_bytes()
+            self._free_bytes, self._used_bytes = self.fs.free_bytes(), self.fs.bytes_in_use()
         except OSError as exc:
-            self._failed(exc)
+            self._on_failure(exc)
             return
         low = self._free_bytes < self.config.engine.min_free_bytes
         if low != (self._low_disk is not None):
@@ -596,18 +600,18 @@ class Hub:
         self._full = full
 
     async def _retire_when_quiet(self) -> None:
-        """Leave little in the journal of a quiet hub, so that a restart has little to read."""
+        """Empty the journal of a quiet hub, so that a restart has little to read."""
         while True:
             await asyncio.sleep(self.config.engine.retire_seconds or _WATCH_SECONDS)
-            applied = self._applied_state()
+            applied = self._count_applied()
             if not self.config.engine.retire_seconds or applied == self._retired_upto:
                 continue
             await self.sequencer.flush_idle()
             if self.sequencer.retire_idle():
                 self._retired_upto = applied
 
-    def _applied_state(self) -> int:
-        """A number that changes whenever something was applied."""
+    def _count_applied(self) -> int:
+        """Return a number that changes with each applied entry or record."""
         store = self.sequencer.store
         control = store.state.control
         return store.entry_count + (control.seq if control else 0)
@@ -615,7 +619,7 @@ class Hub:
     # --- reloading -------------------------------------------------------------------------------------
 
     def reload(self, config: HubConfig) -> Reload:
-        """Take over what may change while the hub runs; the rest is named and waits for a restart.
+        """Apply the keys that may change while the hub runs. The others are named and wait for a restart.
 
         Every file is read before anything changes: a configuration that cannot be used changes nothing.
         """
@@ -635,12 +639,12 @@ class Hub:
         for token in policy.preloaded.values():
             self.resolver.add(token.allow.stream_ids)
         self.attachments.min_free_bytes = new.engine.min_free_bytes
-        self._authority.watch(_watched_authority(new))
+        self._authority.watch(_authority_to_watch(new))
         self.scrubber.rate = new.scrub.bytes_per_second
         self.log.configure(new, sink)
         use_files()
         self._server.reload(self._http_settings(new, self._server.settings), tls, trust_removed=trust_removed)
-        self.api.reloaded()
+        self.api.notify_reload()
         self._watch_disk()
         self.log.event(
             "info",
@@ -653,31 +657,31 @@ class Hub:
         self._local.note_reload(applied=reload.applied, needs_restart=reload.late)
         return reload
 
-    def reload_failed(self, error: BaseException) -> None:
-        """A configuration could not be taken over; the one before stays in force."""
-        self.log.event("error", "reload", f"the configuration was not taken over: {error}")
+    def on_reload_failed(self, error: BaseException) -> None:
+        """Log that a configuration was not applied; the one before stays in force."""
+        self.log.event("error", "reload", f"the configuration was not applied: {error}")
         self._local.note_reload(error=str(error))
 
 
-def _watched_authority(config: HubConfig) -> str:
+def _authority_to_watch(config: HubConfig) -> str:
     return config.authority_url if config.role == "tenant" else ""
 
 
 def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
-    """What the listener will bind to."""
+    """Return the addresses that the listener will bind to."""
     infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return list(dict.fromkeys((int(info[0]), (str(info[4][0]), int(info[4][1]))) for info in infos))
 
 
 def _tls_of(config: HubConfig) -> Tls | None:
-    """Made of the files as they are now."""
+    """Return the TLS settings, read from the files as they are now."""
     if config.tls.cert is None or config.tls.key is None:
         return None
     return Tls(config.tls.cert, config.tls.key, config.tls.client_ca)
 
 
 def api_of(services: Services, *, max_event_stream_sec: float = 0.0) -> Api:
-    """The data plane and everything beside it."""
+    """Return the API with the operations of the data plane and of all tooling."""
     api = Api(services)
     order, tails = LabelOrder(api.context), Tails(api.context, max_age_sec=max_event_stream_sec)
     api.add(Tooling(api, order, tails).operations())

@@ -1,4 +1,4 @@
-"""Kinds of configuration values: what a key may hold, and how to say what was expected instead.
+"""Kinds of configuration values: the values that a key may hold, and the words for what was expected.
 
 A kind reads the native values of a TOML or YAML file and, with `text`, the words of an environment variable or a
 flag. It raises ValueError with a reason that names the expectation; the caller knows file and key.
@@ -22,7 +22,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`read(value, text, base)`: `base` is the directory that relative paths start from."""
+    """One kind of value. `read(value, text, base)`: `base` is the directory that relative paths start from."""
 
     expects: str
     read: Callable[[Any, bool, Path], Any]
@@ -30,7 +30,8 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Whose tokens count, for which streams; no key stands for anybody, no streams for all (D-45)."""
+    """An issuer whose tokens count, and for which streams. Without a key: anybody. Without streams: all of them
+    (D-45)."""
 
     issuer_pk: bytes | None
     streams: tuple[bytes, ...] | None = None
@@ -74,8 +75,8 @@ def integer(low: int, high: int) -> Kind:
     return Kind(expects, read)
 
 
-def _scaled(expects: str, units: Mapping[str, int]) -> Kind:
-    """A number, bare or with a unit: `"64MiB"`, `"30d"`."""
+def _with_units(expects: str, units: Mapping[str, int]) -> Kind:
+    """Return the kind of a number, bare or with a unit: `"64MiB"`, `"30d"`."""
 
     def read(value: Any, text: bool, base: Path) -> int:
         if type(value) is str and (match := re.fullmatch(r"([0-9]{1,18})([A-Za-z]*)", value)) and match[2] in units:
@@ -98,8 +99,8 @@ def choice(*options: str, **aliases: str) -> Kind:
     return Kind(expects, read)
 
 
-def listed(kind: Kind) -> Kind:
-    """A list of one kind; in text its elements are separated by commas."""
+def list_of(kind: Kind) -> Kind:
+    """Return the kind of a list of values; in text, elements are separated by commas."""
     expects = f"a list, each {kind.expects}"
 
     def read(value: Any, text: bool, base: Path) -> tuple[Any, ...]:
@@ -131,8 +132,8 @@ def _stream(value: Any, text: bool, base: Path) -> bytes:
         raise ValueError(str(exc)) from exc
 
 
-def _watched_streams(value: Any, text: bool, base: Path) -> tuple[str, ...]:
-    """As they are written: the names of the series are those that the operator chose."""
+def _metric_streams(value: Any, text: bool, base: Path) -> tuple[str, ...]:
+    """Read streams as written: the names of the series are those that the operator chose."""
     streams = tuple(_elements(value, text, WATCHED_STREAMS.expects))
     if len(streams) > _MAX_WATCHED_STREAMS:
         raise ValueError(f"{len(streams)} streams, and at most {_MAX_WATCHED_STREAMS} may be named")
@@ -186,7 +187,7 @@ def _network(value: Any, text: bool, base: Path) -> Network:
 
 
 def _address(value: Any, text: bool, base: Path) -> str:
-    """Return the address of a hub; what cannot be asked is refused here, and not silently without an answer later."""
+    """Read the address of a hub. Refuse here an address that could never answer."""
     try:
         parts = urlsplit(value) if type(value) is str else urlsplit("")
         good = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
@@ -204,15 +205,17 @@ def _workers(value: Any, text: bool, base: Path) -> int | None:
 TEXT: Final = Kind("text", _text)
 PATH: Final = Kind("the path of a file or directory", _path)
 BOOLEAN: Final = Kind("true or false", _boolean)
-SIZE: Final = _scaled(
+SIZE: Final = _with_units(
     "a number of bytes, such as 1048576 or 64MiB", {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 )
-DURATION: Final = _scaled("a duration, such as 90s, 15m, 12h or 30d", {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400})
+DURATION: Final = _with_units(
+    "a duration, such as 90s, 15m, 12h or 30d", {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+)
 HEX32: Final = Kind("a public key of 64 hex digits", _hex32)
 STREAM: Final = Kind("the name of a stream, or its id in 64 hex digits", _stream)
 _MAX_WATCHED_STREAMS: Final = 100  # series of one metric
 WATCHED_STREAMS: Final = Kind(
-    f"a list of at most {_MAX_WATCHED_STREAMS} streams, each a name or an id in 64 hex digits", _watched_streams
+    f"a list of at most {_MAX_WATCHED_STREAMS} streams, each a name or an id in 64 hex digits", _metric_streams
 )
 REALM: Final = Kind("the name of a realm, or its id in 64 hex digits", _realm)
 PROFILES: Final = Kind(f"a list of {', '.join(PRESETS)} or {{epoch_sec, pad_block}}", _profiles)

@@ -1,8 +1,8 @@
-"""From a data directory and a configuration to what a hub starts with: identity, limits, and how it signs checkpoints.
+"""Start of a hub from a data directory and a configuration: identity, limits, and the signing of checkpoints.
 
-A hub never invents an identity (D-42): it creates one only for a directory that holds nothing at all, and an
-authority not even then. A configured key begins a log only with a birth certificate (D-121). Limits may be lowered from
-start to start, never raised above spec §14 (D-75).
+A hub never invents an identity (D-42): it creates one only for an empty directory, and an authority never does. A
+configured key begins a log only with a birth certificate (D-121). Limits may be lowered from start to start, never
+raised above spec §14 (D-75).
 """
 
 import json
@@ -39,16 +39,16 @@ _TRUTH: Final = (layout.LOG, layout.JOURNAL, layout.NODES, layout.OFFSETS, layou
 
 
 def data_fs(data_dir: Path, keys_dir: Path | None = None) -> OsFs:
-    """The data directory, made if it is not there."""
+    """Return the data directory; create it if it does not exist."""
     try:
         data_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as exc:
-        raise StorageError(f"{data_dir}: cannot be made: {exc.strerror}") from exc
+        raise StorageError(f"{data_dir}: the directory cannot be made: {exc.strerror}") from exc
     return OsFs(data_dir) if keys_dir is None else KeyDirFs(data_dir, keys_dir)
 
 
 def open_identity(fs: Fs, config: HubConfig, now: int, draw: Callable[[int], bytes] = os.urandom) -> HubKeys:
-    """Load the identity, or create it where that is allowed; the caller holds the lock."""
+    """Load the identity, or create it where that is allowed. The caller holds the lock."""
     check_finished(fs, str(config.data_dir))
     if config.identity == "ephemeral":
         return _open_ephemeral(fs, config, now, draw)
@@ -60,7 +60,7 @@ def open_identity(fs: Fs, config: HubConfig, now: int, draw: Callable[[int], byt
     _check_blank(fs)
     given_key = config.keys_dir is not None
     if given_key or _key_names(fs.list(layout.KEYS)):  # the latter: a first start that was cut off
-        key = _given_key(fs, config.keys_dir or config.data_dir / layout.KEYS)
+        key = _read_only_key(fs, config.keys_dir or config.data_dir / layout.KEYS)
         identities.check_birth(fs, key.public, now)
         return identities.create(fs, key.seed, now, given_key=given_key)
     if config.role == "authority":
@@ -69,7 +69,7 @@ def open_identity(fs: Fs, config: HubConfig, now: int, draw: Callable[[int], byt
 
 
 def _open_ephemeral(fs: Fs, config: HubConfig, now: int, draw: Callable[[int], bytes]) -> HubKeys:
-    """The mounted key is the root; a blank directory gets a hub key of its own, hence another hub_id (HID-13)."""
+    """Open the hub with a mounted root key. An empty directory gets its own hub key, hence another hub_id (HID-13)."""
     if config.keys_dir is None:
         raise ConfigError(
             config.origins.get("identity", "default"),
@@ -77,7 +77,7 @@ def _open_ephemeral(fs: Fs, config: HubConfig, now: int, draw: Callable[[int], b
             'identity = "ephemeral" needs the root key',
             "Mount the root key and name its directory: `veen hub key create --keys-dir DIR` makes one.",
         )
-    root = _given_key(KeyDirFs(config.data_dir, config.keys_dir), config.keys_dir)
+    root = _read_only_key(KeyDirFs(config.data_dir, config.keys_dir), config.keys_dir)
     if identities.exists(fs):
         return replace(identities.load(fs, now=now, root_pk=root.public), root=root)
     _check_blank(fs)
@@ -99,29 +99,31 @@ def _key_names(names: list[str]) -> list[str]:
     return [name for name in names if name.endswith(_KEY_SUFFIX)]
 
 
-def _given_key(fs: Fs, keys_dir: Path) -> SigningKey:
-    """The one private key of a directory that somebody else filled."""
+def _read_only_key(fs: Fs, keys_dir: Path) -> SigningKey:
+    """Read the only private key of a directory that the operator filled."""
     names = _key_names(fs.list(layout.KEYS))
     if not names:
         raise ConfigError(
             str(keys_dir),
             "keys_dir",
-            "holds no private key",
+            "the directory holds no private key",
             "Put one there with `veen hub init --keys-dir DIR`; a hub does not invent configured keys.",
         )
     if len(names) > 1:
-        raise ConfigError(str(keys_dir), "keys_dir", f"holds {len(names)} keys", "A new hub begins with exactly one.")
+        what = f"the directory holds {len(names)} keys"
+        raise ConfigError(str(keys_dir), "keys_dir", what, "A new hub begins with exactly one.")
     return identities.read_key(fs, names[0].removesuffix(_KEY_SUFFIX))
 
 
 def rotation_records(store: Store) -> list[ControlRecord]:
-    """All key.rotate records that were applied."""
+    """Return all applied key.rotate records."""
     records = cbor.sequence(store.read_control(0, store.control_size), what=layout.CONTROL)
     return [record for record in map(ControlRecord.from_bytes, records) if isinstance(record.body, KeyRotate)]
 
 
 def finish_rotations(fs: Fs, keys: HubKeys, store: Store) -> HubKeys:
-    """Complete a rotation that a crash cut off; whether one was shows without reading the control journal."""
+    """Complete a rotation that a crash interrupted. The identity files show if one was, without reading the control
+    journal."""
     if keyrotation.is_settled(fs, keys.identity):
         return keys
     bodies = [record.body for record in rotation_records(store)]
@@ -129,13 +131,14 @@ def finish_rotations(fs: Fs, keys: HubKeys, store: Store) -> HubKeys:
 
 
 class MissingIndexError(StorageError):
-    """The index is gone; it is not the truth, but a hub needs it to start fast."""
+    """The index is missing. It can be made again from the log, but a hub needs it to start fast."""
 
     hint = "Run `veen hub rebuild-index DIR`: it is made again from the log."
 
 
 def check_index(fs: Fs) -> None:
-    """Before its first retirement a directory has no index, but then its journal is whole."""
+    """Raise MissingIndexError if the index is lost. Before its first retirement a directory has none, but then its
+    journal is whole."""
     if not fs.exists(layout.INDEX) and (segments := wal.segments(fs)) and segments[0] != 1:
         raise MissingIndexError(f"{layout.INDEX}: the file is missing")
 
@@ -143,8 +146,8 @@ def check_index(fs: Fs) -> None:
 # --- limits --------------------------------------------------------------------------------------------
 
 
-def wanted_limits(fs: Fs, config: HubConfig) -> Limits:
-    """limits.json, with what the configuration sets itself on top (D-75)."""
+def read_limits(fs: Fs, config: HubConfig) -> Limits:
+    """Return the limits of limits.json, overridden by those that the configuration sets itself (D-75)."""
     saved = DEFAULT_LIMITS
     if fs.exists(layout.LIMITS):
         try:
@@ -174,7 +177,7 @@ def save_limits(fs: Fs, limits: Limits) -> None:
 
 
 class Sealing:
-    """The identity at work: which key signs, and what a checkpoint of a label says (D-36 … D-41)."""
+    """The signing side of an identity: the key in force at a time, and the contents of checkpoints (D-36 … D-41)."""
 
     def __init__(self, keys: HubKeys) -> None:
         self.held = keys
@@ -195,26 +198,27 @@ class Sealing:
         return self.held.identity.current.hub_pk
 
     def replace(self, keys: HubKeys) -> None:
-        """After a rotation."""
+        """Continue with the keys after a rotation."""
         self.held, self.signed_identity, self._cached = keys, self._sign(keys), None
 
     def _sign(self, keys: HubKeys) -> tuple[HubIdentity, bytes]:
-        """The identity with the signature that hub-identity.sig holds: Ed25519 signs the same bytes the same way."""
+        """Return the identity with the signature of hub-identity.sig: Ed25519 gives the same signature for the same
+        bytes."""
         return keys.identity, keys.identity.sign(keys.root or keys.private[keys.identity.current.hub_pk])
 
     def signing_key_at(self, hub_ts: int) -> SigningKey:
-        """Asked for each receipt, and nearly always answered by the same key: the newest one, once it is valid."""
+        """Return the key that signs at a time. Called for each receipt; nearly always the cached newest key."""
         cached = self._cached
         if cached is not None and cached[0].is_valid_at(hub_ts):
             return cached[1]
         key = self.held.identity.signing_key_at(hub_ts)
         private = self.held.signing_key_at(hub_ts)
-        if key == self.held.identity.current:  # nothing can be preferred to it later
+        if key == self.held.identity.current:  # no other key is preferred to it later
             self._cached = (key, private)
         return private
 
     def seal(self, files: LabelFiles | LabelHead, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
-        """The checkpoint of a prefix whose last entry has `hub_ts`: a function of log and keys alone."""
+        """Return the checkpoint of a prefix whose last entry has `hub_ts`: a function of log and keys alone."""
         return self.checkpoint(files.label, files.epoch, files.stream_id, upto_seq, mmr_root, hub_ts)
 
     def checkpoint(
@@ -231,5 +235,5 @@ class Sealing:
         )
 
     def _label_before(self, label: bytes, epoch: int, stream_id: bytes | None) -> bytes:
-        """D-38: the label of the epoch before, or the label itself where labels do not rotate: only epoch 0 then."""
+        """Return the label of the epoch before, or the label itself where labels do not rotate (D-38)."""
         return label if not epoch or stream_id is None else label_of(self.routing_key, stream_id, epoch - 1)

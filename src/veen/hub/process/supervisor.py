@@ -2,7 +2,7 @@
 and the loops of the transports that are no servers of connections.
 
 A task that ends is logged, counted, shown in the metrics and started again, after a pause that doubles with each
-failure up to a bound. None of them may stop the hub, and none may end without a word.
+failure up to a bound. None of them may stop the hub, and none may end unnoticed.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class TaskState:
 
 
 class Supervisor:
-    """Runs tasks until `stop`. Create it inside a running event loop."""
+    """Supervisor of tasks until `stop`. Create it inside a running event loop."""
 
     def __init__(
         self, log: EventLog, *, first_pause: float = FIRST_PAUSE, longest_pause: float = LONGEST_PAUSE

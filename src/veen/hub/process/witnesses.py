@@ -1,6 +1,6 @@
-"""Asking C2SP witnesses for cosignatures: the client side of `add-checkpoint` (c2sp.org/tlog-witness).
+"""Requests for cosignatures of C2SP witnesses: the client side of `add-checkpoint` (c2sp.org/tlog-witness).
 
-Functions here block and are called in a thread. What a witness answers is believed only as far as it is signed.
+Functions here block and are called in a thread. Answers of a witness are trusted only as far as they are signed.
 """
 
 import http.client
@@ -19,7 +19,7 @@ from veen.core.tlog.note import (
     decode_text,
     origin_hash,
     parse_number,
-    verified_signatures,
+    verify_signatures,
 )
 from veen.core.tlog.policy import PolicyKey
 from veen.core.tlog.proof import AddCheckpoint
@@ -41,7 +41,7 @@ class WitnessConfigError(WitnessError, code="E.WITNESS.UNKNOWN_LOG"):
 
 
 class WitnessAnswerError(WitnessError, code="E.WITNESS.ANSWER"):
-    """The answer is none of the protocol, or is signed by nobody."""
+    """The answer is not one of the protocol, or has no valid signature."""
 
 
 class WitnessAheadError(WitnessError, code="E.WITNESS.AHEAD"):
@@ -83,8 +83,8 @@ def _send(method: str, url: str, body: bytes | None, seconds: float) -> _Respons
     return _Response(response.status, response.headers.get_content_type(), data)
 
 
-def stored_checkpoint(witness: PolicyKey, log: VerifierKey, seconds: float) -> LogCheckpoint | None:
-    """The newest checkpoint of the log that the witness has cosigned; None if it has none."""
+def read_stored_checkpoint(witness: PolicyKey, log: VerifierKey, seconds: float) -> LogCheckpoint | None:
+    """Return the newest checkpoint of the log that the witness has cosigned; None if it has none."""
     assert witness.url is not None  # noqa: S101 - callers ask those that have one
     response = _send("GET", f"{witness.url.rstrip('/')}/{origin_hash(log.name)}/checkpoint", None, seconds)
     if response.status == 404:
@@ -94,7 +94,7 @@ def stored_checkpoint(witness: PolicyKey, log: VerifierKey, seconds: float) -> L
     try:
         note = Note.from_bytes(response.body)
         checkpoint = LogCheckpoint.parse(note.text)
-        if checkpoint.origin != log.name or log not in verified_signatures(note, (log,)):
+        if checkpoint.origin != log.name or log not in verify_signatures(note, (log,)):
             raise NoteSignatureError("the log did not sign it")
     except TlogError as exc:
         raise WitnessAnswerError(f"{witness.url}: {exc}") from exc
@@ -104,9 +104,9 @@ def stored_checkpoint(witness: PolicyKey, log: VerifierKey, seconds: float) -> L
 def ask_cosignatures(
     witness: PolicyKey, log: VerifierKey, note: Note, old: int, prove: Consistency, seconds: float
 ) -> tuple[NoteSignature, ...]:
-    """The verified cosignature lines of a witness over `note`; a WitnessError says why there are none.
+    """Return the verified cosignature lines of a witness over `note`; raise WitnessError if there are none.
 
-    `old` is the size that the witness is believed to have; `prove` makes consistency proofs of the log.
+    `old` is the expected size at the witness; `prove` makes consistency proofs of the log.
     """
     assert witness.url is not None  # noqa: S101 - callers ask those that have one
     url = f"{witness.url.rstrip('/')}/add-checkpoint"
@@ -118,7 +118,7 @@ def ask_cosignatures(
             return _cosignatures(witness, note, response)
         if response.status != 409:
             raise _refusal(url, response.status, request)
-        old = _stated_size(url, response)
+        old = _read_size(url, response)
         if old > size:
             raise _ahead(witness, log, size, old, seconds)
     raise WitnessAnswerError(f"{url}: answers 409 to the size that it asked for")
@@ -137,7 +137,7 @@ def _cosignatures(witness: PolicyKey, note: Note, response: _Response) -> tuple[
     return ours
 
 
-def _stated_size(url: str, response: _Response) -> int:
+def _read_size(url: str, response: _Response) -> int:
     try:
         text = decode_text(response.body, "answer", 64)
         if response.content_type != "text/x.tlog.size":
@@ -157,8 +157,9 @@ def _refusal(url: str, status: int, request: bytes) -> WitnessError:
 
 
 def _ahead(witness: PolicyKey, log: VerifierKey, size: int, stated: int, seconds: float) -> WitnessError:
-    """A witness that only says so is not believed: the larger note must be signed by the log itself."""
-    checkpoint = stored_checkpoint(witness, log, seconds)
+    """Return the error for a witness that states a larger size: it must show a larger note that the log itself
+    signed."""
+    checkpoint = read_stored_checkpoint(witness, log, seconds)
     if checkpoint is None or checkpoint.size <= size:
         return WitnessAnswerError(f"{witness.url}: claims {stated} leaves and shows no note that the log signed")
     return WitnessAheadError(f"{witness.url}: has a note of this log with {checkpoint.size} leaves, here are {size}")

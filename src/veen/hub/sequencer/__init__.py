@@ -1,1 +1,1 @@
-"""The thread that orders messages: verification before it, one group for each sync after it."""
+"""Ordering of messages on one thread: verification before it, one sync for each group after it."""

@@ -24,7 +24,7 @@ _CLOCK_BYTES: Final = 20
 
 
 def monotonic() -> float:
-    """Seconds that passed, also while the machine slept where the system tells."""
+    """Return seconds on the monotonic clock; the one that counts sleep, where the system has it."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -32,7 +32,7 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class ClockStepError(VeenError, code="E.CLOCK"):
-    """The clock is far ahead of the newest time in the data directory, and a wrong time could never be corrected."""
+    """The clock is far ahead of the newest time in the data directory. A wrong hub_ts could never be corrected."""
 
     def __init__(self, wall: int, last: int, max_step: int) -> None:
         super().__init__(wall, last, max_step)
@@ -42,7 +42,7 @@ class ClockStepError(VeenError, code="E.CLOCK"):
         ahead = self.wall - self.last
         return (
             f"the clock says {_utc(self.wall)}, {ahead} s after the last sign of life of this hub ({_utc(self.last)});"
-            f" more than {self.max_step} s (engine.max_clock_step) need an operator's word"
+            f" more than {self.max_step} s (engine.max_clock_step) require the operator's consent"
         )
 
 
@@ -51,14 +51,16 @@ def _utc(seconds: int) -> str:
 
 
 class HubClock:
-    """Belongs to the sequencer's thread. A rotation may hold it: hub_ts then stays before a new key is valid."""
+    """The source of hub_ts. Owned by the sequencer's thread. A rotation may hold it: hub_ts then stays before a new
+    key is valid."""
 
     def __init__(self, wall: Callable[[], float], ticks: Callable[[], float] = monotonic, *, max_step: int = 0) -> None:
-        """`max_step` in seconds; 0: the wall clock may go forward as far as it likes."""
+        """Set the greatest accepted forward step to `max_step` seconds; 0 accepts any."""
         self._wall, self._ticks, self._max_step = wall, ticks, max_step
-        # The last answer and when it was given; None before the first, unless `begin` says where the log stands.
+        # The last answer and the ticks at that moment; None before the first one, unless `begin` set the end of the
+        # log.
         self._last: tuple[float, float] | None = None
-        self._floor = 0
+        self._floor = 0  # set by `at_least`
         self._most = math.inf
         self.step = 0.0  # seconds by which the wall clock went too far forward; 0: it is believed
 
@@ -67,7 +69,8 @@ class HubClock:
         return self._last is not None
 
     def begin(self, hub_ts: int, seen: int = 0, *, accept: bool = False) -> None:
-        """The log ends at `hub_ts`, and the hub was `seen` alive then. ClockStepError if the wall clock is too far."""
+        """Continue a log that ends at `hub_ts` and whose hub last noted the time `seen`. Raise ClockStepError if the
+        wall clock is too far ahead of both."""
         last, wall = max(hub_ts, seen), int(self._wall())
         if self._max_step and hub_ts and wall - last > self._max_step and not accept:
             raise ClockStepError(wall, last, self._max_step)
@@ -87,10 +90,11 @@ class HubClock:
         return min(max(answer, self._floor), self._most)
 
     def at_least(self, hub_ts: int) -> None:
-        """From now on time is not before `hub_ts`."""
+        """Return no time before `hub_ts` from now on."""
         self._floor = max(self._floor, hub_ts)
 
     def hold(self, most: int) -> None:
+        """Return no time after `most` until `release`."""
         self._most = most
 
     def release(self) -> None:
@@ -98,7 +102,7 @@ class HubClock:
 
 
 def read_clock(fs: Fs) -> int:
-    """When the hub of this directory was last alive by its own clock; 0 if it never said."""
+    """Read the time at which the hub of this directory last noted that it is alive; 0 if it never did."""
     if not fs.exists(layout.CLOCK):
         return 0
     file = fs.open(layout.CLOCK)
@@ -110,5 +114,6 @@ def read_clock(fs: Fs) -> int:
 
 
 def write_clock(fs: Fs, seconds: int) -> None:
-    """A sign of life. It only spares a quiet hub the question about the clock, so losing it is no loss."""
+    """Write the time at which the hub is alive. Losing it is harmless: it only lets a quiet hub start without a
+    question."""
     fs.replace(layout.CLOCK, b"%d\n" % seconds)

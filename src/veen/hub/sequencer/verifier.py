@@ -1,12 +1,13 @@
-"""Ed25519 verification in worker processes (NOTES: threads lose more to the interpreter lock than they gain).
+"""Ed25519 verification in worker processes, where `veen_native` is not built. Threads would lose more to the
+interpreter lock than they gain.
 
 The hub sends jobs of a fixed size over a socket pair, `signature 64 · digest 32 · key 32`; the worker answers with one
 byte for each. Jobs go to the workers in batches, in turn, and are taken back in the order they were sent, so admission
-keeps the order of arrival for any number of workers. When they are all far behind, the hub verifies a few itself: on
+keeps the order of arrival for any number of workers. When all of them are far behind, the hub verifies a few itself: on
 two cores the workers are what limits it otherwise.
 
-A worker ends when its socket does, and by no signal that is meant for the hub: Ctrl-C goes to the whole process group,
-`systemctl stop` to the whole control group, and the hub needs its workers to finish what it took in.
+A worker ends when its socket closes, and ignores signals that are meant for the hub: Ctrl-C goes to the process group,
+`systemctl stop` to the control group, and the hub needs its workers to finish the messages that it accepted.
 """
 
 import asyncio
@@ -26,16 +27,16 @@ Job = bytes  # signature, digest, key
 
 _BATCH: Final = 8  # small batches keep both sides busy and turns short
 _OUTSTANDING: Final = 16  # batches per worker on their way
-_BACKLOG: Final = 32  # jobs that no worker has room for, and the hub helps
-_HELP: Final = 4  # jobs at a time: no turn of the loop gets long by it
+_BACKLOG: Final = 32  # jobs without a free worker from which on the hub verifies some itself
+_HELP: Final = 4  # jobs that the hub verifies in one turn of the loop, so that no turn gets long
 _FOR_THE_HUB: Final = frozenset(
     (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 )
-_NICE: Final = 5  # everybody waits for the thread that orders, which is not here
+_NICE: Final = 5  # lower priority than the thread that orders, for which everybody waits (decisions.md 48)
 
 
 class InlineVerifier:
-    """Verifies at once, in this process: for tests and tiny machines."""
+    """A verifier in this process, without workers: for tests and small machines."""
 
     def __init__(self, done: Callable[[bytes], None]) -> None:
         self._done = done
@@ -44,11 +45,11 @@ class InlineVerifier:
         self._done(verify_many(job))
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Do nothing: there are no workers."""
 
 
 class _Worker:
-    """One process and our end of its socket."""
+    """One worker process and the hub's end of its socket."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -80,7 +81,8 @@ class _Worker:
 
 
 class WorkerVerifier:
-    """Spreads jobs over workers; `done` gets the verdicts in the order of submission, a byte each, 1 for good."""
+    """Distributes jobs over workers. `done` gets verdicts in the order of submission, one byte each, 1 for a valid
+    signature."""
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class WorkerVerifier:
         self._loop, self._done, self._died = loop, done, died
         self._workers = [_Worker() for _ in range(count)]
         self._waiting: list[Job] = []
-        self._sent: deque[tuple[_Worker, int] | bytes] = deque()  # batches in order: who has it, how many; or verdicts
+        self._sent: deque[tuple[_Worker, int] | bytes] = deque()  # batches in order: worker and size; or own verdicts
         self._turn = 0
         self._scheduled = self._helping = False
         for worker in self._workers:
@@ -107,7 +109,7 @@ class WorkerVerifier:
             self._loop.call_soon(self._send_rest)
 
     def _send_rest(self) -> None:
-        """At the end of a turn nothing waits for company."""
+        """Send an incomplete batch at the end of a turn of the loop."""
         self._scheduled = False
         self._send()
 
@@ -124,7 +126,7 @@ class WorkerVerifier:
                 sent = worker.socket.send(data)
             except (BlockingIOError, OSError):
                 sent = 0
-            if sent != len(data):  # the buffer holds all outstanding batches, so this is a dead worker
+            if sent != len(data):  # the buffer has room for all outstanding batches, so the worker is dead
                 self._died()
                 return
             worker.outstanding += 1
@@ -137,7 +139,7 @@ class WorkerVerifier:
             self._loop.call_soon(self._help)
 
     def _help(self) -> None:
-        """Verify what would be sent next; its verdicts wait for those before them."""
+        """Verify the next few jobs in this process; their verdicts wait for those before them."""
         self._helping = False
         if len(self._waiting) >= _BACKLOG:
             self._sent.append(verify_many(b"".join(self._waiting[:_HELP])))
@@ -177,7 +179,7 @@ class WorkerVerifier:
 
 
 def serve(connection: socket.socket) -> None:
-    """The worker: verify until the hub closes the socket, and answer often, since others wait for each answer."""
+    """Run the worker: verify until the hub closes the socket. Answer after each batch, because messages wait for it."""
     rest = b""
     while part := connection.recv(_BATCH * _OUTSTANDING * JOB_BYTES):
         data = rest + part

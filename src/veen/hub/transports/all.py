@@ -1,4 +1,4 @@
-"""The transports beside HTTP that a configuration asks for: started, drained and stopped together."""
+"""The configured transports beside HTTP: started, drained and stopped together."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,17 +23,17 @@ class _Listening(Protocol):
     def url(self) -> str: ...
     async def start(self) -> None: ...
     async def drain(self) -> None:
-        """Take no more calls."""
+        """Accept no more calls."""
 
     async def stop(self) -> None:
-        """Finish what was taken in."""
+        """Finish accepted calls."""
 
 
 class Transports:
-    """Belongs to the event loop's thread. `_listening` has those that were started, in order."""
+    """The running transports, in the order of their start. Owned by the event loop's thread."""
 
     def __init__(self, api: Api, server: HttpServer, report: _Report, beside: Supervisor) -> None:
-        """`beside` runs the loops of the transports, and starts them again."""
+        """Prepare the transports. `beside` runs their loops and starts them again."""
         self._api, self._server, self._report, self._beside = api, server, report, beside
         self._listening: list[_Listening] = []
         self._quic: QuicListener | None = None
@@ -43,7 +43,7 @@ class Transports:
         return tuple(transport.url for transport in self._listening)
 
     async def start(self, config: HubConfig, hub_id: bytes) -> None:
-        """Start each; whatever was started is stopped by `stop`, also if another one fails."""
+        """Start each configured transport. `stop` stops those that were started, also if another one fails."""
         spool = config.spool
         if spool.directory is not None:
             await self._start(
@@ -77,13 +77,14 @@ class Transports:
             await self._start(self._quic)
 
     def prepare(self, config: HubConfig) -> Callable[[], None]:
-        """Read the files of a configuration; ConfigError if they cannot be used. What is returned takes them over."""
+        """Read the files of a configuration; return the function that applies them. Raise ConfigError if they are
+        invalid."""
         return (lambda: None) if self._quic is None else self._quic.prepare(config)
 
     async def _start(self, transport: _Listening) -> None:
         await transport.start()
         self._listening.append(transport)
-        self._report("info", "start", "another transport is served", url=transport.url)
+        self._report("info", "start", "serving another transport", url=transport.url)
 
     def _door(self, max_calls: int) -> CallDoor:
         return CallDoor(self._api, self._server.bodies, self._server.answers, max_calls)

@@ -1,8 +1,8 @@
-"""Calls that come as frames: from a request to a reply, with the routes, bounds and errors of HTTP.
+"""Calls as frames: from a request to a reply, with the routes, bounds and errors of HTTP.
 
-A request without a body is what GET is to HTTP, one with a body is a POST, and an attachment with a body is stored; so
-does the client's HTTP transport, and the same bytes are answered. Every transport reads a frame, asks here, and carries
-the response back; none of them decides anything about an operation.
+A request without a body corresponds to GET, one with a body to POST, and an attachment with a body is stored. The
+client's HTTP transport uses the same rule, and the answer has the same bytes. Every transport reads a frame, calls
+this class and carries the response back; none of them decides anything about an operation.
 """
 
 from collections.abc import Mapping
@@ -20,46 +20,46 @@ from veen.hub.api.routes import SUBMIT, SUBMIT_BATCH, Route, find_route
 from veen.io.shares import LARGE, Shares
 
 _ATTACHMENT: Final = "tooling/attachment/"
-_WRITES: Final = frozenset(("submit", "submit_batch", "authorize", "derive"))  # are not delayed in favour of writers
+_WRITES: Final = frozenset(("submit", "submit_batch", "authorize", "derive"))  # not delayed in favour of writers
 _PROMPT: Final = frozenset(("healthz", "readyz"))
 
 
 class CallDoor:
-    """The API as the transports see it. Owned by the event loop's thread.
+    """The API for transports of frames. Owned by the event loop's thread.
 
-    `calls` counts calls that run; a transport takes no more than `max_calls` of them in.
+    `calls` counts running calls; a transport accepts at most `max_calls` of them.
     """
 
     def __init__(self, api: Api, bodies: Shares, answers: Shares, max_calls: int) -> None:
         self.api, self.max_calls = api, max_calls
-        self.bodies = bodies  # what requests in parts may take, with the bodies of HTTP
-        self.answers = answers  # what responses that are not read yet may take, with those of HTTP
+        self.bodies = bodies  # the share for requests in parts, together with the bodies of HTTP
+        self.answers = answers  # the share for responses that are not read yet, together with those of HTTP
         self.calls = 0
 
     @property
     def has_room(self) -> bool:
         return self.calls < self.max_calls
 
-    def judge(self, head: RequestHead) -> Reply | None:
-        """A refusal that needs no body: no such operation, or a body that is too large."""
+    def check_head(self, head: RequestHead) -> Reply | None:
+        """Return a refusal that needs no body (no such operation, or too large a body); None to go on."""
         try:
             route, _ = _route(head.operation, head.body_bytes)
         except ApiError as exc:
-            return self.failed(exc)
-        return self._oversized(route, head.body_bytes)
+            return self.of_error(exc)
+        return self._refuse_oversized(route, head.body_bytes)
 
-    def failed(self, error: ApiError, principal: Principal | None = None) -> Reply:
-        return self.api.replies.failed(error, "cbor", address=principal.address if principal else "")
+    def of_error(self, error: ApiError, principal: Principal | None = None) -> Reply:
+        return self.api.replies.of_error(error, "cbor", address=principal.address if principal else "")
 
-    def malformed(self, fault: FormatError, principal: Principal) -> Reply:
-        """What a stranger gets whose bytes are no frame."""
-        return self.failed(ApiError.of_format(fault), principal)
+    def of_fault(self, fault: FormatError, principal: Principal) -> Reply:
+        """Return the answer to bytes that are no frame."""
+        return self.of_error(ApiError.of_format(fault), principal)
 
     def too_many(self, principal: Principal) -> Reply:
-        return self.failed(ApiError.unavailable("too many calls at once"), principal)
+        return self.of_error(ApiError.unavailable("too many calls at once"), principal)
 
     async def call(self, request: RequestFrame, principal: Principal) -> Reply:
-        """Carry out one call; whatever the input, the outcome is a reply."""
+        """Run one call. Whatever the input, the outcome is a reply."""
         if not self.has_room:
             return self.too_many(principal)
         self.calls += 1
@@ -72,11 +72,11 @@ class CallDoor:
         try:
             route, query = _route(request.operation, len(request.body))
         except ApiError as exc:
-            return self.failed(exc, principal)
-        if (refusal := self._oversized(route, len(request.body))) is not None:
+            return self.of_error(exc, principal)
+        if (refusal := self._refuse_oversized(route, len(request.body))) is not None:
             return refusal
         if route.large and not self.answers.has_room(principal.address, cbor.MAX_ITEM_BYTES):
-            return self.failed(_too_much_unread(), principal)
+            return self.of_error(_too_much_unread(), principal)
         priority, writes = self.api.context.priority, route.operation in _WRITES
         if not writes and route.operation not in _PROMPT and priority.delay():
             await priority.wait()
@@ -92,25 +92,25 @@ class CallDoor:
             principal=_caller(principal, headers),
             query=query,
         )
-        return await (calling if writes else priority.measured(calling))
+        return await (calling if writes else priority.charge_for(calling))
 
-    def _oversized(self, route: Route, size: int) -> Reply | None:
+    def _refuse_oversized(self, route: Route, size: int) -> Reply | None:
         maximum = route.max_body(self.api.context.limits, "cbor")
         if size <= maximum:
             return None
         if route is SUBMIT:
-            return self.api.submits.oversized(max(size - 4, 0), "cbor")
+            return self.api.submits.refuse_oversized(max(size - 4, 0), "cbor")
         detail = {"actual": size, "max_allowed": maximum}
-        return self.failed(ApiError(ApiCode.LIMIT, "the request is too large", detail=detail))
+        return self.of_error(ApiError(ApiCode.LIMIT, "the request is too large", detail=detail))
 
     def max_request_bytes(self) -> int:
-        """The largest body of any operation."""
+        """Return the greatest body of any operation."""
         limits = self.api.context.limits
         routes = (SUBMIT, SUBMIT_BATCH, _route(f"{_ATTACHMENT}{'0' * 64}", 1)[0])
         return max(route.max_body(limits, "cbor") for route in routes)
 
     def take_answer(self, principal: Principal, reply: Reply, operation: str) -> bool:
-        """Whether there is room to hold this reply until it is read; give it back with `release_answer`."""
+        """Reserve room for a reply until it is read; return False if there is none. `release_answer` gives it back."""
         if len(reply.body) <= LARGE:
             return True
         always = False
@@ -123,12 +123,12 @@ class CallDoor:
             self.answers.give_back(principal.address, len(reply.body))
 
     def unread(self, principal: Principal) -> Reply:
-        return self.failed(_too_much_unread(), principal)
+        return self.of_error(_too_much_unread(), principal)
 
     def endless(self, principal: Principal) -> Reply:
-        """In place of a reply that has no end, on a transport whose answers have one."""
-        message = "this operation has no end, and answers of this transport have one: use tooling/tail"
-        return self.failed(ApiError(ApiCode.BAD_REQUEST, message, status=501), principal)
+        """Return the answer in place of a reply without an end, for transports whose answers have one."""
+        message = "this operation streams without an end, which this transport does not support: use tooling/tail"
+        return self.of_error(ApiError(ApiCode.BAD_REQUEST, message, status=501), principal)
 
 
 def _route(operation: str, body_bytes: int) -> tuple[Route, dict[str, str]]:
@@ -136,7 +136,7 @@ def _route(operation: str, body_bytes: int) -> tuple[Route, dict[str, str]]:
     try:
         return find_route(method, f"/{operation}")
     except ValueError as exc:  # too many fields in the query
-        raise ApiError(ApiCode.BAD_REQUEST, "the query is not understood") from exc
+        raise ApiError(ApiCode.BAD_REQUEST, "the query has too many fields") from exc
 
 
 def _caller(principal: Principal, headers: Mapping[str, str]) -> Principal:
@@ -152,6 +152,6 @@ def _too_much_unread() -> ApiError:
 
 
 def frame_of(reply: Reply) -> ResponseFrame:
-    """A reply with an end, as it goes over the wire."""
+    """Return the frame of a reply that has an end."""
     headers = {name.lower(): value for name, value in reply.headers}
     return ResponseFrame(reply.status, reply.body, {"content-type": reply.content_type, **headers})

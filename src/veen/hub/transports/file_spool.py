@@ -1,13 +1,14 @@
 """Calls as files (D-113): a request is put into `in/`, its response appears in `out/`.
 
-    in/NAME.req      written by a client beside its place, then renamed; NAME is the time in ms and a hash
-    taken/NAME.req   moved here by the hub: it is being carried out
-    out/NAME.res     the response; whoever asked removes it
-    rejected/        what was no request: for a person to look at, bounded
+    in/NAME.req      written by a client under another name, then renamed; NAME is the time in ms and a hash
+    taken/NAME.req   moved here by the hub: the call is running
+    out/NAME.res     the response; the client removes it
+    rejected/        files that were no request, for a person to look at; bounded
 
-The modes of the directory say who may call: it must be closed to others. Requests of a hub that was killed are carried
-out at its next start, as the same bytes mean the same again; the one operation of which that is not true is answered
-with an error. Old requests are rejected, old responses removed, and the oldest first if there is no more room.
+The mode of the directory is the access control: it must be closed to others. The hub runs requests of a hub that was
+killed again at its next start, because the same bytes mean the same again; the one operation of which that is not
+true is answered with an error. Old requests are rejected and old responses removed; without room, the oldest go
+first.
 """
 
 import asyncio
@@ -36,22 +37,22 @@ _NAME: Final = re.compile(r"(?P<ms>[0-9]{13})-[0-9a-f]{32}\.req")
 _FOLDERS: Final = ("in", "taken", "out", "rejected")
 _MODE: Final = 0o700
 _OTHERS: Final = 0o007
-_MAX_SCANNED: Final = 100_000  # names of a directory that are looked at in one turn
+_MAX_SCANNED: Final = 100_000  # names of a directory that are read in one pass
 _MAX_REJECTED: Final = 100  # files
-_MAX_BODY_BYTES: Final = 64 * 1024 * 1024  # of requests that are carried out, before more are taken
-_PART_SEC: Final = 600.0  # after which a file that is not written to any more will not be finished
-_BUSY_SEC: Final = 0.002  # between two looks into the directory
+_MAX_BODY_BYTES: Final = 64 * 1024 * 1024  # of running requests, above which no more are taken
+_PART_SEC: Final = 600.0  # age at which an unfinished file counts as abandoned
+_BUSY_SEC: Final = 0.002  # between two passes over the directory
 _IDLE_SEC: Final = 0.1
 _TIDY_SEC: Final = 10.0
 _TROUBLE_SEC: Final = 1.0
 _STOP_SEC: Final = 10.0
 _NOT_REPEATABLE: Final = frozenset(("tooling/rotate_key",))  # each call of it adds a key
-_CALLER: Final = Principal(address="file")  # one caller as far as rates and shares go: a file has no address
+_CALLER: Final = Principal(address="file")  # one caller for rates and shares: a file has no address
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A request that was moved to `taken/`, or what is wrong with it."""
+    """A request that was moved to `taken/`, or its fault."""
 
     name: str
     request: RequestFrame | None
@@ -63,7 +64,8 @@ class _Job:
 
 
 class FileSpool:
-    """Serves one directory. Fields belong to the event loop's thread, but for what `_take` and `_answer` are given."""
+    """The spool of one directory. Fields are owned by the event loop's thread, but for the arguments of `_take` and
+    `_answer`."""
 
     def __init__(
         self,
@@ -76,16 +78,16 @@ class FileSpool:
         beside: Supervisor,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`report` is told a level and a message for the hub's log; `beside` runs the loop that looks for requests."""
+        """Prepare the spool. `report` gets a level and a message for the hub's log; `beside` runs the scan loop."""
         self._door, self._directory = door, directory
         self._max_age_sec, self._max_bytes, self._report, self._clock = max_age_sec, max_bytes, report, clock
         self._beside = beside
         self._in, self._taken, self._out, self._rejected = (directory / name for name in _FOLDERS)
         self._mode = 0o600  # of responses
-        self._out_bytes = 0  # of responses in `out/`, at most: some may have been read since the last tidying
+        self._out_bytes = 0  # upper bound for responses in `out/`: clients remove some between two tidyings
         self._calls: set[asyncio.Task[None]] = set()
         self._body_bytes = 0  # of the requests of `_calls`
-        self._trouble = ""  # the last one that was reported
+        self._trouble = ""  # the last trouble that was reported
 
     @property
     def url(self) -> str:
@@ -94,21 +96,21 @@ class FileSpool:
     # --- life ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to serve; ConfigError if others may enter the directory, or it cannot be used."""
+        """Begin to serve. Raise ConfigError if others may enter the directory, or it cannot be used."""
         try:
             await asyncio.to_thread(self._prepare)
         except OSError as exc:
             raise _unusable(self._directory, exc.strerror or str(exc)) from exc
-        for job in await asyncio.to_thread(self._unfinished):
+        for job in await asyncio.to_thread(self._read_unfinished):
             self._begin(job)
         self._beside.start(_LOOP, self._scan)
 
     async def drain(self) -> None:
-        """Take no more requests."""
+        """Accept no more requests."""
         await self._beside.end(_LOOP)
 
     async def stop(self) -> None:
-        """Finish the requests that were taken; what takes too long is for the next start."""
+        """Finish the requests that were taken. Those that take too long are left for the next start."""
         await self._beside.end(_LOOP)
         if self._calls:
             await asyncio.wait(self._calls, timeout=_STOP_SEC)
@@ -133,13 +135,13 @@ class FileSpool:
         self._mode = file_mode(self._directory)
         self._out_bytes = self._tidy()
 
-    def _unfinished(self) -> list[_Job]:
-        """What an earlier hub took and did not answer."""
+    def _read_unfinished(self) -> list[_Job]:
+        """Return the requests that an earlier hub took and did not answer."""
         names = sorted(name for name in _names(self._taken) if _NAME.fullmatch(name))
         unfinished = [self._read(name) for name in names[: self._door.max_calls]]
         for name in names[self._door.max_calls :]:
             (self._taken / name).rename(self._in / name)
-        message = "the hub stopped while it carried this out: look whether it took effect"
+        message = "the hub stopped during this operation: check if it took effect"
         return [
             _Job(job.name, None, ApiError(ApiCode.UNAVAILABLE, message))
             if job.request is not None and job.request.operation in _NOT_REPEATABLE
@@ -159,7 +161,7 @@ class FileSpool:
                     tidied = asyncio.get_running_loop().time()
                     before = self._out_bytes
                     left = await asyncio.to_thread(self._tidy)
-                    self._out_bytes += left - before  # what was written meanwhile may count twice, and not less
+                    self._out_bytes += left - before  # a response written meanwhile counts at least once
             except OSError as exc:
                 self._tell(f"{self._directory}: {exc.strerror or exc}")
                 await asyncio.sleep(_TROUBLE_SEC)
@@ -176,7 +178,7 @@ class FileSpool:
             self._report("error", f"the spool cannot be served: {trouble}")
 
     def _take(self, limit: int) -> list[_Job]:
-        """Move up to `limit` requests to `taken/`, those first whose names come first, and read them. In a thread."""
+        """Move up to `limit` requests to `taken/`, in the order of their names, and read them. Runs in a thread."""
         batch: list[_Job] = []
         size = 0
         for name in sorted(_names(self._in)):
@@ -188,7 +190,7 @@ class FileSpool:
             if not _NAME.fullmatch(name):
                 self._reject(path)
                 continue
-            with contextlib.suppress(FileNotFoundError):  # its client took it back
+            with contextlib.suppress(FileNotFoundError):  # the client withdrew it
                 path.rename(self._taken / name)
                 batch.append(self._read(name))
                 size += batch[-1].body_bytes
@@ -214,7 +216,7 @@ class FileSpool:
     def _reject(self, path: Path) -> None:
         with contextlib.suppress(OSError):
             if not path.is_symlink() and path.is_dir():
-                return  # nobody's request, and whatever is in it is not the hub's to move
+                return  # no request; its content is not the hub's to move
             path.rename(self._rejected / path.name)
 
     # --- answering -------------------------------------------------------------------------------------
@@ -224,16 +226,16 @@ class FileSpool:
         task = asyncio.create_task(self._serve(job))
         self._calls.add(task)
 
-        def ended(_: object) -> None:
+        def on_end(_: object) -> None:
             self._calls.discard(task)
             self._body_bytes -= job.body_bytes
 
-        task.add_done_callback(ended)
+        task.add_done_callback(on_end)
 
     async def _serve(self, job: _Job) -> None:
         reply: Reply
         if job.request is None:
-            reply = self._door.failed(job.error or ApiError(ApiCode.BAD_REQUEST, "no request"), _CALLER)
+            reply = self._door.of_error(job.error or ApiError(ApiCode.BAD_REQUEST, "no request"), _CALLER)
         else:
             reply = await self._door.call(job.request, _CALLER)
             if reply.stream is not None:
@@ -248,10 +250,11 @@ class FileSpool:
             self._tell(f"{self._out}: {exc.strerror or exc}")
         finally:
             self._door.release_answer(_CALLER, reply)
-        self._out_bytes += len(data)  # now, as a tidying while it was written may not have seen it
+        self._out_bytes += len(data)  # only now: a tidying during the write may not have counted it
 
     def _answer(self, job: _Job, data: bytes) -> None:
-        """First the response, then the end of the request: whoever is killed in between answers once more."""
+        """Write the response first, then end the request: after a crash in between the request is answered once
+        more."""
         put_file(self._out / f"{job.name.removesuffix('.req')}.res", data, self._mode)
         path = self._taken / job.name
         with contextlib.suppress(FileNotFoundError):
@@ -263,7 +266,7 @@ class FileSpool:
     # --- bounds ----------------------------------------------------------------------------------------
 
     def _tidy(self) -> int:
-        """Remove what is too old, and the oldest of what is too much; the bytes of responses that are left."""
+        """Remove old files, then the oldest ones beyond the bounds; return the bytes of responses that are left."""
         now = self._clock()
         for folder in (self._in, self._out):
             for _, path, status in _files(folder):
@@ -274,7 +277,7 @@ class FileSpool:
 
 
 def _unusable(path: Path, what: str) -> ConfigError:
-    remedy = "Give the hub a directory of its own that others cannot enter: chmod o-rwx DIR."
+    remedy = "Use a directory that only the hub and its clients can enter: chmod o-rwx DIR."
     return ConfigError(str(path), "spool.directory", what, remedy)
 
 
@@ -284,7 +287,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _files(folder: Path) -> Iterator[tuple[float, Path, os.stat_result]]:
-    """What is no directory, with the time of its last change."""
+    """Yield files with their modification time; skip directories."""
     for name in _names(folder):
         path = folder / name
         with contextlib.suppress(OSError):
@@ -294,7 +297,7 @@ def _files(folder: Path) -> Iterator[tuple[float, Path, os.stat_result]]:
 
 
 def _trim(folder: Path, oldest: float, max_bytes: int, max_files: int) -> int:
-    """Remove files that are older than `oldest`, then the oldest until the bounds hold; the bytes that are left."""
+    """Remove files older than `oldest`, then the oldest until the bounds hold; return the bytes that are left."""
     left = 0
     for number, (changed, path, status) in enumerate(sorted(_files(folder), key=lambda file: -file[0])):
         if changed < oldest or left + status.st_size > max_bytes or number >= max_files:

@@ -1,10 +1,10 @@
 """Calls over NATS (D-113, D-148). The subjects are in `veen.io.nats_link`.
 
-The server's accounts say who may publish where; the hub makes sure that a subject means what it says: a frame must be
+The server's accounts decide who may publish where; the hub checks that a subject matches its message: a frame must be
 of the operation that its subject names, and a MSG of the label in its subject. A reply goes to an inbox, never to a
-subject of a hub: otherwise whoever may ask could have the hub speak where they may not.
+subject of a hub: otherwise a caller could make the hub publish where the caller may not.
 
-While the server is away the hub serves its other transports and tries again.
+While the server is away the hub serves its other transports and tries to connect again.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from nats.aio.client import Client as NatsClient
     from nats.aio.msg import Msg as NatsMessage
 
-_CALLER: Final = Principal(address="nats")  # the server tells us nothing of who asks
+_CALLER: Final = Principal(address="nats")  # the server does not identify callers
 _HEADERS: Final = ("veen-pow", "veen-cap")  # that may come as headers of the message
 _RESERVED: Final = ("veen.", "submit.", "tail.", "$")
 _LABEL: Final = re.compile(r"submit\.([0-9a-f]{64})")
 _MAX_ASSEMBLING: Final = 64  # frames in parts at a time
 _ASSEMBLE_SEC: Final = 30.0
-_PENDING_MESSAGES: Final = 16_384  # of a subscription, before the library drops what comes
+_PENDING_MESSAGES: Final = 16_384  # of a subscription, before the library drops messages
 _PENDING_BYTES: Final = 128 * 1024 * 1024
 _LOOP: Final = "nats"
 _TAIL_LOOP: Final = "nats tail"
@@ -63,7 +63,7 @@ _TAIL_PAGE: Final = 64
 
 
 class _PayloadTooSmall(VeenError):
-    """The server lets no message of the largest size pass."""
+    """The NATS server does not accept a message of the greatest size."""
 
     def __init__(self, actual: int, wanted: int) -> None:
         super().__init__(actual, wanted)
@@ -74,7 +74,7 @@ class _PayloadTooSmall(VeenError):
 
 
 class NatsListener:
-    """One connection to one NATS server. Every field belongs to the event loop's thread."""
+    """One connection to one NATS server. Every field is owned by the event loop's thread."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class NatsListener:
         report: Callable[[str, str], None],
         beside: Supervisor,
     ) -> None:
-        """`beside` runs the loops that connect again and that publish new entries."""
+        """Prepare the listener. `beside` runs the loops that connect again and that publish new entries."""
         self._beside = beside
         self._door, self._config, self._hub, self._report = door, config, hub_id16(hub_id), report
         self._address = NatsAddress.of(config.url, ca_file=config.ca_file)
@@ -93,7 +93,7 @@ class NatsListener:
         self._lost = asyncio.Event()
         self._draining = False
         self._calls: set[asyncio.Task[None]] = set()
-        self._assembling: dict[str, tuple[FrameParts, float]] = {}  # by reply subject: what came so far, and its end
+        self._assembling: dict[str, tuple[FrameParts, float]] = {}  # by reply subject: parts so far, and the deadline
         self._tailed: dict[bytes, int] = {}  # labels with new entries, and the first of them
         self._news = asyncio.Event()  # set while `_tailed` is not empty
         self._trouble = ""
@@ -107,7 +107,7 @@ class NatsListener:
     # --- life ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect; ConfigError for what another try would not mend. A server that is away is waited for."""
+        """Connect. Raise ConfigError for faults that a retry would not mend; wait for a server that is away."""
         try:
             await self._connect()
         except ImportError as exc:
@@ -121,14 +121,14 @@ class NatsListener:
             if exc.is_final or exc.is_certificate:
                 remedy = "Check nats.url, nats.ca_file and nats.credentials_file."
                 raise ConfigError("", "nats.url", f"the NATS server refuses: {exc}", remedy) from exc
-            self._tell(f"not reached: {exc}")
+            self._tell(f"cannot be reached: {exc}")
         if self._config.tail:
-            self._door.api.services.sequencer.on_applied(self._applied)
+            self._door.api.services.sequencer.on_applied(self._on_applied)
             self._beside.start(_TAIL_LOOP, self._publish_news)
         self._beside.start(_LOOP, self._keep)
 
     async def drain(self) -> None:
-        """Take no more calls; those who ask from now on hear at once that no hub listens."""
+        """Accept no more calls; later callers learn at once that no hub listens."""
         self._draining = True
         await self._beside.end(_LOOP)
         if self._link is not None:
@@ -137,7 +137,7 @@ class NatsListener:
                     await subscription.unsubscribe()
 
     async def stop(self) -> None:
-        """Finish the calls that were taken."""
+        """Finish accepted calls."""
         await self._beside.end(_LOOP)
         if self._calls:
             await asyncio.wait(self._calls, timeout=_STOP_SEC)
@@ -147,7 +147,7 @@ class NatsListener:
         if self._calls:
             await asyncio.wait(self._calls)
         if self._link is not None:
-            with contextlib.suppress(Exception):  # nothing is lost with it any more
+            with contextlib.suppress(Exception):  # nothing is lost by an error here
                 await asyncio.wait_for(self._link.flush(), 1)
             await close_link(self._link)
         self._forget_parts(float("inf"))
@@ -175,8 +175,8 @@ class NatsListener:
         link = await open_link(
             self._address,
             name=f"veen-hub-{self._hub}",
-            closed=self._closed,
-            faulted=self._faulted,
+            closed=self._on_closed,
+            faulted=self._on_fault,
             tls=_tls(self._config.ca_file) if self._address.demands_tls else None,
             credentials_file=self._config.credentials_file,
         )
@@ -185,9 +185,9 @@ class NatsListener:
             if link.max_payload < wanted:
                 raise _PayloadTooSmall(link.max_payload, wanted)
             bounds = {"pending_msgs_limit": _PENDING_MESSAGES, "pending_bytes_limit": _PENDING_BYTES}
-            await link.subscribe(f"veen.{self._hub}.>", cb=self._called, **bounds)
+            await link.subscribe(f"veen.{self._hub}.>", cb=self._on_call, **bounds)
             if self._config.submit:
-                await link.subscribe("submit.*", cb=self._submitted, **bounds)
+                await link.subscribe("submit.*", cb=self._on_submit, **bounds)
             await link.flush()
         except BaseException as exc:
             await close_link(link)
@@ -199,21 +199,21 @@ class NatsListener:
             self._trouble = ""
             self._report("info", f"{self._address.server}: connected again")
 
-    async def _closed(self) -> None:
+    async def _on_closed(self) -> None:
         self._lost.set()
 
-    async def _faulted(self, error: Exception) -> None:
-        """What the library says of a connection: a permission that is missing, messages that were dropped."""
+    async def _on_fault(self, error: Exception) -> None:
+        """Log a fault of the connection: a missing permission, dropped messages."""
         if self._link is not None:
             self._tell(str(error) or type(error).__name__)
 
     # --- calls -----------------------------------------------------------------------------------------
 
-    async def _called(self, message: "NatsMessage") -> None:
+    async def _on_call(self, message: "NatsMessage") -> None:
         if not message.reply or message.reply.startswith(_RESERVED):
-            return  # nobody could be told
+            return  # there is no reply subject
         try:
-            data = self._assembled(message)
+            data = self._assemble(message)
         except PartsFault as exc:
             await self._send(message.reply, frame_of(self._bad(str(exc))).to_bytes())
             return
@@ -232,7 +232,7 @@ class NatsListener:
             operation = request.operation
             if subject_of(self._hub, operation) != message.subject:
                 error = ApiError(ApiCode.FORBIDDEN, "the subject is that of another operation")
-                reply = self._door.failed(error, _CALLER)
+                reply = self._door.of_error(error, _CALLER)
             else:
                 headers = {**_headers_of(message), **request.headers}
                 reply = await self._door.call(RequestFrame(operation, request.body, headers), _CALLER)
@@ -240,7 +240,7 @@ class NatsListener:
                     await reply.stream.aclose()
                     reply = self._door.endless(_CALLER)
         except FormatError as exc:
-            reply = self._door.malformed(exc, _CALLER)
+            reply = self._door.of_fault(exc, _CALLER)
         if not self._door.take_answer(_CALLER, reply, operation):
             reply = self._door.unread(_CALLER)
         try:
@@ -248,12 +248,12 @@ class NatsListener:
         finally:
             self._door.release_answer(_CALLER, reply)
 
-    async def _submitted(self, message: "NatsMessage") -> None:
+    async def _on_submit(self, message: "NatsMessage") -> None:
         if not message.reply.startswith(_RESERVED):
             self._begin(self._submit(message))
 
     async def _submit(self, message: "NatsMessage") -> None:
-        """DR0-03: a bare MSG, and a bare RECEIPT or an error map."""
+        """Answer a bare MSG with a bare RECEIPT or an error map (DR0-03)."""
         raw = message.data
         label = _LABEL.fullmatch(message.subject)
         if label is None or (len(raw) > MSG_CLIENT_AT and raw[MSG_LABEL_AT:][:32].hex() != label[1]):
@@ -266,22 +266,23 @@ class NatsListener:
             await self._send(message.reply, body)
 
     def _bad(self, what: str) -> Reply:
-        return self._door.failed(ApiError(ApiCode.BAD_REQUEST, what), _CALLER)
+        return self._door.of_error(ApiError(ApiCode.BAD_REQUEST, what), _CALLER)
 
     async def _send(self, subject: str, data: bytes) -> None:
         link = self._link
         if link is None:
-            return  # whoever asked will ask again
+            return  # the client will retry
         try:
             for piece, headers in split(data, link.max_payload):
                 await link.publish(subject, piece, headers=headers)
-        except Exception as exc:  # of the library: a connection that is gone, a subject that is none
+        except Exception as exc:  # of the library: a lost connection, an invalid subject
             self._tell(f"an answer could not be sent: {str(exc) or type(exc).__name__}")
 
     # --- parts -----------------------------------------------------------------------------------------
 
-    def _assembled(self, message: "NatsMessage") -> bytes | None:
-        """The frame that this message is, or completes; PartsFault if its parts cannot be put together."""
+    def _assemble(self, message: "NatsMessage") -> bytes | None:
+        """Return the frame that this message is, or completes; None if parts are missing. Raise PartsFault if parts
+        do not fit."""
         if not (message.headers and PART_HEADER in message.headers):
             return bytes(message.data)
         now = asyncio.get_running_loop().time()
@@ -319,8 +320,8 @@ class NatsListener:
 
     # --- news ------------------------------------------------------------------------------------------
 
-    def _applied(self, labels: Sequence[bytes]) -> None:
-        """Entries of these labels are durable, one for each time that a label is named."""
+    def _on_applied(self, labels: Sequence[bytes]) -> None:
+        """Note the new entries of these labels, one for each time that a label is named."""
         if self._link is None or self._draining:
             return
         for label in set(labels):
@@ -340,7 +341,7 @@ class NatsListener:
             first = self._tailed.pop(label)
             if not self._tailed:
                 self._news.clear()
-            await context.services.sequencer.settled()  # a store that is opened anew is not read
+            await context.services.sequencer.wait_settled()  # see decisions.md 498
             try:
                 files, link = context.store.files(label), self._link
                 if files is None or link is None:

@@ -1,4 +1,4 @@
-"""One QUIC connection of a hub: streams in, calls, responses out. Needs the extra `quic`."""
+"""One QUIC connection of a hub: streams in, calls, responses out. Requires the extra `quic`."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
     from veen.hub.transports.quic_listener import QuicListener
 
-_MAX_STREAMS: Final = 256  # of one connection that are not answered yet
+_MAX_STREAMS: Final = 256  # unanswered streams of one connection
 _MAX_UNREAD: Final = 256 * 1024  # bytes of an answer without an end, before its next piece is made
 _UNREAD_SEC: Final = 30.0  # without progress of a client that has an answer to read
 _TICK_SEC: Final = 0.1
 
 
 class _Incoming:
-    """A request as it arrives. `reserved` bytes of the share for bodies are taken."""
+    """A request while it arrives. `reserved` is its part of the share for bodies, in bytes."""
 
     __slots__ = ("data", "head", "limit", "reserved")
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.head: RequestHead | None = None
-        self.limit = 0  # of bytes, once the head is known
+        self.limit = 0  # greatest number of bytes, once the head is known
         self.reserved = 0
 
 
@@ -55,7 +55,7 @@ class _Unread:
 
 
 class _Connection(QuicConnectionProtocol):  # type: ignore[misc]  # its types come with an extra
-    """Every field belongs to the event loop's thread.
+    """One client. Every field is owned by the event loop's thread.
 
     A stream is in `_incoming`, then in `_tasks`, then in `unread`, and then forgotten.
     """
@@ -63,7 +63,7 @@ class _Connection(QuicConnectionProtocol):  # type: ignore[misc]  # its types co
     def __init__(self, quic: Any, stream_handler: Any = None, *, listener: "QuicListener") -> None:
         super().__init__(quic, stream_handler)
         self._listener, self._door = listener, listener.door
-        self._address: str | None = None  # whose share of connections this one counts for
+        self._address: str | None = None  # for the share of connections: None before the first packet, "" after the end
         self._incoming: dict[int, _Incoming] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self.unread: dict[int, _Unread] = {}
@@ -75,23 +75,23 @@ class _Connection(QuicConnectionProtocol):  # type: ignore[misc]  # its types co
         if self._address is None:
             address = network_of(addr)
             if self._listener.draining or not self._listener.connections.take(address, 1):
-                self._listener.http.api.services.observer.connection_refused()
+                self._listener.http.api.services.observer.on_connection_refused()
                 self._connection_terminated_handler()
-                return  # no answer: whoever asks is not known yet
+                return  # no answer: the address of the caller is not validated yet
             self._address = address
         super().datagram_received(data, addr)
 
     def quic_event_received(self, event: Any) -> None:
         if isinstance(event, events.StreamDataReceived):
-            self._received(event.stream_id, event.data, event.end_stream)
+            self._on_data(event.stream_id, event.data, event.end_stream)
         elif isinstance(event, events.StreamReset | events.StopSendingReceived):
             self._forget(event.stream_id)
         elif isinstance(event, events.HandshakeCompleted) and event.alpn_protocol != ALPN:
             self.close(QuicErrorCode.CONNECTION_REFUSED, "ALPN veen/1 is expected")
         elif isinstance(event, events.ConnectionTerminated):
-            self._ended()
+            self._on_end()
 
-    def _ended(self) -> None:
+    def _on_end(self) -> None:
         for stream_id in [*self._incoming, *self._tasks, *self.unread]:
             self._forget(stream_id)
         if self._ticker is not None:
@@ -105,50 +105,50 @@ class _Connection(QuicConnectionProtocol):  # type: ignore[misc]  # its types co
             self._release(incoming)
         if (task := self._tasks.pop(stream_id, None)) is not None:
             task.cancel()
-        self._read(stream_id)
+        self._on_read(stream_id)
 
     # --- requests --------------------------------------------------------------------------------------
 
-    def _received(self, stream_id: int, data: bytes, end: bool) -> None:
+    def _on_data(self, stream_id: int, data: bytes, end: bool) -> None:
         if stream_id % 4:  # not a bidirectional stream that the client opened
             self._quic.stop_stream(stream_id, CANCELLED)
             return
         incoming = self._incoming.get(stream_id)
         if incoming is None:
             if stream_id in self._tasks or stream_id in self.unread:
-                return  # answered already: the rest of a request that was refused
+                return  # the rest of a request that was refused already
             incoming = self._incoming[stream_id] = _Incoming()
             if len(self._incoming) + len(self._tasks) > _MAX_STREAMS:
                 self._refuse(stream_id, self._door.too_many(self._principal()))
                 return
         incoming.data += data
-        if incoming.head is None and not self._begun(stream_id, incoming):
+        if incoming.head is None and not self._read_head(stream_id, incoming):
             return
         if incoming.head is not None and len(incoming.data) > incoming.limit:
             fault = MalformedError("bytes follow the frame", "request frame")
-            self._refuse(stream_id, self._door.malformed(fault, self._principal()))
+            self._refuse(stream_id, self._door.of_fault(fault, self._principal()))
         elif end:
             del self._incoming[stream_id]
             self._start(stream_id, bytes(incoming.data))
             self._release(incoming)
 
-    def _begun(self, stream_id: int, incoming: _Incoming) -> bool:
-        """Whether to go on: the head says enough, or is not complete yet."""
+    def _read_head(self, stream_id: int, incoming: _Incoming) -> bool:
+        """Read the head if it is complete. Return False if the request was refused."""
         try:
             head = request_head(bytes(incoming.data))
         except FormatError as exc:
-            self._refuse(stream_id, self._door.malformed(exc, self._principal()))
+            self._refuse(stream_id, self._door.of_fault(exc, self._principal()))
             return False
         if head is None:
             return True
-        refusal = self._door.judge(head)
+        refusal = self._door.check_head(head)
         if refusal is None and self._listener.draining:
-            refusal = self._door.failed(ApiError.unavailable("the hub is stopping"), self._principal())
+            refusal = self._door.of_error(ApiError.unavailable("the hub is stopping"), self._principal())
         if refusal is None and head.body_bytes > LARGE:
             if self._door.bodies.take(self._address or "", head.body_bytes):
                 incoming.reserved = head.body_bytes
             else:
-                refusal = self._door.failed(ApiError.unavailable("too much is being sent at once"), self._principal())
+                refusal = self._door.of_error(ApiError.unavailable("too much is being sent at once"), self._principal())
         if refusal is not None:
             self._refuse(stream_id, refusal)
             return False
@@ -162,7 +162,7 @@ class _Connection(QuicConnectionProtocol):  # type: ignore[misc]  # its types co
             incoming.reserved = 0
 
     def _refuse(self, stream_id: int, reply: Reply) -> None:
-        """Answer before the request is complete, and ask the client to send no more of it."""
+        """Answer before the request is complete, and ask the client to stop sending it."""
         incoming = self._incoming.pop(stream_id)
         self._release(incoming)
         self._quic.stop_stream(stream_id, CANCELLED)
@@ -187,7 +187,7 @@ class _Connection(QuicConnectionProtocol):  # type: ignore[misc]  # its types co
             operation = request.operation
             reply = await self._door.call(request, principal)
         except FormatError as exc:
-            reply = self._door.malformed(exc, principal)
+            reply = self._door.of_fault(exc, principal)
         if reply.stream is not None:
             await self._stream(stream_id, reply, reply.stream, principal)
         elif self._door.take_answer(principal, reply, operation):
@@ -200,8 +200,11 @@ class _Connection(QuicConnectionProtocol):  # type: ignore[misc]  # its types co
     async def _stream(
         self, stream_id: int, reply: Reply, stream: AsyncGenerator[bytes, None], principal: Principal
     ) -> None:
-        """An answer without a known end: a response frame with an empty body, then byte strings until the stream ends.
-        No piece is made before most of the one before it is acknowledged."""
+        """Send an answer without a known end: a response frame with an empty body, then byte strings until the
+        stream ends.
+
+        No piece is made before most of the one before it is acknowledged.
+        """
         head = frame_of(Reply(reply.status, b"", reply.content_type, reply.headers))
         self._send(stream_id, head.to_bytes(), principal, None, end=False)
         async with aclosing(stream):
@@ -218,7 +221,7 @@ class _Connection(QuicConnectionProtocol):  # type: ignore[misc]  # its types co
         self._send(stream_id, data, principal, reply, end=True)
 
     def _send(self, stream_id: int, data: bytes, principal: Principal, reply: Reply | None, *, end: bool) -> None:
-        """Hand bytes to the connection; `reply` is given back to the shares once they are acknowledged."""
+        """Hand bytes to the connection. The room of `reply` is released once they are acknowledged."""
         if self._address == "":  # the connection has ended
             if reply is not None:
                 self._door.release_answer(principal, reply)
@@ -230,8 +233,8 @@ class _Connection(QuicConnectionProtocol):  # type: ignore[misc]  # its types co
         if self._ticker is None:
             self._ticker = self._loop.call_later(_TICK_SEC, self._tick)
 
-    def _read(self, stream_id: int) -> None:
-        """The client has the answer, or wants it no more."""
+    def _on_read(self, stream_id: int) -> None:
+        """Release the response: the client has acknowledged it, or cancelled it."""
         unread = self.unread.pop(stream_id, None)
         if unread is not None and unread.reply is not None:
             self._door.release_answer(unread.principal, unread.reply)
@@ -241,13 +244,13 @@ class _Connection(QuicConnectionProtocol):  # type: ignore[misc]  # its types co
         return 0 if stream is None else len(stream.sender._buffer)
 
     def _tick(self) -> None:
-        """See which answers were acknowledged, and whether the client makes progress with the others."""
+        """Release acknowledged answers, and close the connection of a client that makes no progress."""
         self._ticker = None
         now = self._loop.time()
         for stream_id, unread in list(self.unread.items()):
             stream = self._quic._streams.get(stream_id)
             if stream is None or stream.sender.is_finished:
-                self._read(stream_id)
+                self._on_read(stream_id)
             elif stream.sender._buffer_start != unread.acked or not stream.sender._buffer:
                 unread.acked, unread.since = stream.sender._buffer_start, now
             elif now - unread.since > _UNREAD_SEC:
@@ -258,7 +261,7 @@ class _Connection(QuicConnectionProtocol):  # type: ignore[misc]  # its types co
 
 
 class _Server(QuicServer):  # type: ignore[misc]  # as above
-    """As the library's, with a bound on connections that costs nobody an answer who is connected."""
+    """The server of the library, with a bound on connections that does not affect connected clients."""
 
     def __init__(self, listener: "QuicListener", configuration: "QuicConfiguration") -> None:
         super().__init__(
@@ -276,7 +279,7 @@ class _Server(QuicServer):  # type: ignore[misc]  # as above
             except ValueError:
                 return
             if header.destination_cid not in self._protocols:
-                return  # nobody new
+                return  # no new connection
         super().datagram_received(data, addr)
 
 

@@ -1,8 +1,8 @@
-"""Calls over QUIC (D-113): `veen.io.quic_link` says how they look.
+"""Calls over QUIC (D-113); `veen.io.quic_link` defines their form.
 
-An address is validated before it costs more than a packet (Retry), connections are bounded for all and for each
-address, and so are calls, bodies that are being sent and answers that are not read, the last two together with those of
-HTTP. A client that does not read its answers is dropped.
+An address is validated before it costs more than a packet (Retry). Connections are bounded in all and for each
+address, and so are calls, incoming bodies and unread answers, the last two together with those of HTTP. A client
+that does not read its answers is disconnected.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _STOP_SEC: Final = 10.0
 
 
 class QuicListener:
-    """One UDP port. Every field belongs to the event loop's thread."""
+    """One UDP port. Every field is owned by the event loop's thread."""
 
     def __init__(self, door: CallDoor, config: HubConfig, http: HttpServer) -> None:
         self.door, self._config, self.http = door, config, http
@@ -43,10 +43,10 @@ class QuicListener:
     # --- life ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen; ConfigError if that cannot be."""
+        """Listen. Raise ConfigError if that is not possible."""
         listen, port = self._config.listen, self._config.quic.port
         try:
-            configuration = self._configured(self._config)
+            configuration = self._make_configuration(self._config)
             from veen.hub.transports.quic_connection import make_server
         except ImportError as exc:
             raise ConfigError(
@@ -62,7 +62,7 @@ class QuicListener:
             raise ConfigError(self._config.origins.get("quic.port", "default"), "quic.port", what) from exc
         self._port = transport.get_extra_info("sockname")[1]
 
-    def _configured(self, config: HubConfig) -> "QuicConfiguration":
+    def _make_configuration(self, config: HubConfig) -> "QuicConfiguration":
         tls = config.tls
         if tls.cert is None or tls.key is None:
             raise ConfigError("", "quic.enabled", "needs tls.cert and tls.key", "QUIC is always encrypted: give both.")
@@ -72,8 +72,8 @@ class QuicListener:
             raise ConfigError(str(tls.cert), "tls.cert", f"not usable for QUIC: {exc}", "Give PEM files.") from exc
 
     def prepare(self, config: HubConfig) -> Callable[[], None]:
-        """Read certificate and key; what is returned puts them in force, for connections from then on."""
-        configuration = self._configured(config)
+        """Read certificate and key; return the function that applies them to later connections."""
+        configuration = self._make_configuration(config)
 
         def use() -> None:
             self._server._configuration = configuration
@@ -81,11 +81,11 @@ class QuicListener:
         return use
 
     async def drain(self) -> None:
-        """Take no more calls and connections."""
+        """Accept no more calls and connections."""
         self.draining = True
 
     async def stop(self) -> None:
-        """Finish the calls that were taken, then close."""
+        """Finish accepted calls, then close."""
         if self._server is None:
             return
         if self.calls:
@@ -95,10 +95,10 @@ class QuicListener:
         if self.calls:
             await asyncio.wait(self.calls)
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._flushed(), 1)
+            await asyncio.wait_for(self._wait_flushed(), 1)
         self._server.close()
         await asyncio.sleep(0)  # the loop closes the socket
 
-    async def _flushed(self) -> None:
+    async def _wait_flushed(self) -> None:
         while any(link.unread for link in set(self._server._protocols.values())):  # noqa: ASYNC110 - as there
             await asyncio.sleep(0.01)

@@ -23,7 +23,7 @@ from veen.lake.folds.coverage import FoldCoverage, UnopenedCount, all_unopened
 from veen.lake.folds.errors import NoSuchFold, RootDiffers, RowsMissing
 from veen.lake.folds.inputs import LogInput
 from veen.lake.folds.on_spark import fold_on_spark, fold_typed
-from veen.lake.folds.owners import NO_EMITTERS, by_owner, owner_emitters, unowned_streams
+from veen.lake.folds.owners import NO_EMITTERS, by_owner, owner_emitters, streams_without_owner
 from veen.lake.folds.planning import PlanName, has_native
 from veen.lake.folds.readers import reader_marks
 from veen.lake.folds.result import FoldResult
@@ -57,7 +57,10 @@ Source = Any  # a path or URL, a Prefix, a DataFrame of SILVER or of `typed_rows
 
 
 def fold_named(name: str) -> AnyFold:
-    """The fold of an installed overlay, or all of them as one if it has several; also by the name of a single fold."""
+    """Return the fold of an installed overlay by name; of an overlay with several folds all of them as one.
+
+    The name of a single fold selects it alone.
+    """
     registry = BUILTIN.with_installed()
     chosen = registry.make_fold(name)
     if chosen is None:
@@ -81,13 +84,13 @@ def run(
     cuts: Iterable[Cut] | None = None,
     as_of: int | None = None,
 ) -> FoldResult:
-    """The state that `fold` makes of a log. Equal bytes for every engine, plan and number of parts.
+    """Fold a log and return the state. Equal bytes for every engine, plan and number of parts.
 
     `source` is a data directory or bucket, of which the streams that `keys` can open are folded, or only `streams`; or
     rows of SILVER, with the `cuts` that bind them to a log. `upto` ends it earlier: at a position of each label, or at
-    a time of the hub. `since` is an earlier state: only what came after it is read, if the log still has its roots and
-    if the same keys would open the same entries of it. Otherwise the whole log is folded, and `refused` says why.
-    What expires is judged at `as_of`, by default at the time of the last entry (D-80).
+    a time of the hub. `since` is an earlier state: only later entries are read, if the log still has its roots and if
+    the same keys would open the same entries of it. Otherwise the whole log is folded, and `refused` says why. Expiry
+    is evaluated at `as_of`. Default: the time of the last entry (D-80).
 
     Of a fold of policy that was made without emitters, the records of the owner of each stream count (D-186): her
     client keys are those that she announced in the stream. `any_emitter=True` of the fold counts everybody's.
@@ -95,16 +98,16 @@ def run(
     if engine not in ENGINES:
         raise OptionError(f"there is no engine {engine!r}; known are {', '.join(ENGINES)}")
     chosen = fold_named(fold) if isinstance(fold, str) else fold
-    if unowned := unowned_streams(chosen):
+    if unowned := streams_without_owner(chosen):
         if keys is None or not isinstance(source, (str, Path, Prefix)):
             raise OptionError(NO_EMITTERS)
-        chosen = by_owner(chosen, owner_emitters(source, keyring_of(keys), unowned))
+        chosen = by_owner(chosen, owner_emitters(source, load_keyring(keys), unowned))
     if not isinstance(source, (str, Path, Prefix)):
         if since is not None or upto is not None or streams is not None:
-            raise OptionError("rows are folded as they are: since, upto and streams are for a log")
-        return _rows(source, chosen, plan, parts, cuts, as_of)
+            raise OptionError("since, upto and streams require the path of a log, not rows")
+        return _fold_rows(source, chosen, plan, parts, cuts, as_of)
     if keys is None:
-        raise OptionError("a log is sealed: keys= names the file of read keys")
+        raise OptionError("the entries of a log are sealed: pass keys=, the file of read keys")
     key_source = _key_source(keys)
     return _Log(chosen, key_source, engine, spark, parts, plan).run(source, upto, streams, since, as_of)
 
@@ -113,7 +116,7 @@ def _key_source(keys: Keys) -> KeyFile | Keyring:
     return KeyFile(str(keys)) if isinstance(keys, (str, Path)) else keys
 
 
-def keyring_of(keys: Keys) -> Keyring:
+def load_keyring(keys: Keys) -> Keyring:
     """Return the keys themselves."""
     source = _key_source(keys)
     return source.load() if isinstance(source, KeyFile) else source
@@ -122,7 +125,7 @@ def keyring_of(keys: Keys) -> Keyring:
 # --- rows ----------------------------------------------------------------------------------------------------------
 
 
-def _rows(
+def _fold_rows(
     source: Any,  # a DataFrame, or LogEntry
     fold: AnyFold,
     plan: PlanName,
@@ -143,7 +146,7 @@ def _rows(
     bound = tuple(sorted(cuts or (), key=lambda cut: cut.label))
     if cuts is not None:
         _check_rows(coverage, bound)
-    return _result(fold, summary, _Start(), coverage, bound, as_of, used, ())
+    return _make_result(fold, summary, _Start(), coverage, bound, as_of, used, ())
 
 
 def _check_rows(coverage: FoldCoverage, cuts: tuple[Cut, ...]) -> None:
@@ -159,7 +162,7 @@ def _check_rows(coverage: FoldCoverage, cuts: tuple[Cut, ...]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """Where a fold goes on."""
+    """State from which a fold resumes."""
 
     base: Any = None
     cuts: Mapping[bytes, Cut] = field(default_factory=dict)
@@ -187,10 +190,10 @@ class _Log:
     ) -> FoldResult:
         if isinstance(source, Prefix):
             if upto is not None or streams is not None or since is not None:
-                raise OptionError("a prefix is read as it is: upto, streams and since are for a path")
+                raise OptionError("upto, streams and since require a path, not a Prefix")
             if any(label_range.before.upto_seq for label_range in source.labels):
                 raise OptionError("a prefix that begins in the middle of a label has no state: give since= and a path")
-            return self._over(source, _Start(), as_of, tuple(sorted(_ids_of(source))))
+            return self._fold_prefix(source, _Start(), as_of, tuple(sorted(_ids_of(source))))
         uri, ids = str(source), self._ids(streams)
         pinned = pin(uri)  # once: all that follows is about this moment
         heads = upto if isinstance(upto, Mapping) else None
@@ -203,27 +206,27 @@ class _Log:
         refused = None
         if since is not None:
             try:
-                start = self._start(uri, since, whole, pinned)
+                start = self._load_start(uri, since, whole, pinned)
                 prefix = make_prefix(uri, streams=ids, upto=heads, since=start.marks, pinned=pinned)
-                return self._over(prefix, start, as_of, ids, resumed=True)
+                return self._fold_prefix(prefix, start, as_of, ids, resumed=True)
             except (SnapshotRefused, LateEvent) as exc:
                 refused = str(exc)  # an honest log that grew in its past, or another one: its whole tells
-        return self._over(whole, _Start(), as_of, ids, refused=refused)
+        return self._fold_prefix(whole, _Start(), as_of, ids, refused=refused)
 
     def _ids(self, streams: Iterable[str | bytes] | None) -> tuple[bytes, ...]:
         if streams is None:
-            keyring = keyring_of(self.keys)
+            keyring = load_keyring(self.keys)
             return tuple(sorted({keys.stream_id for keys in keyring.entries if keys.can_read}))
         return tuple(sorted({stream_id_of(stream) if isinstance(stream, str) else stream for stream in streams}))
 
-    def _start(self, uri: str, since: Since, whole: Prefix, pinned: LogView) -> _Start:
-        """Return where to go on. SnapshotRefused if the fold of the whole could be another one than going on gives."""
-        earlier = _earlier(since)
+    def _load_start(self, uri: str, since: Since, whole: Prefix, pinned: LogView) -> _Start:
+        """Return the state to resume from. Raise SnapshotRefused if the whole log could give another result."""
+        earlier = _to_earlier(since)
         snapshot, heads, fs = earlier.snapshot, whole.heads, open_fs(uri)
         ends = {cut.label: cut.upto_seq for cut in snapshot.cuts}
         if any(heads.get(label, 0) < seq for label, seq in ends.items()):
-            raise SnapshotRefused("the earlier state has entries or streams that are not there, or not asked for")
-        _check_readers(earlier, whole, reader_marks(keyring_of(self.keys), _ids_of(whole), LEVEL))
+            raise SnapshotRefused("the snapshot covers entries or streams outside of the requested range")
+        _check_readers(earlier, whole, reader_marks(load_keyring(self.keys), _ids_of(whole), LEVEL))
         _check_unopened(earlier, whole)
         receipts = {label: receipt_at(fs, pinned.labels[label].chunks, seq) for label, seq in ends.items()}
         base = snapshot.restore(self.fold, lambda label, _: receipt.mmr_root if (receipt := receipts[label]) else None)
@@ -235,7 +238,7 @@ class _Log:
             unopened=earlier.unopened,
         )
 
-    def _over(
+    def _fold_prefix(
         self,
         prefix: Prefix,
         start: _Start,
@@ -252,7 +255,7 @@ class _Log:
             summary, coverage, used = self._on_spark(prefix, start.base)
         new = {cut.label: cut for cut in prefix.cuts}
         bound = tuple(cut for _, cut in sorted({**start.cuts, **new}.items()))
-        return _result(
+        return _make_result(
             self.fold,
             summary,
             start,
@@ -261,7 +264,7 @@ class _Log:
             as_of,
             used,
             ids,
-            readers=reader_marks(keyring_of(self.keys), ids, LEVEL),
+            readers=reader_marks(load_keyring(self.keys), ids, LEVEL),
             rootless=prefix.rootless,
             resumed=resumed,
             refused=refused,
@@ -287,7 +290,7 @@ class _Log:
             return fold_on_spark(entries, self.fold, self.plan, base=base, parts=self.parts, entries=prefix.entries)
 
 
-def _earlier(since: Since) -> EarlierState:
+def _to_earlier(since: Since) -> EarlierState:
     if isinstance(since, (str, Path)):
         return states.load(str(since))
     if isinstance(since, FoldResult):
@@ -296,7 +299,7 @@ def _earlier(since: Since) -> EarlierState:
 
 
 def _check_readers(earlier: EarlierState, whole: Prefix, readers: Mapping[bytes, str]) -> None:
-    """Raise SnapshotRefused unless the keys that opened the entries of a state are the keys of now."""
+    """Raise SnapshotRefused unless the keys that opened the entries of a state are the current ones."""
     if not earlier.snapshot.cuts:
         return
     if earlier.readers is None:
@@ -309,7 +312,7 @@ def _check_readers(earlier: EarlierState, whole: Prefix, readers: Mapping[bytes,
 
 
 def _check_unopened(earlier: EarlierState, whole: Prefix) -> None:
-    """Raise SnapshotRefused if entries that a state could not read may be readable now, or the other way round."""
+    """Raise SnapshotRefused if entries that a state could not read may be readable now, or the reverse."""
     counts = {(skip.label, skip.reason): skip.count for skip in earlier.unopened}
     ends = {cut.label: cut.upto_seq for cut in earlier.snapshot.cuts}
     for label_range in whole.labels:
@@ -330,7 +333,7 @@ def _ids_of(prefix: Prefix) -> set[bytes]:
     return {label_range.stream.stream_id for label_range in prefix.labels if label_range.stream.stream_id is not None}
 
 
-def _result(
+def _make_result(
     fold: AnyFold,
     summary: Any,
     start: _Start,
@@ -345,7 +348,7 @@ def _result(
     resumed: bool = False,
     refused: str | None = None,
 ) -> FoldResult:
-    """RootDiffers if the leaves that were folded have another root than the log says."""
+    """Build the result. Raise RootDiffers if the folded leaves have another root than the log states."""
     trees: dict[bytes, Span] = {}
     for cut in cuts:
         tree = coverage.peaks(cut.label, cut.upto_seq, start.trees.get(cut.label))
@@ -365,7 +368,7 @@ def _result(
         as_of=ts if as_of is None else as_of,
         cuts=cuts,
         unproven=tuple(sorted({*rootless, *(cut.label for cut in cuts if cut.label not in trees)})),
-        unopened=all_unopened(start.unopened, coverage.unopened()),
+        unopened=all_unopened(start.unopened, coverage.count_unopened()),
         entries=coverage.rows,
         plan=plan,
         streams=streams,

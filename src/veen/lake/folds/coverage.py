@@ -1,7 +1,7 @@
-"""What a state covers: how many rows, up to where, under which root, and which could not be read.
+"""Coverage of a state: numbers of rows, last positions, roots, and entries that could not be read.
 
-A monoid that every task makes beside its summary. The leaves of neighbouring entries fold into runs (`mmr.Span`), so
-whoever has read all entries of a label knows the root of exactly what was folded, at the cost of one hash per entry.
+A monoid that every task makes beside its summary. The leaves of neighbouring entries fold into runs (`mmr.Span`), so a
+task that has read all entries of a label knows the root of exactly what was folded, at the cost of one hash per entry.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ _NOTHING: Final = PayloadHdr(schema=bytes(32))  # no schema has this id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnopenedCount:
-    """Entries of one label that could not be read, and so have no effect."""
+    """Number of entries of one label that could not be read for one reason, and so have no effect."""
 
     label: bytes
     reason: str
@@ -31,24 +31,26 @@ class UnopenedCount:
 
 
 def all_unopened(*groups: Iterable[UnopenedCount]) -> tuple[UnopenedCount, ...]:
-    """Return the counts over several readings, each of which had entries of its own; by label and reason."""
+    """Return the sums of counts over readings of different entries, by label and reason."""
     skips = Skips()
     for group in groups:
         for skip in group:
             skips.add(skip.label, skip.reason, skip.first_seq, skip.count)
-    return _unopened(skips)
+    return _count_unopened(skips)
 
 
-def _unopened(skips: Skips) -> tuple[UnopenedCount, ...]:
+def _count_unopened(skips: Skips) -> tuple[UnopenedCount, ...]:
     return tuple(
         UnopenedCount(label=label, reason=kind, count=skip.count, first_seq=skip.first_seq)
-        for (label, kind), skip in sorted(skips.counts.items(), key=lambda pair: _rank(*pair[0]))
+        for (label, kind), skip in sorted(
+            skips.counts.items(), key=lambda pair: (pair[0][0], REASONS.index(pair[0][1]))
+        )
     )
 
 
 @dataclass(slots=True)
 class FoldCoverage:
-    """What some rows were. Owned by the task, or by the driver that merges those of tasks."""
+    """Coverage of the rows read so far. Owned by the task, or by the driver that merges those of tasks."""
 
     rows: int = 0
     counts: dict[bytes, int] = field(default_factory=dict)  # rows by label
@@ -60,11 +62,14 @@ class FoldCoverage:
 
     @property
     def ts(self) -> int:
-        """The greatest ts* of all."""
+        """Greatest ts* of all labels."""
         return max(self.times.values(), default=0)
 
     def events(self, entries: Iterable[LogEntry]) -> Iterator[Event]:
-        """Note everything, and pass it on as events: what could not be read keeps its place and has no effect."""
+        """Record each entry and pass it on as an event.
+
+        An entry that could not be read keeps its place, and has no effect.
+        """
         for entry in entries:
             label, seq = entry.label, entry.stream_seq
             self.rows += 1
@@ -96,8 +101,8 @@ class FoldCoverage:
                     body=b"",
                 )
 
-    def all(self, entries: Iterable[LogEntry]) -> None:
-        """Only note them."""
+    def record(self, entries: Iterable[LogEntry]) -> None:
+        """Record entries without using them."""
         for _ in self.events(entries):
             pass
 
@@ -118,24 +123,24 @@ class FoldCoverage:
             self.heads[label] = max(self.heads.get(label, 0), other.heads[label])
             self.times[label] = max(self.times.get(label, 0), other.times[label])
         self.skips.absorb(other.skips.to_tree())
-        for label, runs in other.settled().items():
-            joined = self.settled().setdefault(label, [])
+        for label, runs in other.all_runs().items():
+            joined = self.all_runs().setdefault(label, [])
             for run in runs:
                 _push(joined, run)
 
-    def settled(self) -> dict[bytes, list[Span]]:
-        """The runs, with all leaves in them."""
+    def all_runs(self) -> dict[bytes, list[Span]]:
+        """Return the runs after folding all waiting leaves into them."""
         for label in list(self._waiting):
             self._fold_leaves(label)
         return self.runs
 
-    def unopened(self) -> tuple[UnopenedCount, ...]:
-        return _unopened(self.skips)
+    def count_unopened(self) -> tuple[UnopenedCount, ...]:
+        return _count_unopened(self.skips)
 
     def peaks(self, label: bytes, size: int, before: Span | None = None) -> Span | None:
-        """The tree over the first `size` leaves, the first of which may be in `before`; None if some are not known."""
+        """Return the tree over the first `size` leaves, which may begin with `before`; None if leaves are unknown."""
         tree = before or Span(0, 0, ())
-        for run in sorted(self.settled().get(label, ()), key=lambda run: run.start):
+        for run in sorted(self.all_runs().get(label, ()), key=lambda run: run.start):
             if tree.end == run.start:
                 tree = tree.merge(run)
             elif run.end > tree.end:
@@ -143,8 +148,8 @@ class FoldCoverage:
         return tree if tree.end == size else None
 
     def first_of(self, label: bytes) -> int | None:
-        """The first position, if every one from there to the head was read exactly once and has a leaf; else None."""
-        runs = sorted(self.settled().get(label, ()), key=lambda run: run.start)
+        """Return the first position if each from there to the head was read once, with its leaf; else None."""
+        runs = sorted(self.all_runs().get(label, ()), key=lambda run: run.start)
         if not runs or any(run.end != after.start for run, after in pairwise(runs)):
             return None
         first, head = runs[0].start + 1, self.heads[label]
@@ -156,7 +161,7 @@ class FoldCoverage:
         skips = self.skips.to_tree()
         runs = [
             [label, [[run.start, run.end, list(run.nodes)] for run in spans]]
-            for label, spans in sorted(self.settled().items())
+            for label, spans in sorted(self.all_runs().items())
             if len(spans) <= _MAX_RUNS
         ]
         labels = [[label, n, self.heads[label], self.times[label]] for label, n in sorted(self.counts.items())]
@@ -175,12 +180,8 @@ class FoldCoverage:
         return coverage
 
 
-def _rank(label: bytes, kind: str) -> tuple[bytes, int]:
-    return label, REASONS.index(kind)
-
-
 def _push(runs: list[Span], run: Span) -> None:
-    """Append, or join with the run that ends where this one begins."""
+    """Append a run, or join it with the run that ends where it begins."""
     if runs and runs[-1].end == run.start:
         runs[-1] = runs[-1].merge(run)
     else:

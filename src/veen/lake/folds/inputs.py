@@ -1,4 +1,4 @@
-"""What a fold on Spark reads: rows of SILVER in a DataFrame, or a log that its tasks open themselves.
+"""Inputs of a fold on Spark: rows of SILVER in a DataFrame, or a log that its tasks open themselves.
 
 A task that opens its part of a log and folds it in one go sends a summary to the JVM. Rows of SILVER would be written
 for the JVM and read back from it, headers and bodies included, which takes longer than most folds do.
@@ -18,7 +18,7 @@ from veen.lake.log.keys import KeyFile
 from veen.lake.log.prefix import Prefix
 from veen.lake.log.slices import Slice
 from veen.lake.spark.connect import partition_count
-from veen.lake.spark.runner import over, timed_tasks
+from veen.lake.spark.runner import divide_timed, over
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,10 +31,10 @@ class FoldInput(Protocol):
 
     @property
     def parts(self) -> int:
-        """How many tasks there are."""
+        """Number of tasks."""
 
-    def mapped(self, step: EntryStep, columns: Sequence[Column]) -> "DataFrame":
-        """What `step` makes of the entries of each part."""
+    def map_entries(self, step: EntryStep, columns: Sequence[Column]) -> "DataFrame":
+        """Apply `step` to the entries of each part; return its rows as a DataFrame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class FrameInput:
     def parts(self) -> int:
         return partition_count(self.frame)
 
-    def mapped(self, step: EntryStep, columns: Sequence[Column]) -> "DataFrame":
+    def map_entries(self, step: EntryStep, columns: Sequence[Column]) -> "DataFrame":
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return step(entries_in(batches))
 
@@ -65,15 +65,15 @@ class LogInput:
 
     @classmethod
     def of(cls, session: "SparkSession", prefix: Prefix, keys: KeyFile, parts: int | None = None) -> "LogInput":
-        """Runs a job that surveys times, if there is more than one task."""
+        """Divide a prefix into tasks. With more than one task run a job that surveys times."""
         job = EventJob(prefix.uri, keys.absolute(), identity=prefix.identity)
-        return cls(session, job, timed_tasks(session, prefix, parts))
+        return cls(session, job, divide_timed(session, prefix, parts))
 
     @property
     def parts(self) -> int:
         return len(self.tasks)
 
-    def mapped(self, step: EntryStep, columns: Sequence[Column]) -> "DataFrame":
+    def map_entries(self, step: EntryStep, columns: Sequence[Column]) -> "DataFrame":
         job = self.job
 
         def run(slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:

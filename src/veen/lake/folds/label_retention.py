@@ -12,14 +12,17 @@ from veen.overlays.naming.label_class import LabelClasses, LabelClassFold
 
 
 def read_periods(uri: str, ring: Keyring) -> dict[bytes, int]:
-    """Return the seconds that the class of each label of a directory advises. UnknownStream without the read key."""
+    """Return the retention in seconds that the class of each label advises.
+
+    Raise UnknownStream without the read key of the stream of classes.
+    """
     stream_id = admin_streams(DEFAULT_REALM).label_class
     ring.for_stream(stream_id).secret()
     classes: LabelClasses = run(uri, LabelClassFold(), keys=ring, streams=[stream_id]).view
     streams = {keys.stream_id for keys in ring.entries}
     stream_of, classified = {}, dict[bytes, list[bytes]]()
     for part in make_prefix(uri, roots=False).labels:
-        resolved = part.stream.resolved(streams)
+        resolved = part.stream.match_stream(streams)
         stream_of[part.label] = None if resolved is None else resolved.stream_id
         if resolved is not None and resolved.stream_id is not None and part.label in classes.labels:
             classified.setdefault(resolved.stream_id, []).append(part.label)

@@ -26,14 +26,14 @@ from veen.core.tree.mmr import span_nodes
 from veen.lake.folds.coverage import FoldCoverage
 from veen.lake.folds.errors import FoldFailed, PlanUnfit
 from veen.lake.folds.inputs import FoldInput, input_of
-from veen.lake.folds.partials import KEYED, KEYS, AnyOrdered, counting_rows, merged, summarized, united
+from veen.lake.folds.partials import KEYED, KEYS, AnyOrdered, merge_parts, rows_in_order, summarize_part, unite_parts
 from veen.lake.folds.planning import PlanName, plan_of
-from veen.lake.folds.transport import EVENTS, PARCELS, check_columns, merged_coverage, pack, unpack
-from veen.lake.folds.typed import HALF, decoded_rows, event_columns, typed_columns
+from veen.lake.folds.transport import EVENTS, PARCELS, check_columns, merge_coverages, pack, unpack
+from veen.lake.folds.typed import HALF, columns_of, decode_rows, event_columns
 from veen.lake.folds.windows import WALLET_EVENTS, Books, RangeSummary, WalletEvent, summarize_range, wallet_rows
-from veen.lake.log.columns import arrow_schema, batched, ddl
+from veen.lake.log.columns import arrow_schema, ddl, to_batches
 from veen.lake.log.events import SORT_KEYS, LogEntry, event_of
-from veen.lake.spark.runner import job
+from veen.lake.spark.runner import run_job
 from veen.overlays.crdt import Add, CounterFold, LwwFold, OrSetFold, OrSetState, Register
 from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.framework.fold import AnyFold, Compact, Summary
@@ -65,17 +65,17 @@ def fold_on_spark(
     parts: int | None = None,
     entries: int | None = None,
 ) -> tuple[Any, FoldCoverage, str]:
-    """The summary of all entries of `source` after `base`, what they were, and the plan that was used.
+    """Fold all entries of `source` after `base`; return summary, coverage, and the plan that was used.
 
-    `entries` is how many there are, if that is known.
+    `entries` is their number, if it is known.
     """
     if isinstance(fold, Joined):
-        return _joined(source, fold, asked, base, parts, entries)
+        return _fold_joined(source, fold, asked, base, parts, entries)
     plan = plan_of(fold, asked, entries=entries, resumed=base is not None)
     if plan == "in order":
-        return *in_order(source, fold, base), plan  # type: ignore[arg-type]  # by its plan
+        return *fold_in_order(source, fold, base), plan  # type: ignore[arg-type]  # by its plan
     if plan == "by key":
-        return *by_key(source, fold, parts), plan  # type: ignore[arg-type]  # as above
+        return *fold_by_key(source, fold, parts), plan  # type: ignore[arg-type]  # as above
     if plan == "windows":
         summary, coverage, replayed = fold_ledger(source, fold, parts)  # type: ignore[arg-type]  # as above
         return summary, coverage, f"{plan}, {replayed} replayed"
@@ -92,10 +92,10 @@ def fold_on_spark(
     return result if base is None else fold.merge(base, result), coverage, plan
 
 
-def _joined(
+def _fold_joined(
     source: "DataFrame | FoldInput", fold: Joined, asked: PlanName, base: Any, parts: int | None, entries: int | None
 ) -> tuple[tuple[Any, ...], FoldCoverage, str]:
-    """Each of the folds goes its own way over the same entries."""
+    """Run each of the folds by its own plan over the same entries."""
     summaries, plans, coverage = [], [], FoldCoverage()
     for at, member in enumerate(fold.folds):
         summary, coverage, plan = fold_on_spark(
@@ -110,7 +110,7 @@ def _joined(
 
 
 def part_number() -> int:
-    """Which part of the frame a task has. Also the place to begin a task: see `gc.freeze`."""
+    """Return the number of the task's partition, and freeze the garbage collector's view of imported modules."""
     from pyspark import TaskContext
 
     gc.freeze()  # a worker collects garbage after each task, and looks at all of pyarrow each time
@@ -119,41 +119,41 @@ def part_number() -> int:
 
 
 def order_of() -> list["Column"]:
-    """The logical order as columns (D-27), never the order of arrival."""
+    """Return the logical order as columns (D-27), never the order of arrival."""
     from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
     return [F.col(name) for name in SORT_KEYS]
 
 
-def collected(frame: "DataFrame", what: str) -> list[Any]:
-    """All rows, which are few."""
-    with job(frame.sparkSession, what, FoldFailed):
+def collect_rows(frame: "DataFrame", what: str) -> list[Any]:
+    """Collect all rows; for few rows."""
+    with run_job(frame.sparkSession, what, FoldFailed):
         return list(frame.collect())
 
 
-def tabled(frame: "DataFrame", what: str) -> list[dict[str, Any]]:
-    """The same through Arrow, for rows that are as many as a state has records."""
-    with job(frame.sparkSession, what, FoldFailed):
+def collect_arrow(frame: "DataFrame", what: str) -> list[dict[str, Any]]:
+    """Collect all rows through Arrow; for as many rows as a state has records."""
+    with run_job(frame.sparkSession, what, FoldFailed):
         rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
         return rows
 
 
 def rows_in(frame: "DataFrame", what: str) -> Iterator[tuple[Any, ...]]:
-    """The same as tuples in the order of the columns, which cost less than dicts."""
-    with job(frame.sparkSession, what, FoldFailed):
+    """Collect all rows through Arrow as tuples in the order of the columns, which cost less than dicts."""
+    with run_job(frame.sparkSession, what, FoldFailed):
         table = frame.toArrow()
     return zip(*(column.to_pylist() for column in table.columns), strict=True)
 
 
-def streamed(frame: "DataFrame", what: str) -> Iterator[Any]:
-    """Row after row, one partition ahead."""
-    with job(frame.sparkSession, what, FoldFailed):
+def stream_rows(frame: "DataFrame", what: str) -> Iterator[Any]:
+    """Yield row after row, one partition ahead."""
+    with run_job(frame.sparkSession, what, FoldFailed):
         yield from frame.toLocalIterator(prefetchPartitions=True)
 
 
 @contextmanager
-def cached(frame: "DataFrame") -> Iterator["DataFrame"]:
-    """A frame that is read more than once and computed only once: on executors, in memory or on their disks."""
+def cache_frame(frame: "DataFrame") -> Iterator["DataFrame"]:
+    """Persist a frame that is read more than once on executors, in memory or on their disks."""
     from pyspark import StorageLevel
 
     persisted = frame.persist(StorageLevel.MEMORY_AND_DISK)
@@ -167,19 +167,19 @@ def cached(frame: "DataFrame") -> Iterator["DataFrame"]:
 
 
 def fold_frame(source: "DataFrame | FoldInput", fold: AnyFold) -> tuple[Any, FoldCoverage]:
-    """The summary of all entries."""
+    """Fold all entries by partial summaries and a tree of merges."""
 
     def summarize(entries: Iterator[LogEntry]) -> Iterator[pa.RecordBatch]:
-        yield from pack(part_number(), summarized(fold, entries))
+        yield from pack(part_number(), summarize_part(fold, entries))
 
     entries = input_of(source)
-    parcels = entries.mapped(summarize, PARCELS)
+    parcels = entries.map_entries(summarize, PARCELS)
     count = parts = entries.parts
     while count > _FANOUT:
         count = -(-count // _FANOUT)
         parcels = _merge_round(parcels, fold, count)
-    rows = collected(parcels, f"fold {fold.name}: summarize {parts} parts and merge")
-    return merged(fold, (tree for _, tree in unpack((row["part"], row["slice"], row["data"]) for row in rows)))
+    rows = collect_rows(parcels, f"fold {fold.name}: summarize {parts} parts and merge")
+    return merge_parts(fold, (tree for _, tree in unpack((row["part"], row["slice"], row["data"]) for row in rows)))
 
 
 def _merge_round(parcels: "DataFrame", fold: AnyFold, count: int) -> "DataFrame":
@@ -189,7 +189,7 @@ def _merge_round(parcels: "DataFrame", fold: AnyFold, count: int) -> "DataFrame"
         rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
         parts = [tree for _, tree in unpack(rows)]
         if parts:
-            summary, coverage = merged(fold, parts)
+            summary, coverage = merge_parts(fold, parts)
             yield from pack(part_number(), [fold.dump(summary), coverage.to_tree()])
 
     return parcels.repartitionById(count, F.pmod(F.col("part"), F.lit(count)).cast("int")).mapInArrow(
@@ -200,56 +200,58 @@ def _merge_round(parcels: "DataFrame", fold: AnyFold, count: int) -> "DataFrame"
 # --- in order, and by key ------------------------------------------------------------------------------------------
 
 
-def in_order(
+def fold_in_order(
     source: "DataFrame | FoldInput", fold: AnyOrdered, base: Any = None
 ) -> tuple[Progress[Any, Any], FoldCoverage]:
-    """The summary of all entries after `base`; LateEvent if one belongs before its end."""
+    """Fold all entries after `base` on the driver, in order. Raise LateEvent if one belongs before its end."""
 
     def cut(entries: Iterator[LogEntry]) -> Iterator[pa.RecordBatch]:
         part_number()
-        yield from batched(counting_rows(fold, entries), arrow_schema(EVENTS))
+        yield from to_batches(rows_in_order(fold, entries), arrow_schema(EVENTS))
 
-    with cached(input_of(source).mapped(cut, EVENTS)) as rows:
-        coverage = merged_coverage(collected(rows.where("data IS NOT NULL").select("data"), f"fold {fold.name}: open"))
+    with cache_frame(input_of(source).map_entries(cut, EVENTS)) as rows:
+        coverage = merge_coverages(
+            collect_rows(rows.where("data IS NOT NULL").select("data"), f"fold {fold.name}: open")
+        )
         ordered = rows.where("data IS NULL").drop("data").orderBy(*order_of())
-        events = map(event_of, streamed(ordered, f"fold {fold.name}: sort, and step on the driver"))
+        events = map(event_of, stream_rows(ordered, f"fold {fold.name}: sort, and step on the driver"))
         summary = fold_events(fold, events, base)
     return replace(summary, ts=max(summary.ts, coverage.ts)), coverage
 
 
-def by_key(
+def fold_by_key(
     source: "DataFrame | FoldInput", fold: AnyOrdered, parts: int | None = None
 ) -> tuple[Progress[Any, Any], FoldCoverage]:
-    """The summary of all entries of a fold with independent records."""
+    """Fold all entries of a fold with independent records, each record on one executor."""
     key_of = KEYS[type(fold)]
 
     def cut(entries: Iterator[LogEntry]) -> Iterator[pa.RecordBatch]:
         part_number()
-        yield from batched(counting_rows(fold, entries, key_of), arrow_schema(KEYED))
+        yield from to_batches(rows_in_order(fold, entries, key_of), arrow_schema(KEYED))
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         number, coverage = part_number(), FoldCoverage()
-        summary = fold_events(fold, _events(batches, coverage))
+        summary = fold_events(fold, _events_by_key(batches, coverage))
         yield from pack(number, [fold.dump(summary), coverage.to_tree()])
 
     entries = input_of(source)
-    rows = entries.mapped(cut, KEYED)
+    rows = entries.map_entries(cut, KEYED)
     count = parts or entries.parts
     stepped = rows.repartition(count, "key").sortWithinPartitions(*order_of()).mapInArrow(step, ddl(PARCELS))
-    parcels = collected(stepped, f"fold {fold.name}: step through {count} groups of records")
+    parcels = collect_rows(stepped, f"fold {fold.name}: step through {count} groups of records")
     coverage, summaries = FoldCoverage(), []
     for _, (tree, tail) in unpack((row["part"], row["slice"], row["data"]) for row in parcels):
         summaries.append(fold.load(tree))
         coverage.absorb(FoldCoverage.from_tree(tail))
-    summary = united(summaries)
+    summary = unite_parts(summaries)
     return replace(summary, ts=max(summary.ts, coverage.ts)), coverage
 
 
-def _events(batches: Iterator[pa.RecordBatch], coverage: FoldCoverage) -> Iterator[Event]:
+def _events_by_key(batches: Iterator[pa.RecordBatch], coverage: FoldCoverage) -> Iterator[Event]:
     for batch in batches:
         for row in batch.to_pylist():
             if row["data"] is not None:
-                coverage.absorb(merged_coverage([row]))
+                coverage.absorb(merge_coverages([row]))
             else:
                 yield event_of(row)
 
@@ -258,75 +260,77 @@ def _events(batches: Iterator[pa.RecordBatch], coverage: FoldCoverage) -> Iterat
 
 
 def typed_rows(frame: "DataFrame | FoldInput", fold: AnyFold) -> "DataFrame":
-    """All rows, of every kind."""
-    columns = typed_columns(fold)
+    """Return all rows of typed silver, of every kind."""
+    columns = columns_of(fold)
 
     def decode_entries(entries: Iterator[LogEntry]) -> Iterator[pa.RecordBatch]:
         part_number()
-        yield from batched(decoded_rows(fold, entries), arrow_schema(columns))
+        yield from to_batches(decode_rows(fold, entries), arrow_schema(columns))
 
-    return input_of(frame).mapped(decode_entries, columns)
+    return input_of(frame).map_entries(decode_entries, columns)
 
 
 def typed_frame(frame: "DataFrame", fold: AnyFold) -> "DataFrame":
-    """The events of a fold with a column for each field of their bodies, for SQL of your own."""
+    """Return the events of a fold with a column for each field of their bodies, for your own SQL."""
     check_columns(frame.columns)
     names = [column.name for column in event_columns(fold)]
     return typed_rows(frame, fold).where("kind = 'event'").select(*names)
 
 
 def fold_native(source: "DataFrame | FoldInput", fold: AnyCompact) -> tuple[Summary[Any], FoldCoverage]:
-    """The summary of all entries; PlanUnfit if these entries, not the fold, stand against it."""
-    with cached(typed_rows(source, fold)) as rows:
+    """Fold all entries by SQL. Raise PlanUnfit if the entries, not the fold, prevent it."""
+    with cache_frame(typed_rows(source, fold)) as rows:
         return fold_typed(rows, fold)
 
 
 def fold_typed(rows: "DataFrame", fold: AnyCompact) -> tuple[Summary[Any], FoldCoverage]:
-    """The same of rows whose bodies have been decoded, such as a table that `typed_rows` was written to."""
+    """Fold decoded rows by SQL, such as a table that `typed_rows` was written to."""
     what = f"fold {fold.name}"
-    coverage = merged_coverage(collected(rows.where("kind = 'seen'").select("data"), f"{what}: open and decode"))
-    originals, copies = _mirrored(rows, fold) if fold.mirrors else (frozenset[bytes](), list[Event]())
+    coverage = merge_coverages(collect_rows(rows.where("kind = 'seen'").select("data"), f"{what}: open and decode"))
+    originals, copies = _find_copies(rows, fold) if fold.mirrors else (frozenset[bytes](), list[Event]())
     if copies and isinstance(fold, Additive):
         raise PlanUnfit("some entries are copies, which have no place in sums by position")
     state = NATIVE[type(fold)](rows.where("kind = 'event'"), coverage, what)
-    bad = collected(rows.where("kind = 'issue'").select("label", "stream_seq", "code", "what"), f"{what}: issues")
+    bad = collect_rows(rows.where("kind = 'issue'").select("label", "stream_seq", "code", "what"), f"{what}: issues")
     issues = [Issue(bytes(row["label"]), row["stream_seq"], row["code"], row["what"]) for row in bad]
-    by_original = {fold.mirrors.identity(event): _typed(fold, event) for event in copies}
+    by_original = {fold.mirrors.identity(event): _decode_copy(fold, event) for event in copies}
     return Summary(state, coverage.ts, {issue.place: issue for issue in issues}, originals, by_original), coverage
 
 
-def _mirrored(rows: "DataFrame", fold: AnyFold) -> tuple[frozenset[bytes], list[Event]]:
-    """The msg_ids of originals and, of the copies of each, the first in logical order (D-85)."""
+def _find_copies(rows: "DataFrame", fold: AnyFold) -> tuple[frozenset[bytes], list[Event]]:
+    """Return the msg_ids of originals and, of the copies of each, the first in logical order (D-85)."""
     from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
-    originals = collected(rows.where("kind = 'event'").select("leaf_hash"), f"fold {fold.name}: originals")
+    originals = collect_rows(rows.where("kind = 'event'").select("leaf_hash"), f"fold {fold.name}: originals")
     first = F.min_by("data", F.struct(*order_of())).alias("data")
-    copies = collected(rows.where("kind = 'copy'").groupBy("original").agg(first), f"fold {fold.name}: copies")
+    copies = collect_rows(rows.where("kind = 'copy'").groupBy("original").agg(first), f"fold {fold.name}: copies")
     events = [from_tree(Event, cbor.decode(bytes(row["data"]), what="copy")) for row in copies]
     return frozenset(bytes(row["leaf_hash"]) for row in originals), events
 
 
-def _typed(fold: AnyFold, event: Event) -> Typed[Any]:
+def _decode_copy(fold: AnyFold, event: Event) -> Typed[Any]:
     typed = decode(event, fold.schemas[event.hdr.schema])
     assert isinstance(typed, Typed)  # noqa: S101 - a task has decoded it before
     return typed
 
 
 def _latest(rows: "DataFrame", what: str, *payload: str) -> Iterator[tuple[Any, int, Order, int | None, list[Any]]]:
-    """By key: (key, at, order, expires_at, payload) of the row that is greatest by (at, logical order).
+    """Yield by key the greatest row by (at, logical order), as (key, at, order, expires_at, payload).
 
-    No two rows tie, so the payload never decides. u64 are compared as BIGINT; a table that was written before it had
-    columns for that has them made here.
+    No two rows tie, so the payload never decides. u64 are compared as BIGINT; tables of earlier releases lack these
+    columns, and they are computed here.
     """
     names = rows.schema.names
 
-    def shifted(name: str) -> str:
+    from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
+
+    def sortable(name: str) -> str:
         key = f"{name}_key"
         return f"{key if key in names else f'CAST({name} - {HALF} AS BIGINT)'} AS {name}"
 
     # As text, which is one call to the JVM: each name, alias and function of a column would be another.
-    row = ", ".join((shifted("at"), *SORT_KEYS, shifted("expires_at"), *payload))
-    table = rows.groupBy("key").agg(_expr(f"max(struct({row})) AS last")).select("key", "last.*")
+    row = ", ".join((sortable("at"), *SORT_KEYS, sortable("expires_at"), *payload))
+    table = rows.groupBy("key").agg(F.expr(f"max(struct({row})) AS last")).select("key", "last.*")
     for key, at, ts, stream_id, epoch, stream_seq, leaf_hash, expires_at, *rest in rows_in(
         table, f"{what}: the last write to each key"
     ):
@@ -334,18 +338,8 @@ def _latest(rows: "DataFrame", what: str, *payload: str) -> Iterator[tuple[Any, 
         yield key, at + HALF, order, None if expires_at is None else expires_at + HALF, rest
 
 
-def _expr(text: str) -> "Column":
-    from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
-
-    return F.expr(text)
-
-
 def _order(row: Mapping[str, Any]) -> Order:
     return row["ts"], row["stream_id"], row["epoch"], row["stream_seq"], row["leaf_hash"]
-
-
-def _int(value: Any) -> int | None:
-    return None if value is None else int(value)
 
 
 def _kv(rows: "DataFrame", _coverage: FoldCoverage, what: str) -> dict[str, Write]:
@@ -369,15 +363,16 @@ def _orset(rows: "DataFrame", _coverage: FoldCoverage, what: str) -> OrSetState:
     live = rows.where("id IS NOT NULL").join(tombs, "id", "left_anti").dropDuplicates(["id", "leaf_hash"])
     columns = [*order_of(), F.col("id"), F.col("elem"), F.col("att_root"), F.col("expires_at")]
     adds: dict[bytes, list[Add]] = {}
-    for row in tabled(live.select(*columns), f"{what}: adds that are in no tomb"):
-        add = Add(_order(row), row["leaf_hash"], row["elem"], row["att_root"], _int(row["expires_at"]))
+    for row in collect_arrow(live.select(*columns), f"{what}: adds that are in no tomb"):
+        expires_at = None if row["expires_at"] is None else int(row["expires_at"])
+        add = Add(_order(row), row["leaf_hash"], row["elem"], row["att_root"], expires_at)
         adds.setdefault(row["id"], []).append(add)
-    gone = {row["id"] for row in tabled(tombs, f"{what}: tombs")}
+    gone = {row["id"] for row in collect_arrow(tombs, f"{what}: tombs")}
     return OrSetState({add_id: tuple(sorted(group, key=lambda add: add[:3])) for add_id, group in adds.items()}, gone)
 
 
 def _counter(rows: "DataFrame", coverage: FoldCoverage, what: str) -> dict[bytes, list[SeqSpan[dict[bytes, int]]]]:
-    """The sums by aligned span, as `veen.overlays.framework.spans` keeps them, so that more can be added later."""
+    """Sum by aligned span, as `veen.overlays.framework.spans` keeps them, so that more can be added later."""
     from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
     bounds: dict[bytes, list[tuple[int, int]]] = {}
@@ -397,7 +392,7 @@ def _counter(rows: "DataFrame", coverage: FoldCoverage, what: str) -> dict[bytes
         .agg(F.sum(F.col("delta").cast("DECIMAL(38,0)")).alias("delta"))
     )
     sums: dict[bytes, list[dict[bytes, int]]] = {label: [{} for _ in spans_of] for label, spans_of in bounds.items()}
-    for row in tabled(summed, f"{what}: sums by shard"):
+    for row in collect_arrow(summed, f"{what}: sums by shard"):
         sums[row["label"]][row["number"]][row["shard"]] = int(row["delta"])
     return {
         label: [SeqSpan(start, end, value) for (start, end), value in zip(spans_of, sums[label], strict=True)]
@@ -416,26 +411,28 @@ NATIVE: Final[Mapping[type[Any], Callable[["DataFrame", FoldCoverage, str], Any]
 def fold_ledger(
     source: "DataFrame | FoldInput", fold: LedgerFold, parts: int | None = None
 ) -> tuple[Progress[bytes, Record], FoldCoverage, int]:
-    """The summary of all entries, what they were, and how many had to be replayed."""
+    """Fold the wallet ledger by windows; return summary, coverage, and the number of replayed entries."""
 
     def screen(entries: Iterator[LogEntry]) -> Iterator[pa.RecordBatch]:
         part_number()
-        yield from batched(wallet_rows(fold, entries), arrow_schema(WALLET_EVENTS))
+        yield from to_batches(wallet_rows(fold, entries), arrow_schema(WALLET_EVENTS))
 
     books = Books(fold)
-    with cached(input_of(source).mapped(screen, WALLET_EVENTS)) as rows:
-        coverage = merged_coverage(collected(rows.where("data IS NOT NULL").select("data"), "ledger: open and screen"))
+    with cache_frame(input_of(source).map_entries(screen, WALLET_EVENTS)) as rows:
+        coverage = merge_coverages(
+            collect_rows(rows.where("data IS NOT NULL").select("data"), "ledger: open and screen")
+        )
         bad = rows.where("data IS NULL AND identity IS NULL").select("label", "stream_seq", "code", "what")
         issues = [Issue(bytes(row["label"]), row["stream_seq"], row["code"], row["what"]) for row in bad.collect()]
         count = parts or min(_MAX_RANGES, 1 + coverage.rows // _RANGE_ENTRIES)
-        with cached(_ranges(_firsts(rows.where("identity IS NOT NULL")), count)) as ranged:
-            for number, window in _summaries(ranged):
-                books.add(window, lambda number=number: _fetched(ranged, number))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+        with cache_frame(_divide_ranges(_mark_firsts(rows.where("identity IS NOT NULL")), count)) as ranged:
+            for number, window in _summarize_ranges(ranged):
+                books.add(window, lambda number=number: _fetch_range(ranged, number))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
     return books.progress(coverage.ts, issues), coverage, books.replayed
 
 
-def _firsts(rows: "DataFrame") -> "DataFrame":
-    """With the column `first`. Whoever is not first has the identity of one that says it is a copy, or is one."""
+def _mark_firsts(rows: "DataFrame") -> "DataFrame":
+    """Add the column `first`: False for a copy, and for an entry whose identity an earlier copy has."""
     from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
     copied = rows.where("copied").select("identity").distinct()
@@ -447,16 +444,16 @@ def _firsts(rows: "DataFrame") -> "DataFrame":
     return marked.withColumn("first", F.col("earliest").isNull() | (F.col("earliest") == order)).drop("earliest")
 
 
-def _ranges(rows: "DataFrame", count: int) -> "DataFrame":
-    """Ranges of the logical order, each sorted, and its number on each row."""
+def _divide_ranges(rows: "DataFrame", count: int) -> "DataFrame":
+    """Divide rows into ranges of the logical order, each sorted, and number them."""
     from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
     cut = rows.repartitionByRange(count, *order_of()).withColumn("range", F.spark_partition_id())
     return cut.sortWithinPartitions(*order_of())
 
 
-def _summaries(ranged: "DataFrame") -> Iterator[tuple[int, RangeSummary]]:
-    """By range."""
+def _summarize_ranges(ranged: "DataFrame") -> Iterator[tuple[int, RangeSummary]]:
+    """Yield number and summary of each range."""
 
     def summarize(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (row for batch in batches for row in batch.to_pylist())
@@ -465,13 +462,13 @@ def _summaries(ranged: "DataFrame") -> Iterator[tuple[int, RangeSummary]]:
             summary = summarize_range(map(WalletEvent.of_row, chain((first,), rows)))
             yield from pack(first["range"], summary.to_tree())
 
-    rows = collected(ranged.mapInArrow(summarize, ddl(PARCELS)), "ledger: windows")
+    rows = collect_rows(ranged.mapInArrow(summarize, ddl(PARCELS)), "ledger: windows")
     for number, tree in unpack((row["part"], row["slice"], row["data"]) for row in rows):
         yield number, RangeSummary.from_tree(tree)
 
 
-def _fetched(ranged: "DataFrame", number: int) -> list[WalletEvent]:
-    """The entries of one range that may change balances, in order."""
+def _fetch_range(ranged: "DataFrame", number: int) -> list[WalletEvent]:
+    """Return the entries of one range that may change balances, in order."""
     wanted = ranged.where((ranged["range"] == number) & ranged["counts"] & ranged["first"])
-    rows = collected(wanted, f"ledger: replay in range {number}")
+    rows = collect_rows(wanted, f"ledger: replay in range {number}")
     return sorted(map(WalletEvent.of_row, rows), key=lambda event: event.order)

@@ -18,19 +18,19 @@ from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.joined import Joined
 
 NO_EMITTERS: Final = (
-    "nobody is named whose records count, and rows do not say who owns a stream: make the fold with emitters= or "
+    "the fold has no emitters, and rows do not name the owner of a stream: make the fold with emitters= or "
     "any_emitter=True"
 )
 
 
-def unowned_streams(fold: AnyFold) -> tuple[bytes, ...]:
-    """Return the streams whose owner decides whose records count, and is not known to the fold."""
+def streams_without_owner(fold: AnyFold) -> tuple[bytes, ...]:
+    """Return the streams whose owner decides which records count, and is unknown to the fold."""
     members = fold.folds if isinstance(fold, Joined) else (fold,)
     return tuple(stream for member in members if isinstance(member, OwnerRuled) for stream in member.unowned_streams)
 
 
 def by_owner(fold: AnyFold, emitters: Mapping[bytes, Collection[bytes]]) -> AnyFold:
-    """Return the fold with the client keys of the owners, by stream, where it was made without emitters."""
+    """Return the fold with the owners' client keys, by stream, where it was made without emitters."""
     if isinstance(fold, Joined):
         return Joined(by_owner(member, emitters) for member in fold.folds)
     if isinstance(fold, OwnerRuled) and fold.unowned_streams:
@@ -41,7 +41,10 @@ def by_owner(fold: AnyFold, emitters: Mapping[bytes, Collection[bytes]]) -> AnyF
 def owner_emitters(
     source: str | Path | Prefix, keyring: Keyring, streams: Iterable[bytes]
 ) -> dict[bytes, dict[bytes, AuthorKey]]:
-    """Return the client keys that the owner of each stream has announced in it; OptionError if nobody knows her."""
+    """Return the client keys that the owner of each stream has announced in it.
+
+    Raise OptionError if the owner of a readable stream is unknown.
+    """
     emitters = {}
     for stream_id in streams:
         try:
@@ -55,14 +58,14 @@ def owner_emitters(
             )
         keys = KeyFold(stream_id=stream_id, owner_pk=owner_pk)
         ring = Keyring().with_keys(control_keys(stream_id, owner_pk))  # opens what is said about keys, and nothing else
-        for event in _events(source, ring, stream_id):
+        for event in _read_stream(source, ring, stream_id):
             if isinstance(event, Event) and (record := record_of(keys, event)) is not None:
                 keys.apply(event, record)
         emitters[stream_id] = keys.state().keys_of((owner_pk, keys.owner))
     return emitters
 
 
-def _events(source: str | Path | Prefix, ring: Keyring, stream_id: bytes) -> Iterator[LogEntry]:
+def _read_stream(source: str | Path | Prefix, ring: Keyring, stream_id: bytes) -> Iterator[LogEntry]:
     if isinstance(source, Prefix):
         return (event for event in read_events(source, ring) if event.stream_id == stream_id)
     return read_events(str(source), ring, streams=(stream_id,))

@@ -1,9 +1,9 @@
-"""What tasks make of their part of a log, and how the parts are put together. Pure: tried without Spark.
+"""Partial results of tasks, and their combination. Pure: tested without Spark.
 
-Every fold has a summary per part and a merge (spec §11.3, D-82): neither the number of parts nor their order shows in
-the result. Folds in which every event meets the state left by those before it are stepped in order; where the records
-of such a state are independent of each other (`KEYS`), as those of two ids of CRUD are, each part steps through some of
-them by itself, and the tables are put side by side.
+Every fold has a summary per part and a merge (spec §11.3, D-82): neither the number of parts nor their order affects
+the result. Folds in which every event depends on the state before it are stepped in order; where the records of such a
+state are independent of each other (`KEYS`), as those of two ids of CRUD are, each part steps through some of them by
+itself, and the tables are united.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,15 +24,15 @@ from veen.overlays.framework.ordered import Ordered, OrderedPrefix, Progress, Ta
 from veen.overlays.queue import Queue, QueueFold
 
 
-def summarized(fold: AnyFold, found: Iterable[LogEntry]) -> list[Any]:
-    """What a task makes of its part, as one CBOR item."""
+def summarize_part(fold: AnyFold, found: Iterable[LogEntry]) -> list[Any]:
+    """Return the summary and coverage of a task's part as one CBOR item."""
     coverage = FoldCoverage()
     summary = fold.summarize(coverage.events(found))
     return [fold.dump(summary), coverage.to_tree()]
 
 
-def merged(fold: AnyFold, parts: Iterable[list[Any]]) -> tuple[Any, FoldCoverage]:
-    """What several parts amount to."""
+def merge_parts(fold: AnyFold, parts: Iterable[list[Any]]) -> tuple[Any, FoldCoverage]:
+    """Merge the items of several parts into summary and coverage."""
     coverage = FoldCoverage()
 
     def summaries() -> Iterator[Any]:
@@ -65,12 +65,15 @@ KEYED: Final = (*EVENTS, Column("key", "BINARY", pa.binary(), "of the records th
 
 
 def is_keyed(fold: Any) -> bool:
-    """Whether the records of the state are independent. A copy may lie about its original and so tie two of them."""
+    """Return True if the records of the state are independent.
+
+    A copy may name a false original and so tie two of them.
+    """
     return type(fold) in KEYS and not fold.mirrors
 
 
-def counting_rows(fold: AnyOrdered, found: Iterable[LogEntry], key_of: KeyOf | None = None) -> Iterator[dict[str, Any]]:
-    """The events that the fold counts, and a last row that tells of all."""
+def rows_in_order(fold: AnyOrdered, found: Iterable[LogEntry], key_of: KeyOf | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the events that the fold counts, and last the coverage."""
     coverage, find = FoldCoverage(), dict(fold.schemas).get
     for event in coverage.events(found):
         schema = find(event.hdr.schema)
@@ -83,8 +86,8 @@ def counting_rows(fold: AnyOrdered, found: Iterable[LogEntry], key_of: KeyOf | N
     yield coverage_row(coverage)
 
 
-def united(parts: Iterable[Progress[Any, Any]]) -> Progress[Any, Any]:
-    """Parts that share no record, side by side: as if one had stepped through all of their events."""
+def unite_parts(parts: Iterable[Progress[Any, Any]]) -> Progress[Any, Any]:
+    """Unite parts that share no record, as if one had stepped through all of their events."""
     rows: dict[Any, Any] = {}
     identities: dict[bytes, bool] = {}
     violations: dict[Place, Issue] = {}

@@ -1,4 +1,4 @@
-"""Which plan folds a log on Spark (`veen.lake.folds.on_spark` runs it).
+"""Choice of the plan by which Spark folds a log (`veen.lake.folds.on_spark` runs it).
 
 native       SQL over typed columns: KV, LWW registers, OR-sets, counters
 windows      the wallet ledger, optimistically in parallel; not where it matters for whom a key speaks (D-179)
@@ -25,12 +25,12 @@ _FEW: Final = 50_000  # entries, of which the generic plans fold thousands in th
 
 
 def has_native(fold: AnyFold) -> bool:
-    """Whether its bodies have columns that SQL can aggregate."""
+    """Return True if the bodies of a fold have columns that SQL can aggregate."""
     return type(fold) in TYPES
 
 
 def plan_of(fold: AnyFold, asked: PlanName, *, entries: int | None = None, resumed: bool = False) -> str:
-    """The name of the plan; PlanUnfit if only the generic one can do it and another was asked for."""
+    """Return the name of the plan. Raise PlanUnfit if another than the generic one is required and there is none."""
     if asked not in PLANS:
         raise PlanUnfit(f"there is no plan {asked!r}; known are {', '.join(PLANS)}")
     usual = "in order" if isinstance(fold, Ordered) else "summaries"

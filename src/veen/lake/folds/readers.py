@@ -1,7 +1,7 @@
-"""Marks of readers: which keys opened the entries that a state or a table was made of.
+"""Marks of readers: hashes of the keys that opened the entries of a state or table.
 
-Two readers with equal marks open the same entries. What an earlier reading could not open it had to leave out, so its
-outcome is of use only to a reader with the same mark.
+Two readers with equal marks open the same entries. A reading leaves out entries that it cannot open, so its result is
+valid only for readers with the same mark.
 """
 
 from collections.abc import Iterable

@@ -1,15 +1,15 @@
-"""Repair of written states that an earlier release may have gone on from with other keys.
+"""Repair of written states that an earlier release may have resumed with other keys.
 
-Earlier releases went on from a state whatever keys it was read with: what was sealed to the first reader stayed left
-out for the second one. Such a state does not say which keys read it. `repair` folds what a state is made of from the
-first entry on, and puts the outcome in its place if it is another one.
+Earlier releases resumed from a state whatever keys had read it: entries sealed to the first reader remained left out
+for the second one. Such a state does not name its keys. `repair` folds its log from the first entry on, and replaces
+the state if the result differs.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from veen.lake.folds import states
-from veen.lake.folds.api import LEVEL, Engine, Keys, fold_named, keyring_of, run
+from veen.lake.folds.api import LEVEL, Engine, Keys, fold_named, load_keyring, run
 from veen.lake.folds.readers import reader_marks
 from veen.lake.log.prefix import make_prefix
 from veen.storage.pinned import pin
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairedState:
-    """One written state, and what became of it."""
+    """Result of repairing one written state."""
 
     path: str
     fold: str
@@ -44,12 +44,12 @@ def repair(
     spark: "SparkSession | None" = None,
     dry_run: bool = False,
 ) -> RepairedState:
-    """Fold the prefix of a written state anew if other keys may have read it, and write what comes out.
+    """Fold the prefix of a written state again if other keys may have read it, and write the result.
 
     Raises what `load` and `run` raise: a state that is damaged, or a log that does not have its entries any more.
     """
     written = states.load(path)
-    marks = reader_marks(keyring_of(keys), written.streams, LEVEL)
+    marks = reader_marks(load_keyring(keys), written.streams, LEVEL)
     if written.readers is None:
         why: str | None = "the state does not say which keys it was read with"
     else:

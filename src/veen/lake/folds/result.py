@@ -1,4 +1,4 @@
-"""What a fold over a log gives: the state, what it is bound to, and what had no effect."""
+"""Result of a fold over a log: the state, its binding to the log, and entries without effect."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class FoldResult:
 
     @cached_property
     def view(self) -> Any:
-        """The state as people and programs want it."""
+        """The state in the form for people and programs."""
         return self.fold.view(self.summary, self.as_of)
 
     @cached_property
@@ -56,22 +56,22 @@ class FoldResult:
 
     @cached_property
     def issues(self) -> tuple[Issue, ...]:
-        """What had no effect, and why, by label and position."""
+        """Entries without effect and the reasons, by label and position."""
         return self.fold.issues(self.summary)
 
     @cached_property
     def snapshot(self) -> bytes:
-        """A Snapshot, from which a later fold goes on; NotBound if there are no roots to bind it to."""
+        """Snapshot from which a later fold resumes. Raises NotBound if there are no roots to bind it to."""
         return Snapshot.take(self.fold, self.summary, self.bound()).to_bytes()
 
     def bound(self) -> tuple[Cut, ...]:
-        """The cuts; NotBound if there are none although something was folded."""
+        """Return the cuts. Raise NotBound if there are none although entries were folded."""
         if not self.cuts and self.entries:
             raise NotBound("the rows came without cuts: nothing says which log they are of")
         return self.cuts
 
     def checkpoint(self, state_id: bytes | None = None) -> Draft:
-        """A state.checkpoint.v1 about this state, ready to be sent."""
+        """Return a state.checkpoint.v1 about this state, ready to be sent."""
         cuts = self.bound()
         if not cuts:
             raise NotBound("nothing was folded, so there is no root to name")
@@ -81,7 +81,7 @@ class FoldResult:
         return checkpoint(state_id=name, state_class=self.fold.name, state_hash=self.state_hash, cuts=cuts)
 
     def write(self, path: str) -> str:
-        """Put the state, its cuts and issues under `path`, a directory or a URL; gives the path of the manifest."""
+        """Write the state, its cuts and issues under `path`, a directory or URL; return the path of the manifest."""
         from veen.lake.folds.states import write
 
         return write(self, path)
@@ -109,6 +109,6 @@ class FoldResult:
         return "\n".join(("FoldResult", *lines))
 
     def _repr_html_(self) -> str:
-        """A card for notebooks. As elsewhere the state is not shown: a notebook is saved and shared."""
+        """Return a table for notebooks. It omits the state: notebooks are saved and shared."""
         rows = [(name, escape(value) if isinstance(value, str) else html.shown(value)) for name, value in self._facts()]
         return html.table(f"state of {self.fold.name}", rows)

@@ -1,12 +1,12 @@
-"""Written states: what a fold gave, under the schema, label, position and root it was made of (OVL-11, D-82).
+"""Written states: the result of a fold, with the schema, label, position and root it was made of (OVL-11, D-82).
 
-    manifest.json    what the state is bound to, and the hash of every other file; written last, so it commits them
+    manifest.json    bindings of the state, and the hash of every other file; written last, so it commits them
     state.cbor       the canonical state: Ht("veen/state-" + fold, …) of these bytes is state_hash (D-93)
-    snapshot.cbor    the summary, from which a later fold goes on
+    snapshot.cbor    the summary, from which a later fold resumes
     cuts.parquet     fold, schema, label, upto_seq, mmr_root, state_hash: a row for each schema and label
     issues.parquet   label, stream_seq, code, what
 
-A state holds what was sealed in the log: on a disk only its owner can read it.
+A state holds decrypted contents of the log: on a disk only its owner can read it.
 """
 
 import io
@@ -58,10 +58,10 @@ ISSUES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierState:
-    """A state that a later fold may go on from, with all that decided it.
+    """A state that a later fold may resume from, with all that decided it.
 
     The log decides a state together with the keys that opened it: entries that could not be opened had no effect. So
-    `readers` and `unopened` are inputs as `snapshot` is, and a fold goes on only if they would be the same now.
+    `readers` and `unopened` are inputs as `snapshot` is, and a fold resumes only if they would be the same now.
     """
 
     snapshot: Snapshot
@@ -72,7 +72,7 @@ class EarlierState:
 
     @classmethod
     def of(cls, result: FoldResult) -> Self:
-        """Return what a fold gave, to go on from there."""
+        """Return the result of a fold as a state to resume from."""
         return cls(
             snapshot=Snapshot.from_bytes(result.snapshot),
             readers=result.readers,
@@ -84,7 +84,7 @@ class EarlierState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenState(EarlierState):
-    """A state as it was written, its own hashes checked. Whether it is true is for `verify`."""
+    """A state as it was written, its own hashes checked. `verify` compares it with the log."""
 
     path: str
     fold: str
@@ -99,7 +99,7 @@ class WrittenState(EarlierState):
 
 
 def write(result: FoldResult, path: str) -> str:
-    """Atomic: a reader sees the earlier state or this one."""
+    """Write a state atomically: a reader sees the earlier state or this one."""
     place, snapshot = _Place(path), Snapshot.from_bytes(result.snapshot)
     rows = [
         {
@@ -121,7 +121,7 @@ def write(result: FoldResult, path: str) -> str:
     }
     name = result.state_hash.hex()[:16] + "-" + sha256(result.snapshot).hexdigest()[:16]
     for file, data in files.items():
-        place.put(f"{name}-{file}", data)
+        place.write(f"{name}-{file}", data)
     manifest = {
         "format": _FORMAT,
         "fold": snapshot.fold,
@@ -148,8 +148,8 @@ def write(result: FoldResult, path: str) -> str:
         "plan": result.plan,
         "files": {file: {"path": f"{name}-{file}", "sha256": sha256(data).hexdigest()} for file, data in files.items()},
     }
-    place.put(MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
-    place.forget(f"{name}-")
+    place.write(MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+    place.remove_others(f"{name}-")
     return f"{path.rstrip('/')}/{MANIFEST}"
 
 
@@ -160,7 +160,7 @@ def _parquet(rows: list[dict[str, Any]], columns: tuple[Column, ...]) -> bytes:
 
 
 def load(path: str) -> WrittenState:
-    """What `write` has put there; FoldStateDamaged if it is not whole."""
+    """Read a written state. Raise FoldStateDamaged if it is incomplete or changed."""
     fs = open_fs(path)
     try:
         manifest = json.loads(read_inside(fs, MANIFEST, _MAX_MANIFEST_BYTES))
@@ -199,6 +199,7 @@ def _state(path: str, manifest: Mapping[str, Any], state: bytes, snapshot: Snaps
             if tree.root() != cut.mmr_root:
                 raise FoldStateDamaged(f"{path}: the peaks of label {cut.label.hex()} have another root")
             trees[cut.label] = tree
+    readers = manifest.get("readers")  # earlier releases wrote none
     return WrittenState(
         path=path,
         fold=fold,
@@ -222,17 +223,12 @@ def _state(path: str, manifest: Mapping[str, Any], state: bytes, snapshot: Snaps
         entries=manifest["entries"],
         plan=manifest["plan"],
         streams=tuple(map(bytes.fromhex, manifest["streams"])),
-        readers=_readers(manifest.get("readers")),
+        readers=None if readers is None else {bytes.fromhex(stream): str(mark) for stream, mark in readers.items()},
     )
 
 
-def _readers(value: Any) -> dict[bytes, str] | None:
-    """Read the marks of a manifest; earlier releases wrote none."""
-    return None if value is None else {bytes.fromhex(stream_id): str(mark) for stream_id, mark in value.items()}
-
-
 class _Place:
-    """A directory to write to: on this machine, or wherever Arrow can."""
+    """A directory to write to: local, or a store that Arrow supports."""
 
     def __init__(self, uri: str) -> None:
         scheme = urlsplit(uri).scheme
@@ -247,15 +243,15 @@ class _Place:
             self._fs, self._root = fs.FileSystem.from_uri(uri)
             self._fs.create_dir(self._root, recursive=True)
 
-    def put(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes) -> None:
         if self._local is not None:
             self._local.replace(name, data, private=True)
             return
         with self._fs.open_output_stream(f"{self._root.rstrip('/')}/{name}") as stream:
             stream.write(data)
 
-    def forget(self, keep: str) -> None:
-        """Files of earlier states, which no manifest names any more."""
+    def remove_others(self, keep: str) -> None:
+        """Remove files of earlier states, which no manifest names any more."""
         if self._local is not None:
             for name in self._local.list(""):
                 if _OURS.fullmatch(name) and not name.startswith(keep):

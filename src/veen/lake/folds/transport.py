@@ -1,7 +1,7 @@
-"""How rows and summaries travel between tasks: columns of Arrow, and CBOR in slices of bounded size.
+"""Exchange of rows and summaries between tasks: columns of Arrow, and CBOR in slices of bounded size.
 
-A cell of Spark has a bound and a state has none, so a summary is cut into slices. No pickle: what comes back from an
-executor is read with the types of the fold, like a snapshot from a stranger.
+A Spark cell has a bound and a state has none, so a summary is cut into slices. No pickle: what an executor returns is
+decoded with the types of the fold, like a snapshot from a stranger.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,14 +35,14 @@ PARCELS: Final = (
 
 
 def check_columns(names: Iterable[str]) -> None:
-    """OptionError if a frame lacks one of the columns that folding needs."""
+    """Raise OptionError if a frame lacks a column that folding needs."""
     have = set(names)
     if missing := [column.name for column in NEEDED if column.name not in have]:
         raise OptionError(f"a frame of events needs the columns of SILVER; missing: {', '.join(missing)}")
 
 
 def entries_in(batches: Iterable[pa.RecordBatch]) -> Iterator[LogEntry]:
-    """The entries of some batches, in their order. NotAnEvent for a row that is none of ours."""
+    """Yield the entries of some batches, in their order. Raise NotAnEvent for an invalid row."""
     for batch in batches:
         whole = all(batch.column(name).null_count == 0 for name in EVENT_COLUMNS if name != "auth_ref")
         if not whole or not all(batch.column("ok").to_pylist()):
@@ -61,12 +61,12 @@ def entries_in(batches: Iterable[pa.RecordBatch]) -> Iterator[LogEntry]:
 
 
 def coverage_row(coverage: FoldCoverage) -> dict[str, Any]:
-    """The row that tells what a task has read."""
+    """Return the row with the coverage of a task."""
     return {"data": cbor.encode(coverage.to_tree())}
 
 
-def merged_coverage(rows: Iterable[Mapping[str, Any]]) -> FoldCoverage:
-    """What several tasks have read."""
+def merge_coverages(rows: Iterable[Mapping[str, Any]]) -> FoldCoverage:
+    """Merge the coverages of several tasks."""
     coverage = FoldCoverage()
     for row in rows:
         data = bytes(row["data"])
@@ -79,7 +79,7 @@ def merged_coverage(rows: Iterable[Mapping[str, Any]]) -> FoldCoverage:
 
 
 def pack(part: int, tree: cbor.Item) -> Iterator[pa.RecordBatch]:
-    """One item as rows of PARCELS."""
+    """Encode one item as rows of PARCELS."""
     data, schema = cbor.encode(tree), arrow_schema(PARCELS)
     for number, start in enumerate(range(0, len(data), _SLICE_BYTES)):
         row = {"part": part, "slice": number, "data": data[start : start + _SLICE_BYTES]}
@@ -87,7 +87,7 @@ def pack(part: int, tree: cbor.Item) -> Iterator[pa.RecordBatch]:
 
 
 def unpack(rows: Iterable[tuple[int, int, bytes]]) -> Iterator[tuple[int, Any]]:
-    """(part, item) by part, from the rows of PARCELS in any order."""
+    """Decode rows of PARCELS in any order; yield (part, item) by part."""
     parcels: dict[int, dict[int, bytes]] = {}
     for part, number, data in rows:
         parcels.setdefault(part, {})[number] = bytes(data)

@@ -37,7 +37,7 @@ def _key(name: str) -> Column:
 
 
 def key_of(value: int | None) -> int | None:
-    """A u64 as a BIGINT of the same order."""
+    """Return a u64 as a BIGINT of the same order."""
     return None if value is None else value - HALF
 
 
@@ -66,7 +66,7 @@ _BESIDE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BodyColumns:
-    """The columns of a body, and how to fill them."""
+    """The columns of a body, and the function that fills them."""
 
     columns: tuple[Column, ...]
     of: Callable[[Typed[Any]], dict[str, Any]]
@@ -127,18 +127,18 @@ TYPES: Final[Mapping[type[AnyFold], BodyColumns]] = MappingProxyType(
 
 
 def event_columns(fold: AnyFold) -> tuple[Column, ...]:
-    """The columns of an event: its position, and the fields of its body."""
+    """Return the columns of an event: its position, and the fields of its body."""
     return (*_POSITION, *_body_columns(fold).columns)
 
 
-def typed_columns(fold: AnyFold) -> tuple[Column, ...]:
-    """All columns, also those of rows that are no events."""
+def columns_of(fold: AnyFold) -> tuple[Column, ...]:
+    """Return all columns, also those of rows that are no events."""
     return (*event_columns(fold), *_BESIDE)
 
 
 def are_typed(fold: AnyFold, names: Iterable[str]) -> bool:
-    """Whether a table with these columns has typed rows of the fold, also one from before there were order keys."""
-    return {column.name for column in typed_columns(fold)} - ORDER_KEYS <= set(names)
+    """Return True if a table with these columns has typed rows of the fold, order keys or not."""
+    return {column.name for column in columns_of(fold)} - ORDER_KEYS <= set(names)
 
 
 def _body_columns(fold: AnyFold) -> BodyColumns:
@@ -148,8 +148,8 @@ def _body_columns(fold: AnyFold) -> BodyColumns:
     return columns
 
 
-def decoded_rows(fold: AnyFold, found: Iterable[LogEntry]) -> Iterator[dict[str, Any]]:
-    """The rows of a task."""
+def decode_rows(fold: AnyFold, found: Iterable[LogEntry]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a task, and last its coverage."""
     coverage, find, columns_of, mirrors = FoldCoverage(), dict(fold.schemas).get, _body_columns(fold).of, fold.mirrors
     for event in coverage.events(found):
         schema = find(event.hdr.schema)

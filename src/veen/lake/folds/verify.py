@@ -1,12 +1,11 @@
 """Verification of states: fold the same prefix again, from the log, and compare (001 spec-3 §7.4, S2; SNAP-04).
 
 A claim is a state.checkpoint.v1 or a written state: a fold, the cuts it was made of, and the hash of the state there.
-It holds if the log still has those entries, the leaves that are folded have the root that the claim names, a receipt
-signed by the hub says so too, and the state has the hash. Every way in which it does not is named.
+It holds if the log still has those entries, the folded leaves have the root that the claim names, a receipt signed by
+the hub has the same root, and the state has the hash. Every difference is named.
 
 The verdict has a row for each label of the claim (D-181). A log that ends before the cut, entries that this reader
-cannot open, and receipts that cannot be read make it incomplete; a root, a signature or a hash that is another one
-makes it bad.
+cannot open, and receipts that cannot be read make it incomplete; a different root, signature or hash makes it bad.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateClaim:
-    """What someone says a state is."""
+    """A claim about a state: its fold, cuts and hash."""
 
     state_class: str
     cuts: tuple[Cut, ...]
@@ -51,7 +50,7 @@ class StateClaim:
     def of(
         cls, given: "StateCheckpoint | Event | WrittenState | StateClaim", *, label: bytes | None = None
     ) -> "StateClaim":
-        """`label` is needed for a checkpoint that is not in a log and names no cuts."""
+        """Convert to a claim. `label` is required for a checkpoint that is not in a log and names no cuts."""
         if isinstance(given, StateClaim):
             return given
         if isinstance(given, WrittenState):
@@ -85,7 +84,7 @@ _CODES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One way in which a claim is not true."""
+    """One difference between a claim and the log."""
 
     what: str  # a key of _CODES
     claimed: str
@@ -95,7 +94,7 @@ class Difference:
 
     @property
     def code(self) -> str:
-        """Stable, for programs."""
+        """Stable code, for programs."""
         return _CODES[self.what]
 
     def __str__(self) -> str:
@@ -105,7 +104,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateCheck:
-    """The verdict over a claim; `result` is what folding again gave, if it came to that."""
+    """The verdict over a claim; `result` is that of folding again, if it was reached."""
 
     claim: StateClaim
     differences: tuple[Difference, ...]
@@ -134,10 +133,10 @@ def verify(
     plan: PlanName = "auto",
     identity: HubIdentity | None = None,
 ) -> StateCheck:
-    """Fold the prefix that the claim is about once more, from the first entry on, and compare.
+    """Fold the prefix of the claim again, from the first entry on, and compare.
 
-    `fold` is needed where settings or mirrors decide the state; by default it is the one of the state class. `identity`
-    is the hub's, where it is pinned; without it the directory's own is believed.
+    `fold` is required where settings or mirrors decide the state. Default: the fold of the state class. `identity` is
+    the hub's, where it is pinned; without it the directory's own is trusted.
     """
     asked = StateClaim.of(claim, label=label)
     chosen = fold_named(asked.state_class) if fold is None else fold_named(fold) if isinstance(fold, str) else fold
@@ -145,8 +144,8 @@ def verify(
         other = Difference(what="state_class", claimed=asked.state_class, actual=chosen.name)
         return StateCheck(claim=asked, differences=(other,), result=None)
     pinned = pin(path)
-    compared = tuple(_covered(asked.cuts, pinned, identity))
-    differences = _roots(path, asked.cuts, pinned, identity)
+    compared = tuple(_compare_extent(asked.cuts, pinned, identity))
+    differences = _compare_roots(path, asked.cuts, pinned, identity)
     if any(row.behind for row in compared):
         return StateCheck(claim=asked, differences=tuple(differences), result=None, compared=compared)
     try:
@@ -162,12 +161,12 @@ def verify(
         for label in result.unproven
     ]
     if result.state_hash != asked.state_hash:
-        differences.append(_other_state(asked, result))
+        differences.append(_state_difference(asked, result))
     return StateCheck(claim=asked, differences=tuple(differences), result=result, compared=compared)
 
 
-def _other_state(asked: StateClaim, result: FoldResult) -> Difference:
-    """Return the difference of two states; a claim of a reader with other keys cannot be judged by these."""
+def _state_difference(asked: StateClaim, result: FoldResult) -> Difference:
+    """Return the difference of two states. Other keys cannot decide about a claim, which is then incomplete."""
     claimed, actual = asked.state_hash.hex(), result.state_hash.hex()
     unread = sum(skip.count for skip in result.unopened)
     if asked.readers is not None and asked.readers != result.readers:
@@ -179,8 +178,8 @@ def _other_state(asked: StateClaim, result: FoldResult) -> Difference:
     return Difference(what="state_hash", claimed=claimed, actual=actual, because=because)
 
 
-def _covered(cuts: Sequence[Cut], pinned: LogView, identity: HubIdentity | None) -> Iterable[Coverage]:
-    """Give a row for each label: the claim states how far it goes, the directory how far it can be read."""
+def _compare_extent(cuts: Sequence[Cut], pinned: LogView, identity: HubIdentity | None) -> Iterable[Coverage]:
+    """Yield a row for each label: the extent that the claim states, and the readable part of the directory."""
     name = None if identity is None else f"hub {identity.hub_id.hex()}"
     for cut in cuts:
         label_pin = pinned.labels.get(cut.label)
@@ -188,8 +187,8 @@ def _covered(cuts: Sequence[Cut], pinned: LogView, identity: HubIdentity | None)
         yield Coverage(log=cut.label.hex(), read=read, head=cut.upto_seq, stated_by=StatedBy.FILE, identity=name)
 
 
-def _roots(path: str, cuts: Sequence[Cut], pinned: LogView, identity: HubIdentity | None) -> list[Difference]:
-    """Return what the receipts at the cuts say against the claim."""
+def _compare_roots(path: str, cuts: Sequence[Cut], pinned: LogView, identity: HubIdentity | None) -> list[Difference]:
+    """Return the differences between the receipts at the cuts and the claim."""
     hub, fs = identity or pinned.identity, open_fs(path)
     differences: list[Difference] = []
 
@@ -212,12 +211,12 @@ def _roots(path: str, cuts: Sequence[Cut], pinned: LogView, identity: HubIdentit
             differs("mmr_root", cut.mmr_root.hex(), receipt.mmr_root.hex())
         if hub is None:
             differs("receipt", "signed by the hub", "the directory does not say whose it is", Because.COVERAGE)
-        elif (fault := _fault(hub, receipt)) is not None:
+        elif (fault := _receipt_fault(hub, receipt)) is not None:
             differs("receipt", "signed by the hub", fault)
     return differences
 
 
-def _fault(hub: HubIdentity, receipt: Receipt) -> str | None:
+def _receipt_fault(hub: HubIdentity, receipt: Receipt) -> str | None:
     try:
         hub.verify_receipt(receipt)
     except VeenError as exc:
@@ -226,7 +225,7 @@ def _fault(hub: HubIdentity, receipt: Receipt) -> str | None:
 
 
 def claims_in(path: str, *, keys: Keys, engine: Engine = "python", **how: Any) -> Iterable[StateClaim]:
-    """The checkpoints that a log has: of several for one state and position the latest (S1)."""
+    """Yield the checkpoints of a log; of several for one state and position the latest (S1)."""
     stated: Mapping[tuple[bytes, int], Stated] = run(path, StateCheckpointFold(), keys=keys, engine=engine, **how).view
     for (state_id, upto_stream_seq), state in stated.items():
         body = StateCheckpoint(

@@ -1,4 +1,4 @@
-"""Windows of the ledger: what a range of the logical order would do, and how ranges are added up (WAL §6, D-100).
+"""Windows of the ledger: effects of a range of the logical order, and the addition of ranges (WAL §6, D-100).
 
 Pure, so that every cut of every history can be tried without Spark. `Books` settles range after range by addition
 (`veen.overlays.wallet.flows`), and asks for the entries of a range only if some of them have to be replayed.
@@ -44,7 +44,7 @@ WALLET_EVENTS: Final = (
 
 
 class WalletEvent(NamedTuple):
-    """A wallet event, checked by all rules but those of balances."""
+    """A wallet event, checked by all rules except those about balances."""
 
     order: Order
     label: bytes
@@ -60,7 +60,7 @@ class WalletEvent(NamedTuple):
 
     @classmethod
     def of_row(cls, row: Any) -> "WalletEvent":
-        """From the columns of WALLET_EVENTS, with `first`: a mapping, or a row of Spark."""
+        """Convert a row of WALLET_EVENTS with the column `first`: a mapping, or a Row of Spark."""
         label, stream_seq = bytes(row["label"]), row["stream_seq"]
         issue = None if row["code"] is None else Issue(label, stream_seq, row["code"], row["what"])
         order = (row["ts"], bytes(row["stream_id"]), row["epoch"], stream_seq, bytes(row["leaf_hash"]))
@@ -82,13 +82,13 @@ class WalletEvent(NamedTuple):
     def place(self) -> Place:
         return self.label, self.stream_seq
 
-    def decoded(self) -> WalletBody:
+    def decode(self) -> WalletBody:
         body: WalletBody = SCHEMAS[self.schema].body.from_bytes(self.body)
         return body
 
 
 def wallet_events(fold: LedgerFold, events: Iterable[Event]) -> Iterator[WalletEvent]:
-    """The events of wallets, checked one by one."""
+    """Yield the events of wallets, checked one by one."""
     find = dict(fold.schemas).get
     for event in events:
         schema = find(event.hdr.schema)
@@ -102,7 +102,7 @@ def wallet_events(fold: LedgerFold, events: Iterable[Event]) -> Iterator[WalletE
         if isinstance(typed, Issue):
             yield _wallet_event(event, None, counts=False, issue=typed)
             continue
-        counts, issue = _screened(fold, typed)
+        counts, issue = _screen(fold, typed)
         sender = fold.sender_to_check(typed) if counts else None
         yield _wallet_event(event, fold.mirrors.identity(event), counts=counts, issue=issue, sender=sender)
 
@@ -124,7 +124,7 @@ def _wallet_event(
     )
 
 
-def _screened(fold: LedgerFold, typed: Typed[WalletBody]) -> tuple[bool, Issue | None]:
+def _screen(fold: LedgerFold, typed: Typed[WalletBody]) -> tuple[bool, Issue | None]:
     try:
         return fold.screen(typed), None
     except Violation as exc:
@@ -132,7 +132,7 @@ def _screened(fold: LedgerFold, typed: Typed[WalletBody]) -> tuple[bool, Issue |
 
 
 def wallet_rows(fold: LedgerFold, found: Iterable[LogEntry]) -> Iterator[dict[str, Any]]:
-    """The rows of a task."""
+    """Yield the rows of a task, and last its coverage."""
     coverage = FoldCoverage()
     for event in wallet_events(fold, coverage.events(found)):
         ts, stream_id, epoch, stream_seq, leaf_hash = event.order
@@ -160,7 +160,7 @@ def wallet_rows(fold: LedgerFold, found: Iterable[LogEntry]) -> Iterator[dict[st
 
 
 class RangeSummary(NamedTuple):
-    """What a range of the logical order, freed of copies, would do; and what is to be remembered of it."""
+    """Effects of a range of the logical order, freed of copies, and the facts that later ranges need."""
 
     window: Window
     identities: list[bytes]
@@ -191,14 +191,14 @@ _KIND: Final = tuple[_Window, tuple[bytes, ...], tuple[Issue, ...], dict[bytes, 
 
 
 def summarize_range(entries: Iterable[WalletEvent]) -> RangeSummary:
-    """`entries` decode and stand in logical order; one that stands there twice counts once."""
+    """Summarize decoded entries in logical order; count a repeated one once."""
     identities: list[bytes] = []
     refused: list[Issue] = []
     upto: dict[bytes, int] = {}
     last: Order | None = None
     senders: set[tuple[bytes, bytes]] = set()
 
-    def counting() -> Iterator[WalletBody]:
+    def bodies() -> Iterator[WalletBody]:
         nonlocal last
         for entry in entries:
             if entry.order == last or entry.identity is None:
@@ -211,12 +211,12 @@ def summarize_range(entries: Iterable[WalletEvent]) -> RangeSummary:
             if entry.issue is not None:
                 refused.append(entry.issue)
             if entry.counts:
-                body = entry.decoded()
+                body = entry.decode()
                 if entry.sender is not None and type(body) is not Open:  # `open` names its owner: screened before
                     senders.add((body.wallet_id, entry.sender))
                 yield body
 
-    window = replace(flows.summarize(counting()), senders=frozenset(senders))
+    window = replace(flows.summarize(bodies()), senders=frozenset(senders))
     return RangeSummary(window, identities, refused, upto, last)
 
 
@@ -237,7 +237,7 @@ class Books:
         self._last: Order | None = None
 
     def add(self, found: RangeSummary, fetch: Fetch) -> None:
-        """`fetch` gives the entries of the range again, in order; it is called only if some have to be replayed."""
+        """Add a range. Call `fetch` for its entries, in order, only if some have to be replayed."""
         settled = flows.settle(self.table, found.window, self._policy.owns)
         for key, record in settled.changes.items():
             self.table[key] = record
@@ -254,7 +254,7 @@ class Books:
         for entry in fetch():
             if entry.order == last:
                 continue
-            last, body = entry.order, entry.decoded()
+            last, body = entry.order, entry.decode()
             if settled.is_done(body):
                 continue
             self.replayed += 1
@@ -269,7 +269,7 @@ class Books:
                 self.table[key] = record
 
     def progress(self, ts: int, issues: Iterable[Issue]) -> Progress[bytes, Record]:
-        """The summary: `ts` is the greatest of all rows, `issues` are of those that do not decode."""
+        """Return the summary. `ts` is the greatest of all rows, `issues` are those of undecodable ones."""
         prefix: OrderedPrefix[bytes, Record] | None = None
         if self._last is not None:
             identities: Table[bytes, bool] = Table((self._identities,))

@@ -1,4 +1,4 @@
-"""Bodies as JSON text, and names of schemas: what people and SQL can read of an opened entry."""
+"""Bodies as JSON text and names of schemas: the readable form of an opened entry."""
 
 import json
 from decimal import Decimal
@@ -13,53 +13,53 @@ _MAX_DIGITS: Final = 200  # before or behind the point: 1e999999999 must not bec
 
 
 def json_of(body: bytes) -> str | None:
-    """A CBOR body in JSON: sorted keys, bytes as hex, bytes that are JSON of an object or array as that.
+    """Return a CBOR body as JSON: sorted keys, bytes as hex, bytes that hold a JSON object or array as that value.
 
-    Numbers keep their digits. None for a body that is no CBOR, or that JSON has no form for; `body` has its bytes.
+    Numbers keep their digits. Return None for a body that is not CBOR, or that has no JSON form.
     """
     try:
-        text = _text(cbor.decode(body), 0)
+        text = _to_json(cbor.decode(body), 0)
         text.encode()  # a lone surrogate has no UTF-8
     except (VeenError, ValueError, TypeError, RecursionError):
         return None
     return text
 
 
-def _text(value: Any, depth: int) -> str:
+def _to_json(value: Any, depth: int) -> str:
     if depth > _MAX_DEPTH:
         raise ValueError("nested too deep")
     if isinstance(value, bytes):
-        return _of_bytes(value, depth)
+        return _bytes_to_json(value, depth)
     if isinstance(value, list | tuple):
-        return f"[{','.join(_text(element, depth + 1) for element in value)}]"
+        return f"[{','.join(_to_json(element, depth + 1) for element in value)}]"
     if isinstance(value, dict):
         members = sorted((_key(key), element) for key, element in value.items())
-        return f"{{{','.join(f'{_quoted(key)}:{_text(element, depth + 1)}' for key, element in members)}}}"
+        return f"{{{','.join(f'{_quote(key)}:{_to_json(element, depth + 1)}' for key, element in members)}}}"
     if isinstance(value, Decimal):
-        return _number(value)
+        return _number_to_json(value)
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _of_bytes(value: bytes, depth: int) -> str:
+def _bytes_to_json(value: bytes, depth: int) -> str:
     if value[:1] in (b"{", b"["):
         try:
-            return _text(json.loads(value, parse_float=Decimal, parse_constant=_refuse), depth)
+            return _to_json(json.loads(value, parse_float=Decimal, parse_constant=_refuse), depth)
         except (ValueError, RecursionError):
             pass
     return f'"{value.hex()}"'
 
 
-def _number(value: Decimal) -> str:
+def _number_to_json(value: Decimal) -> str:
     if abs(value.adjusted()) > _MAX_DIGITS:
         raise ValueError("a number has too many digits")
     return format(value, "f")
 
 
 def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -78,5 +78,5 @@ def _names() -> dict[bytes, str]:
 
 
 def schema_name(schema: bytes) -> str:
-    """The name of a schema that an installed overlay has, or its id in hex."""
+    """Return the name of a schema of an installed overlay, or its id in hex."""
     return _names().get(schema) or schema.hex()

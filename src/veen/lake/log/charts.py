@@ -1,4 +1,4 @@
-"""Small pictures for notebooks and pages: SVG, self-contained, no script, the same bytes for the same numbers."""
+"""Bar charts for notebooks and pages: self-contained SVG without scripts, the same bytes for the same numbers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _FONT: Final = "font-family='system-ui,sans-serif' font-size='12' fill='currentC
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture; notebooks draw it by themselves."""
+    """A picture in SVG. Notebooks draw it."""
 
     svg: str
 
@@ -30,9 +30,9 @@ class Chart:
 
 
 def bars(title: str, counts: Mapping[str, int], *, marked: frozenset[str] = frozenset()) -> Chart:
-    """A bar for each name, in the order given; those in `marked` stand out, also without colour.
+    """Draw a bar for each name, in the order of `counts`; mark those in `marked` by sign and colour.
 
-    Counts are not negative. Lengths are whole pixels, so that the picture does not vary with the machine.
+    Counts must not be negative. Lengths are whole pixels, so that the picture does not vary with the machine.
     """
     if len(counts) > _MAX_BARS:
         raise OptionError(f"{len(counts)} bars are more than a picture has room for ({_MAX_BARS})")

@@ -119,26 +119,26 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
     return pa.schema([pa.field(column.name, column.arrow) for column in columns])
 
 
-def chosen(names: Sequence[str], columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns of a user's schema, by name, as the only way to read fewer of them."""
+def select_columns(names: Sequence[str], columns: Sequence[Column]) -> tuple[Column, ...]:
+    """Return the columns of a user's schema by name. Raise OptionError for an unknown name."""
     by_name = {column.name: column for column in columns}
     if unknown := [name for name in names if name.lower() not in by_name]:
         raise OptionError(f"there is no column {', '.join(unknown)}; known are {', '.join(by_name)}")
     return tuple(by_name[name.lower()] for name in names)
 
 
-def offered(asked: str, every: Sequence[Column], lean: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns that the option `columns` asks for: lean, all, or names with commas between them."""
+def parse_columns(asked: str, every: Sequence[Column], lean: Sequence[Column]) -> tuple[Column, ...]:
+    """Return the columns named by the option `columns`: lean, all, or a comma-separated list."""
     if asked in ("lean", "all"):
         return tuple(lean if asked == "lean" else every)
     names = [name.strip() for name in asked.split(",")]
     if not all(names) or len({name.lower() for name in names}) != len(names):
         raise OptionError(f"columns is {asked!r}: expected lean, all, or different names with commas between them")
-    return chosen(names, every)
+    return select_columns(names, every)
 
 
-def batched(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Batches of bounded size, the last of which may be empty. Columns that a row does not name are NULL."""
+def to_batches(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield record batches of bounded size; the last may be empty. Columns that a row lacks are NULL."""
     batch: list[dict[str, Any]] = []
     size = 0
     for row in rows:

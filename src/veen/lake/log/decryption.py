@@ -1,6 +1,6 @@
-"""Decryption: each entry of a slice becomes an event, or says why it cannot be opened.
+"""Decryption: each entry of a slice becomes an event, or an `Unread` with the reason.
 
-damaged     the entry is not as it was written, or lies behind such damage in its file
+damaged     the entry or an earlier one of its file is damaged
 erased      its payload was erased under the retention policy
 missing     no file has it
 sealed      no key of the reader opens it
@@ -24,27 +24,27 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.core.sealing.ciphertext import Opened, open_with_one
 from veen.io.local import Fs
-from veen.lake.log.columns import ENTRIES, Column, chosen
+from veen.lake.log.columns import ENTRIES, Column, select_columns
 from veen.lake.log.entries import Level, ReadSpec, batches
 from veen.lake.log.slices import LabelStream, Slice
 from veen.lake.log.times import Clock
 
 REASONS: Final = ("damaged", "erased", "missing", "sealed", "malformed", "ambiguous")
 
-_COLUMNS: Final = chosen(["stream_seq", "hub_ts", "msg", "receipt", "ok"], ENTRIES)
-_REST: Final = chosen(["leaf_hash", "client_id", "auth_ref"], ENTRIES)  # what identifies an erased entry
+_COLUMNS: Final = select_columns(["stream_seq", "hub_ts", "msg", "receipt", "ok"], ENTRIES)
+_REST: Final = select_columns(["leaf_hash", "client_id", "auth_ref"], ENTRIES)  # what identifies an erased entry
 
 ReadSlice = Callable[[Slice], Iterable[pa.RecordBatch]]
 
 
 def columns_of(part: Slice) -> tuple[Column, ...]:
-    """The columns of a slice, in this order, by which its entries are opened."""
+    """Return the columns that `Opener` reads of a slice, in this order."""
     return (*_COLUMNS, *_REST) if part.is_erased else _COLUMNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """An entry that can be no event, with as much as is known of it."""
+    """An entry without an event: the fields that are known, and the reason."""
 
     stream_id: bytes | None
     label: bytes
@@ -64,12 +64,12 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class StreamReader:
-    """The read keys of one stream, the newest first; without any, everything is sealed."""
+    """Read keys of one stream, the newest first. Without keys every entry is sealed."""
 
     keys: tuple[StreamKeys, ...] = field(default=(), repr=False)
 
     def open(self, msg: Msg) -> Opened | str:
-        """What was sealed, or one of REASONS."""
+        """Open a message; return its header and body, or one of REASONS."""
         try:
             _, opened = open_with_one([(keys.secret(), keys.reader_pk) for keys in self.keys], msg)
         except OpenError:
@@ -84,7 +84,7 @@ class StreamReader:
 
 
 def reader_of(keyring: Keyring, stream_id: bytes) -> StreamReader:
-    """UnknownStream if the keyring has nothing of this stream."""
+    """Return the reader for a stream. Raise UnknownStream if the keyring has no key of it."""
     return StreamReader(tuple(keys for keys in keyring.readers(stream_id) if keys.can_read))
 
 
@@ -99,7 +99,7 @@ class Opener:
         self._readers: dict[bytes, tuple[LabelStream, StreamReader]] = {}  # by label
 
     def events(self, fs: Fs, slices: Iterable[Slice]) -> Iterator[Event | Unread]:
-        """Every entry of some slices; those of a label stand in its order."""
+        """Yield each entry of the slices; those of one label keep its order."""
         return (event for event, _, _ in self.entries(fs, slices))
 
     def entries(
@@ -110,18 +110,19 @@ class Opener:
         takes_time: Callable[[int], bool] | None = None,
         read: ReadSlice | None = None,
     ) -> Iterator[tuple[Event | Unread, bytes | None, bytes | None]]:
-        """The same with MSG and RECEIPT, byte for byte; entries of times that are not taken are not opened.
+        """Yield each entry with its MSG and RECEIPT, byte for byte.
 
-        `read` gives the batches of a slice with `columns_of(part)`, checked to the level of this opener: for whoever
-        needs more columns of the same entries, which are then read once.
+        Skip entries for whose hub_ts `takes_time` is false; they are not opened. `read` replaces the reading of a
+        slice: it yields batches whose first columns are `columns_of(part)`, checked to the level of this opener. A
+        caller that needs more columns of the same entries so reads them once.
         """
         clock = Clock()
         for part in slices:
             clock.enter(part)
-            stream, reader = self._resolved(part.stream)
+            stream, reader = self._reader_for(part.stream)
             if part.is_missing:
-                for seq in part.missing_seqs():
-                    yield Unread(**_shared_fields(stream, seq, None, clock.ts), reason="missing"), None, None
+                for seq in part.seqs():
+                    yield Unread(**_common_fields(stream, seq, None, clock.ts), reason="missing"), None, None
                 continue
             spec = replace(self._spec, columns=columns_of(part))
             for batch in batches(fs, part, spec) if read is None else read(part):
@@ -131,33 +132,35 @@ class Opener:
                         continue  # bytes behind the last entry, which are none
                     ts = clock.tick(hub_ts or 0)
                     if takes_time is None or hub_ts is None or takes_time(hub_ts):
-                        yield _opened(part, stream, reader, row, ts), raw, receipt
+                        yield _open_row(part, stream, reader, row, ts), raw, receipt
 
-    def _resolved(self, stream: LabelStream) -> tuple[LabelStream, StreamReader]:
+    def _reader_for(self, stream: LabelStream) -> tuple[LabelStream, StreamReader]:
         resolved = self._readers.get(stream.label)
         if resolved is None:
-            named = stream._replace(stream_id=None) if stream.is_foreign else stream.resolved(self._streams) or stream
+            named = (
+                stream._replace(stream_id=None) if stream.is_foreign else stream.match_stream(self._streams) or stream
+            )
             has_keys = named.stream_id is not None and named.stream_id in self._streams
             resolved = named, reader_of(self._keyring, named.stream_id or b"") if has_keys else StreamReader()
             self._readers[stream.label] = resolved
         return resolved
 
 
-def _opened(part: Slice, stream: LabelStream, reader: StreamReader, row: tuple[Any, ...], ts: int) -> Event | Unread:
+def _open_row(part: Slice, stream: LabelStream, reader: StreamReader, row: tuple[Any, ...], ts: int) -> Event | Unread:
     seq, hub_ts, raw, _, ok, *rest = row
     msg = Msg.from_bytes(raw) if raw is not None else None
     who = (msg.leaf_hash(), msg.client_id, msg.auth_ref) if msg is not None else tuple(rest)
-    shared = _shared_fields(stream, seq, hub_ts, ts, *who)
+    shared = _common_fields(stream, seq, hub_ts, ts, *who)
     opened: Opened | str = "erased" if part.is_erased and shared["leaf_hash"] is not None else "damaged"
     if ok and msg is not None:
         opened = reader.open(msg)
     if not isinstance(opened, str):
-        return Event.opened(opened.hdr, opened.body, **shared)
+        return Event.from_message(opened.hdr, opened.body, **shared)
     # A journal that names a stream which the label disproves: no key can be right.
     return Unread(**shared, reason="damaged" if opened == "sealed" and part.stream.is_foreign else opened)
 
 
-def _shared_fields(
+def _common_fields(
     stream: LabelStream,
     seq: int,
     hub_ts: int | None,
@@ -166,7 +169,7 @@ def _shared_fields(
     client_id: bytes | None = None,
     auth_ref: bytes | None = None,
 ) -> dict[str, Any]:
-    """The fields that Event and Unread share."""
+    """Return the fields that Event and Unread share."""
     return {
         "stream_id": stream.stream_id,
         "label": stream.label,
@@ -189,9 +192,9 @@ P = TypeVar("P", bound=_Ordered)
 
 
 def in_order(labels: Iterable[tuple[int, Iterator[P]]]) -> Iterator[P]:
-    """Labels merged by logical order (D-27); each is begun only when its first entry can be the next one.
+    """Merge labels by logical order (D-27). Start reading a label only when its first entry can be next.
 
-    With each label comes a time that is not after its first entry.
+    Each label comes with a time that is not after its first entry.
     """
     ticket = count()
     heap: list[tuple[Order, int, P | None, Iterator[P]]] = [

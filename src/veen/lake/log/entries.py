@@ -1,7 +1,7 @@
-"""Entries as Arrow batches: a vectorised decoder for chunks without faults, a strict one for the others.
+"""Entries as Arrow batches: a vectorised decoder for intact chunks, a strict one for the others.
 
-Every entry of a pinned chunk is one row. A row whose entry is damaged, erased or gone says so (`ok`, `reason`) and has
-as many of its fields as can be trusted; none is left out and none stops the others.
+Each entry of a pinned chunk is one row. The row of a damaged, erased or missing entry says so (`ok`, `reason`) and has
+the fields that can be trusted. No entry is left out and none stops the others.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,7 @@ from veen.lake.log.errors import SourceDamaged
 from veen.lake.log.slices import MAX_HOLE, Slice
 from veen.storage import frame
 from veen.storage.copies import archive
-from veen.storage.pinned import ChunkRef, erased_since, read_chunk
+from veen.storage.pinned import ChunkRef, find_archive, read_chunk
 from veen.storage.rules import entry_fault
 from veen.storage.scan import item_of
 from veen.verify.vectors import Departs, Vector, decode, hashes_hold
@@ -49,9 +49,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSpec:
-    """How entries are read: into which columns, checked how far, of which time; bounds are inclusive.
+    """Specification of a read: columns, level of checking, bounds of time (inclusive).
 
-    Levels: none is shape only; hash checks entry_hash, I1 and I2; receipt the hub's signature, too; full the writer's.
+    Levels: none checks shape only; hash also entry_hash, I1 and I2; receipt also the hub's signature; full also the
+    writer's.
     """
 
     columns: tuple[Column, ...]
@@ -63,11 +64,11 @@ class ReadSpec:
 
     @property
     def wanted(self) -> set[str]:
-        """The columns to make: those that were asked for, and those by which rows are chosen and named."""
+        """Names of the columns to decode: those of the result, and those that select and describe rows."""
         return {column.name for column in self.columns} | {"stream_seq", "hub_ts", "ok", "reason", "path"}
 
     def batches(self, table: pa.Table, first: int, last: int | None) -> Iterator[pa.RecordBatch]:
-        """The rows of `table` from position `first` to `last`, in the columns of this spec."""
+        """Yield the rows of `table` from position `first` to `last`, in the columns of this spec."""
         schema = arrow_schema(self.columns)
         rows = self._within(table, first, last)
         if self.fail_fast:
@@ -76,7 +77,7 @@ class ReadSpec:
             yield batch.cast(schema) if batch.schema != schema else batch
 
     def _within(self, table: pa.Table, first: int, last: int | None) -> pa.Table:
-        """A row whose time is not known may belong to any time: it stays."""
+        """Select rows by position and time. Keep rows of unknown time: they may belong to any."""
         seqs, times = table.column("stream_seq"), table.column("hub_ts")
         inside = pc.greater_equal(seqs, first)
         if last is not None:
@@ -96,34 +97,34 @@ def _stop_at_damage(table: pa.Table) -> None:
 
 
 def batches(fs: Fs, part: Slice, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-    """The entries of a slice. A slice up to the end of its chunk has a row for bytes behind the last entry, too."""
+    """Yield the entries of a slice. At the end of a chunk include a row for bytes behind its last entry."""
     last = None if part.last >= part.chunk.end_seq else part.last
     yield from spec.batches(_table(fs, part.chunk, spec), part.first, last)
 
 
 def _table(fs: Fs, ref: ChunkRef, spec: ReadSpec) -> pa.Table:
     if ref.kind in ("receipts", "heads"):
-        return from_rows(_erased(fs, ref), ref, spec)
+        return from_rows(_read_archived(fs, ref), ref, spec)
     if ref.kind == "missing":
-        return from_rows(_missing(ref), ref, spec)
+        return from_rows(_rows_of_hole(ref), ref, spec)
     try:
         data = read_chunk(fs, ref)
     except FileNotFoundError as exc:
-        if (archived := erased_since(fs, ref)) is None:
-            return from_rows(_lost(ref, ref.start_seq, 0, str(exc)), ref, spec)
-        return from_rows(_erased(fs, archived), archived, spec)
+        if (archived := find_archive(fs, ref)) is None:
+            return from_rows(_lost_rows(ref, ref.start_seq, 0, str(exc)), ref, spec)
+        return from_rows(_read_archived(fs, archived), archived, spec)
     except (VeenError, OSError) as exc:
-        return from_rows(_lost(ref, ref.start_seq, 0, str(exc)), ref, spec)
+        return from_rows(_lost_rows(ref, ref.start_seq, 0, str(exc)), ref, spec)
     return from_frames(data, ref, spec)
 
 
 def from_frames(data: bytes, ref: ChunkRef, spec: ReadSpec) -> pa.Table:
-    """The frames of `ref`, one row each, whatever is wrong with them."""
+    """Decode the frames of `ref`, one row each; damage becomes rows with `ok` false."""
     try:
         vector = decode(data, ref.label, max_msg_bytes=DEFAULT_LIMITS.max_msg_bytes)
         if vector.end != len(data) or not vector.counts(ref.start_seq, ref.end_seq):
             raise Departs
-        if _faults(data, vector, ref.label, spec):
+        if _has_fault(data, vector, ref.label, spec):
             raise Departs
     except Departs:
         return from_rows(_one_by_one(data, ref, spec), ref, spec)
@@ -133,8 +134,8 @@ def from_frames(data: bytes, ref: ChunkRef, spec: ReadSpec) -> pa.Table:
 # --- fast ----------------------------------------------------------------------------------------------------
 
 
-def _faults(data: bytes, v: Vector, label: bytes, spec: ReadSpec) -> bool:
-    """Whether any entry fails a check of the level; the strict reader then says which, and why."""
+def _has_fault(data: bytes, v: Vector, label: bytes, spec: ReadSpec) -> bool:
+    """Return True if any entry fails a check of the level. The strict decoder then finds out which."""
     if spec.level == "none":
         return False
     if not hashes_hold(data, v, label):
@@ -165,7 +166,7 @@ def _from_vector(data: bytes, v: Vector, ref: ChunkRef, wanted: set[str]) -> pa.
     count = len(v)
 
     def hashes(at: Any, size: int = HASH_BYTES) -> pa.Array:
-        flat = np.ascontiguousarray(v.fixed(at, size)).reshape(-1)
+        flat = np.ascontiguousarray(v.rows(at, size)).reshape(-1)
         offsets = np.arange(0, (len(at) + 1) * size, size, dtype=np.int32)
         return pa.Array.from_buffers(pa.binary(), len(at), [None, pa.py_buffer(offsets), pa.py_buffer(flat)])
 
@@ -220,21 +221,21 @@ def _from_vector(data: bytes, v: Vector, ref: ChunkRef, wanted: set[str]) -> pa.
 
 
 def _one_by_one(data: bytes, ref: ChunkRef, spec: ReadSpec) -> Iterator[Row]:
-    """The strict reader. After a frame with invalid lengths the next one cannot be located."""
+    """Decode strictly, frame by frame. After a frame with invalid lengths the next one cannot be located."""
     pos = 0
     for seq in range(ref.start_seq, ref.end_seq + 1):
-        wanted = frame.wanted(data, pos)
+        wanted = frame.bytes_needed(data, pos)
         if pos + wanted > len(data) or wanted == frame.HEADER_BYTES:
-            yield from _lost(ref, seq, pos, _why(data, pos, ref))
+            yield from _lost_rows(ref, seq, pos, _frame_fault(data, pos, ref))
             return
-        yield _checked(data[pos : pos + wanted], ref, seq, pos, spec)
+        yield _check_frame(data[pos : pos + wanted], ref, seq, pos, spec)
         pos += wanted
     if pos != len(data):
         reason = "bytes follow the last entry that the name of the file speaks of"
         yield {"stream_seq": ref.end_seq + 1, "frame_offset": pos, "ok": False, "reason": reason}
 
 
-def _why(data: bytes, pos: int, ref: ChunkRef) -> str:
+def _frame_fault(data: bytes, pos: int, ref: ChunkRef) -> str:
     try:
         frame.read(data, pos, path=ref.path)
     except CorruptError as exc:
@@ -242,7 +243,7 @@ def _why(data: bytes, pos: int, ref: ChunkRef) -> str:
     return "the file ends before this entry"
 
 
-def _checked(data: bytes, ref: ChunkRef, seq: int, pos: int, spec: ReadSpec) -> Row:
+def _check_frame(data: bytes, ref: ChunkRef, seq: int, pos: int, spec: ReadSpec) -> Row:
     row: Row = {"stream_seq": seq, "frame_offset": pos, "frame_length": len(data), "ok": False}
     try:
         framed, _ = frame.read(data, 0, path=ref.path, base=pos)
@@ -278,8 +279,8 @@ def _checked(data: bytes, ref: ChunkRef, seq: int, pos: int, spec: ReadSpec) -> 
     }
 
 
-def _erased(fs: Fs, ref: ChunkRef) -> Iterator[Row]:
-    """What is left of a chunk whose payloads were erased (D-74)."""
+def _read_archived(fs: Fs, ref: ChunkRef) -> Iterator[Row]:
+    """Yield rows of the metadata that remains of a chunk whose payloads were erased (D-74)."""
     seq = ref.start_seq
     try:
         for item in archive.items(fs, ref.label, ref.start_seq, ref.end_seq, receipts=ref.kind == "receipts"):
@@ -303,11 +304,11 @@ def _erased(fs: Fs, ref: ChunkRef) -> Iterator[Row]:
             }
             seq = item.stream_seq + 1
     except (VeenError, OSError) as exc:
-        yield from _lost(ref, seq, 0, str(exc))
+        yield from _lost_rows(ref, seq, 0, str(exc))
 
 
-def _missing(ref: ChunkRef) -> Iterator[Row]:
-    """A row for each entry that no file has; a hole that only a file name claims to be huge is one row."""
+def _rows_of_hole(ref: ChunkRef) -> Iterator[Row]:
+    """Yield a row for each entry that no file has; one row for a hole too large to be believed."""
     if ref.entries > MAX_HOLE:
         reason = f"no file has this entry, nor those after it up to {ref.end_seq}"
         yield {"stream_seq": ref.start_seq, "ok": False, "reason": reason}
@@ -316,8 +317,8 @@ def _missing(ref: ChunkRef) -> Iterator[Row]:
         yield {"stream_seq": seq, "ok": False, "reason": "no file has this entry"}
 
 
-def _lost(ref: ChunkRef, first: int, offset: int, reason: str) -> Iterator[Row]:
-    """Yield a row for each entry that nothing is known of; one row if a file name alone claims that there are many."""
+def _lost_rows(ref: ChunkRef, first: int, offset: int, reason: str) -> Iterator[Row]:
+    """Yield a row for each unreadable entry from `first` on; one row if only a file name claims that there are many."""
     if ref.end_seq - first > MAX_HOLE:
         reason = f"{reason}; nor can those after it be found, up to entry {ref.end_seq}"
         yield {"stream_seq": first, "frame_offset": offset, "ok": False, "reason": reason}
@@ -329,7 +330,7 @@ def _lost(ref: ChunkRef, first: int, offset: int, reason: str) -> Iterator[Row]:
 
 
 def from_rows(rows: Iterable[Row], ref: ChunkRef, spec: ReadSpec) -> pa.Table:
-    """A table of rows that have some of the columns each."""
+    """Build a table of rows that have some of the columns each."""
     fixed = {"label": ref.label, "epoch": ref.epoch, "stream_id": ref.stream_id, "path": ref.path or None}
     filled = [fixed | row for row in rows]
     columns = [column for column in ENTRIES if column.name in spec.wanted]

@@ -15,25 +15,25 @@ class SparkMissing(PipelineError):
 
 
 class SparkFailed(PipelineError):
-    """A job of Spark failed for good, or the Java virtual machine ended before it could be used."""
+    """A Spark job that failed for good, or a Java virtual machine that ended before it could be used."""
 
     hint = "`veen spark check` looks at Java and Spark; the setting spark.veen.log names a file for all that they say."
 
 
 class JavaMissing(PipelineError):
-    """No Java, or one that Spark cannot use."""
+    """No Java, or a version that Spark cannot use."""
 
     hint = "Install a JRE of version 17 or newer (apt install openjdk-17-jre-headless) and set JAVA_HOME if need be."
 
 
 class ConnectUnsupported(PipelineError):
-    """Spark Connect without a server, or for what it gives its clients no way to: it has no SparkContext."""
+    """Spark Connect without a server, or an operation that needs a SparkContext."""
 
     hint = "Name a server (SPARK_REMOTE=sc://HOST:PORT), use a classic session, or `--engine python`, which needs none."
 
 
 class ExecutorUnfit(PipelineError):
-    """The Python of an executor lacks what tasks need, or is another one than the driver's."""
+    """A Python on an executor that lacks modules of the tasks, or whose version differs from the driver's."""
 
     hint = (
         "Install VEEN with the extra spark where executors run, or let it travel:"
@@ -42,18 +42,18 @@ class ExecutorUnfit(PipelineError):
 
 
 class SubmitFailed(PipelineError):
-    """spark-submit ended before the command that it was given did."""
+    """spark-submit ended before its command did."""
 
     hint = "Read what spark-submit printed; `veen spark check --master URL` tries the cluster."
 
 
 class OptionError(PipelineError):
-    """An option or a column that the data source does not know, or a value it cannot use."""
+    """An unknown option or column of the data source, or an invalid value."""
 
     hint = 'docs/pipeline.md lists the options and columns of format("veen").'
 
 
 class SourceDamaged(PipelineError):
-    """A byte of the log is not as it must be, and the reader was told to stop at the first such one."""
+    """A damaged entry, where the reader was told to stop at the first one."""
 
     hint = "Run `veen audit run` on the directory: it goes on after damage and names every place."

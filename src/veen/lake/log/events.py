@@ -1,7 +1,7 @@
 """Events of a pinned prefix: `veen.lake.spark.events` has the same rows as a DataFrame (D-79, D-120).
 
-The first step of everything that interprets a log: tables, folds, products. Each entry is an `Event`, or an `Unread`
-that says why it cannot be one; none is left out. Keys travel as the path of a key file and are read where tasks run.
+The first step of tables, folds and products. Each entry is an `Event`, or an `Unread` with the reason; none is left
+out. Keys travel as the path of a key file and are read where tasks run.
 
     prefix = make_prefix("./hub")                       # heads, and the roots there: prefix.cuts
     for event in read_events(prefix, KeyFile("reader.keys")): ...
@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from veen.client.identity.keyring import Keyring
-from veen.core.copies import read_stored_header, stored_header
+from veen.core.copies import encode_stored_header, read_stored_header
 from veen.core.errors import VeenError
 from veen.core.event import Event
 from veen.core.objects.identity import HubIdentity
 from veen.io.local import Fs
 from veen.io.places import open_fs
-from veen.lake.log.columns import Column, arrow_schema, batched
+from veen.lake.log.columns import Column, arrow_schema, to_batches
 from veen.lake.log.decryption import REASONS, Opener, Unread, in_order
 from veen.lake.log.entries import Level
 from veen.lake.log.errors import PipelineError
@@ -80,7 +80,7 @@ SORT_KEYS: Final = ("ts", "stream_id", "epoch", "stream_seq", "leaf_hash")  # th
 
 
 class NotAnEvent(PipelineError):
-    """A row of a table that says it is an event and is none."""
+    """A table row marked as an event that cannot be decoded as one."""
 
     hint = "Load the tables again from the log, into a new place."
 
@@ -102,15 +102,15 @@ EVENT_COLUMNS: Final = (*_SHARED, "hdr", "body")  # those that make an event
 
 
 def event_row(event: Event) -> dict[str, Any]:
-    """The event in EVENT_COLUMNS."""
+    """Return the event as a row of EVENT_COLUMNS."""
     return {name: getattr(event, name) for name in _SHARED} | {
-        "hdr": stored_header(event.hdr, event.origin),
+        "hdr": encode_stored_header(event.hdr, event.origin),
         "body": event.body,
     }
 
 
 def rows_of(entries: Iterable[LogEntry], names: Mapping[bytes, str] | None = None) -> Iterator[dict[str, Any]]:
-    """Rows of SILVER; `names` are those of streams."""
+    """Yield entries as rows of SILVER. `names` maps stream ids to names."""
     for entry in entries:
         stream = (names or {}).get(entry.stream_id or b"")
         if isinstance(entry, Event):
@@ -121,12 +121,12 @@ def rows_of(entries: Iterable[LogEntry], names: Mapping[bytes, str] | None = Non
 
 
 def entry_of(row: Mapping[str, Any]) -> LogEntry:
-    """What a row of SILVER says: a mapping, or a row of Spark. NotAnEvent if it is not one of ours."""
+    """Decode a row of SILVER: a mapping or a Row of Spark. Raise NotAnEvent if it is invalid."""
     return event_of(row) if row["ok"] else Unread(**_fields(row, _UNKNOWN), reason=row["reason"])
 
 
 def event_of(row: Mapping[str, Any]) -> Event:
-    """The event of a row with `ok`."""
+    """Decode a row with `ok` set. Raise NotAnEvent if it is invalid."""
     try:
         hdr, origin = header_of(_bytes(row["hdr"]))
         return Event(**_fields(row, frozenset({"auth_ref"})), hdr=hdr, body=_bytes(row["body"]), origin=origin)
@@ -135,7 +135,7 @@ def event_of(row: Mapping[str, Any]) -> Event:
 
 
 def _fields(row: Mapping[str, Any], optional: frozenset[str]) -> dict[str, Any]:
-    """The fields that Event and Unread share; TypeError for NULL in one that is not optional."""
+    """Return the fields that Event and Unread share. Raise TypeError for NULL in a required one."""
     return {
         name: row[name] if name in _NUMBERS or (row[name] is None and name in optional) else _bytes(row[name])
         for name in _SHARED
@@ -152,7 +152,7 @@ def _bytes(value: Any) -> bytes:
 def read_events(
     source: str | Prefix, keys: KeyFile | Keyring, *, verify: Level = "hash", **selected: Any
 ) -> Iterator[LogEntry]:
-    """Every entry in logical order (D-27), in one process. `selected` is for `make_prefix`, if a path is given."""
+    """Yield each entry in logical order (D-27), in one process. `selected` are arguments of `make_prefix`."""
     prefix = prefix_of(source, selected)
     keyring = keys.load() if isinstance(keys, KeyFile) else keys
     opener, fs = Opener(keyring, level=verify, identity=prefix.identity), open_fs(prefix.uri)
@@ -161,13 +161,13 @@ def read_events(
 
 
 def _begin(fs: Fs, label_range: LabelRange) -> int:
-    """A time not after the first entry of the range, so that labels far ahead stay closed."""
+    """Return a time not after the first entry of the range, so that labels that begin later are opened later."""
     first = label_range.slices[0]
     return label_range.before.ts or (0 if first.is_missing else first_ts(fs, first.chunk) or 0)
 
 
 def prefix_of(source: str | Prefix, selected: Mapping[str, Any]) -> Prefix:
-    """The prefix itself, or one made of a path and what `make_prefix` takes."""
+    """Return the prefix itself, or make one of a path and arguments of `make_prefix`."""
     if isinstance(source, Prefix):
         if selected:
             raise TypeError(f"a prefix is given: {', '.join(sorted(selected))} would select nothing")
@@ -179,7 +179,7 @@ def prefix_of(source: str | Prefix, selected: Mapping[str, Any]) -> Prefix:
 
 
 class EventJob(NamedTuple):
-    """What every task knows. The key file is named, never read by the driver."""
+    """Arguments of every task. The key file is named, never read by the driver."""
 
     uri: str
     keys: KeyFile
@@ -191,7 +191,7 @@ class EventJob(NamedTuple):
 
 
 def event_batches(job: EventJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    """The rows of some slices, in order."""
+    """Yield the rows of some slices, in order."""
     opener = job.opener()
     rows = rows_of(opener.events(open_fs(job.uri), slices), opener.names)
-    return batched(rows, arrow_schema(SILVER))
+    return to_batches(rows, arrow_schema(SILVER))

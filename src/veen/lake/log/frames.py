@@ -29,23 +29,24 @@ if TYPE_CHECKING:
 
 
 def arrow_batches(place: str, *, keys: str | KeyFile | None = None, **options: object) -> pa.RecordBatchReader:
-    """The rows of a directory or of a hub (`http://…`), batch by batch: a log need not fit into memory."""
+    """Return the rows of a directory or a hub (`http://…`) as a stream of batches; memory stays bounded."""
     asked = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     asked["hub" if place.startswith(("http://", "https://")) else "path"] = place
     if keys is not None:
         asked["keys"] = str(Path(keys.path if isinstance(keys, KeyFile) else keys).absolute())
     parsed = Options.of(asked)
-    wanted = _wanted(parsed)
+    every, lean = (columns.ENTRIES, columns.LEAN) if parsed.keys is None else (OPENED, OPENED_LEAN)
+    wanted = columns.parse_columns(parsed.columns, every, lean)
     return pa.RecordBatchReader.from_batches(arrow_schema(wanted), _batches(parsed, wanted))
 
 
 def to_arrow(place: str, *, keys: str | KeyFile | None = None, **options: object) -> pa.Table:
-    """All rows in memory."""
+    """Read all rows into memory."""
     return arrow_batches(place, keys=keys, **options).read_all()
 
 
 def to_polars(place: str, *, keys: str | KeyFile | None = None, **options: object) -> "polars.DataFrame":
-    """The same as a DataFrame of Polars; needs the extra lake."""
+    """Read all rows into a Polars DataFrame. Requires the extra lake."""
     return polars_frame(to_arrow(place, keys=keys, **options))
 
 
@@ -57,12 +58,15 @@ def register_duckdb(
     keys: str | KeyFile | None = None,
     **options: object,
 ) -> None:
-    """A view `name` over all rows, for SQL of that connection: one pinned prefix, held in memory."""
+    """Register a view `name` over all rows for SQL of that connection.
+
+    The view is one pinned prefix, held in memory.
+    """
     connection.register(name, to_arrow(place, keys=keys, **options))
 
 
 def polars_frame(table: pa.Table) -> "polars.DataFrame":
-    """ExtraMissing without Polars."""
+    """Convert a table to Polars. Raise ExtraMissing if Polars is not installed."""
     try:
         import polars
     except ImportError as exc:
@@ -70,12 +74,6 @@ def polars_frame(table: pa.Table) -> "polars.DataFrame":
     frame = polars.from_arrow(table)
     assert isinstance(frame, polars.DataFrame)  # noqa: S101 - of a table, not of an array
     return frame
-
-
-def _wanted(options: Options) -> tuple[Column, ...]:
-    if options.keys is not None:
-        return columns.offered(options.columns, OPENED, OPENED_LEAN)
-    return columns.offered(options.columns, columns.ENTRIES, columns.LEAN)
 
 
 def _batches(options: Options, wanted: tuple[Column, ...]) -> Iterator[pa.RecordBatch]:

@@ -1,13 +1,13 @@
-"""Copies of a hub's entries, for work that reads a directory: a hub's URL then does where a directory does.
+"""Copies of a hub's entries, for work that reads a directory: a hub's URL then serves as a directory does.
 
-The copy holds chunks, the signed identity and the list of entries that the hub had erased, nothing else, and grows:
-each time only entries that it lacks are asked for, up to the heads that the hub names at that moment, its newest ones
-included. Entries are written as the hub tells them, byte for byte, if the hub signed them.
+The copy holds chunks, the signed identity and the list of entries that the hub had erased, and grows: each fetch asks
+only for entries that it lacks, up to the current heads of the hub. Entries are written as the hub sends them, byte for
+byte, if the hub signed them.
 
-A bad answer is asked for again and then refused: a page without an entry that the hub counts, an entry that it did not
-sign, an entry that is damaged on its disk. The label then ends before it, so that no hole is read as if it were the
-log. Only what the hub says it has erased is left out, and written down as such. Holes in copies that were made by
-earlier versions are asked for again. Everything in a copy is sealed: a copy is as public as the hub's pages.
+A bad answer is retried and then refused: a page without an entry that the hub counts, an entry that it did not sign, an
+entry that is damaged on its disk. The label then ends before it, so that a hole is never read as the log. Only entries
+that the hub declares erased are left out, and recorded as such. Holes in copies of earlier versions are fetched again.
+Everything in a copy is sealed: it discloses as much as the hub's pages.
 """
 
 import json
@@ -22,7 +22,7 @@ from veen.client.session import HubSession
 from veen.core.objects.identity import HubIdentity
 from veen.core.verdict import Because, Reason, StatedBy, Verdict
 from veen.io.local import OsFs
-from veen.lake.log.columns import ENTRIES, chosen
+from veen.lake.log.columns import ENTRIES, select_columns
 from veen.lake.log.entries import ReadSpec, batches
 from veen.lake.log.hub_link import HubFailed, HubLink
 from veen.lake.log.options import HubAddress
@@ -30,19 +30,19 @@ from veen.lake.log.pages import Item, Run, runs, tables
 from veen.lake.log.remote import RemoteHub
 from veen.lake.log.slices import Selection, Slice
 from veen.storage import frame, layout
-from veen.storage.pinned import LabelPin, LogView, erased_spans, pin, without
+from veen.storage.pinned import LabelPin, LogView, pin, read_erased_spans, without
 
 _CHUNK_BYTES: Final = 4 << 20  # of frames in one file of a copy
 _TRIES: Final = 3  # of a bad answer
 _MAX_UNPROVEN: Final = 1 << 17  # erased entries in a row without a receipt: a hub may claim that it had 2^60
 _PARTITION_BYTES: Final = 64 << 20
-_CHECKED: Final = chosen(["stream_seq", "ok", "reason", "path"], ENTRIES)
+_CHECKED: Final = select_columns(["stream_seq", "ok", "reason", "path"], ENTRIES)
 
 Span = tuple[int, int]
 
 
 class CopyIncomplete(HubFailed):
-    """A hub does not give entries that it counts, or gives what it did not sign; the copy ends before them."""
+    """A hub that does not serve entries that it counts, or serves unsigned ones. The copy ends before them."""
 
     hint = (
         "Try again; if it stays so, `veen audit run` on the data directory of the hub says what is wrong with it, "
@@ -53,11 +53,11 @@ class CopyIncomplete(HubFailed):
 def fetch(address: HubAddress, root: Path, *, streams: Collection[bytes] | None = None) -> str:
     """Bring the copy below `root` up to the hub, or some streams of it; return the directory of the copy.
 
-    LockedError while another process does the same. A hub with another identity gets a directory of its own.
-    CopyIncomplete after all that the hub gives is in the copy, if it does not give all.
+    Raise LockedError while another process does the same. A hub with another identity gets its own directory. Raise
+    CopyIncomplete, after storing all that the hub serves, if it does not serve all.
     """
     with HubLink(address) as link:
-        identity, sig, root_pk = link.session(_identity)
+        identity, sig, root_pk = link.session(_fetch_identity)
         directory = root / identity.hub_id.hex()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         (directory / layout.LOG).mkdir(mode=0o700, exist_ok=True)
@@ -79,44 +79,39 @@ def _ask(address: HubAddress, streams: Collection[bytes] | None = None) -> LogVi
     return hub.pin(Selection(streams=None if streams is None else frozenset(streams)))
 
 
-async def _identity(session: HubSession) -> tuple[HubIdentity, bytes, bytes | None]:
-    """What the hub says of itself, checked against the pin, with the signature; and the root key, if that is pinned."""
+async def _fetch_identity(session: HubSession) -> tuple[HubIdentity, bytes, bytes | None]:
+    """Return the hub's identity, checked against the pin, its signature, and the pinned root key if there is one."""
     answer = await session.refresh_identity()
     return answer.to_identity(), answer.sig, session.pin.root_pk
 
 
 def _fetch_all(fs: OsFs, link: HubLink, wanted: Iterable[LabelPin], identity: HubIdentity) -> None:
     copy = pin(str(fs.root))
-    erased = {label: list(spans) for label, spans in erased_spans(fs).items()}
+    erased = {label: list(spans) for label, spans in read_erased_spans(fs).items()}
     faults: list[str] = []
     for asked in wanted:
         label, before = asked.label, copy.labels.get(asked.label)
         label_fetch = _LabelFetch(fs, link, asked, identity, erased.setdefault(label, []))
-        for span in _lacking(before, asked.size, erased[label]):
+        for span in _gaps_of(before, asked.size, erased[label]):
             if (fault := label_fetch.fetch(span)) is not None:
                 faults.append(f"label {label.hex()}: {fault}")
                 break  # what lies behind it is fetched when this is there
-        _write_erased(fs, erased)
+        if spans := {label.hex(): _join_spans(pairs) for label, pairs in sorted(erased.items()) if pairs}:
+            fs.replace(layout.ERASED, json.dumps(spans).encode())
     if faults:
         more = f"; {len(faults) - 1} more labels" if len(faults) > 1 else ""
         raise CopyIncomplete(f"{link.address.url}: {faults[0]}{more}")
 
 
-def _lacking(before: LabelPin | None, size: int, erased: Collection[Span]) -> Iterator[Span]:
-    """The positions that a copy lacks: its holes, and what is behind its head."""
+def _gaps_of(before: LabelPin | None, size: int, erased: Collection[Span]) -> Iterator[Span]:
+    """Yield the positions that a copy lacks: its holes and those after its head."""
     if before is not None:
         yield from before.holes
     head = before.size if before is not None else 0
     yield from without((head + 1, size), list(erased))
 
 
-def _write_erased(fs: OsFs, erased: dict[bytes, list[Span]]) -> None:
-    spans = {label.hex(): _joined(pairs) for label, pairs in sorted(erased.items()) if pairs}
-    if spans:
-        fs.replace(layout.ERASED, json.dumps(spans).encode())
-
-
-def _joined(spans: Collection[Span]) -> list[Span]:
+def _join_spans(spans: Collection[Span]) -> list[Span]:
     joined: list[Span] = []
     for first, last in sorted(spans):
         if joined and first <= joined[-1][1] + 1:
@@ -138,7 +133,7 @@ class _LabelFetch:
     _unproven: int = field(default=0, init=False)
 
     def fetch(self, span: Span) -> str | None:
-        """Fetch the entries of a span; return what is wrong with the first that is not to be had."""
+        """Fetch the entries of a span; return the fault of the first one that cannot be fetched."""
         pos, last = span
         tries = 0
         writer = _ChunkWriter(self.fs, self.asked.label)
@@ -209,7 +204,7 @@ class _ChunkWriter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyCheck:
-    """The entries that a copy of a hub has, and those that it lacks."""
+    """Result of checking a copy of a hub: entries that it lacks, files that are damaged."""
 
     directory: str
     holes: dict[bytes, tuple[Span, ...]]  # entries that are in no file, and that the hub did not erase
@@ -223,11 +218,11 @@ def check_copy(address: HubAddress, root: Path, *, repair: bool = False) -> Copy
     `repair` removes files with damaged entries and asks the hub for what is missing; then the copy is checked again.
     """
     with HubLink(address) as link:
-        identity, _, _ = link.session(_identity)
+        identity, _, _ = link.session(_fetch_identity)
     directory = root / identity.hub_id.hex()
     if not directory.is_dir():
         raise HubFailed(f"{address.url}: there is no copy of this hub in {root}")
-    check = _checked(address, directory, identity)
+    check = _check_entries(address, directory, identity)
     if not repair or check.verdict.is_good:
         return check
     fs = OsFs(directory)
@@ -237,10 +232,10 @@ def check_copy(address: HubAddress, root: Path, *, repair: bool = False) -> Copy
         fs.sync_dir(layout.LOG)
     with suppress(CopyIncomplete):  # the check says what is missing still
         fetch(address, root)
-    return _checked(address, directory, identity)
+    return _check_entries(address, directory, identity)
 
 
-def _checked(address: HubAddress, directory: Path, identity: HubIdentity) -> CopyCheck:
+def _check_entries(address: HubAddress, directory: Path, identity: HubIdentity) -> CopyCheck:
     hub, copy, fs = _ask(address), pin(str(directory)), OsFs(directory)
     spec = ReadSpec(columns=_CHECKED, level="full", identity=identity)
     damaged: dict[str, str] = {}

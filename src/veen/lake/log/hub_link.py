@@ -1,7 +1,7 @@
-"""A hub on the other end of a URL, for planners and tasks: calls that block, and errors that say what to do.
+"""Blocking calls to a hub for planners and tasks, with errors that say what to do.
 
-Spark shows nothing of an error but its text, so the text has the hint in it. What the hub does not answer in time is
-asked again with growing pauses (`veen.client.transport.calls`), so a restart in the middle of a task goes unnoticed.
+Spark shows only the text of an error, so the text includes the hint. Requests without an answer are retried with
+growing pauses (`veen.client.transport.calls`), so a hub may restart in the middle of a task.
 """
 
 import asyncio
@@ -25,38 +25,38 @@ T = TypeVar("T")
 
 
 class HubFailed(PipelineError):
-    """Something between us and a hub; its text ends with what can be done."""
+    """A failure between client and hub. Its text ends with the hint."""
 
     def __str__(self) -> str:
         return f"{self.what}. {self.hint}"
 
 
 class HubUnreachable(HubFailed):
-    """No answer, in all the time that the option `patience` allows."""
+    """No answer within the option `patience`."""
 
     hint = "Check that the hub runs and can be reached from executors, too (veen hub status); `patience` waits longer."
 
 
 class HubCertificate(HubFailed, code="E.NET.CERTIFICATE"):
-    """The certificate of the hub cannot be verified."""
+    """A hub certificate that cannot be verified."""
 
     hint = "Name the authority that signed it: caFile (in Spark options) or --ca-file, a file on every executor, too."
 
 
 class HubSaysNo(HubFailed):
-    """The hub answered, and refused."""
+    """A request that the hub refused."""
 
     hint = "Give a token or a certificate with tokenFile or clientCert; `veen explain CODE` tells what a code means."
 
 
 class HubDiverged(HubFailed):
-    """Another hub answers, or this one contradicts what it signed before."""
+    """Another hub than the pinned one, or one that contradicts what it signed before."""
 
     hint = "Compare hubKey with what the operator published before going on."
 
 
 class HubLink:
-    """`with HubLink(address) as link:` is connected when it is first used. Not for use inside an event loop."""
+    """A connection to a hub, opened on first use: `with HubLink(address) as link:`. Not for use in an event loop."""
 
     def __init__(self, address: HubAddress) -> None:
         self.address = address
@@ -73,22 +73,22 @@ class HubLink:
         self._runner.close()
 
     def run(self, work: Callable[[Calls], Coroutine[Any, Any, T]]) -> T:
-        """What needs no more than calls; the hub need not have told who it is."""
-        return self._reported(self._with_calls(work))
+        """Run work that needs only calls; the hub's identity is not checked."""
+        return self._run(self._with_calls(work))
 
     def session(self, work: Callable[[HubSession], Coroutine[Any, Any, T]]) -> T:
-        """What needs the pinned hub: HubDiverged if another one answers."""
-        return self._reported(self._with_session(work))
+        """Run work that needs the pinned hub. Raise HubDiverged if another one answers."""
+        return self._run(self._with_session(work))
 
     def bound(self) -> HubAddress:
-        """The address with the hub_id that the pinned key signed: for tasks, so that they cannot be moved (D-174)."""
+        """Return the address with the hub_id that the pinned key signed, so that tasks reach no other hub (D-174)."""
 
         async def hub_id(session: HubSession) -> str:
             return session.hub_id.hex()
 
         return self.address if self.address.pin is None else replace(self.address, hub_id=self.session(hub_id))
 
-    def _reported(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             return self._runner.run(work)
         except BadAnswer as exc:
@@ -105,19 +105,19 @@ class HubLink:
             raise HubFailed(f"{self.address.url}: {exc}") from exc
 
     async def _with_calls(self, work: Callable[[Calls], Coroutine[Any, Any, T]]) -> T:
-        return await work(self._open())
+        return await work(self._open_calls())
 
     async def _with_session(self, work: Callable[[HubSession], Coroutine[Any, Any, T]]) -> T:
         if self._session is None:
-            calls = self._open()
+            calls = self._open_calls()
             at = self.address
-            pin = HubPin.parse(at.pin, at.hub_id) if at.pin else await _claimed(calls)
+            pin = HubPin.parse(at.pin, at.hub_id) if at.pin else await _pin_claimed_identity(calls)
             session = HubSession(calls, pin)
             await session.open()
             self._session = session
         return await work(self._session)
 
-    def _open(self) -> Calls:
+    def _open_calls(self) -> Calls:
         if self._calls is None:
             at = self.address
             transport = open_transport(
@@ -133,8 +133,8 @@ class HubLink:
         return self._calls
 
 
-async def _claimed(calls: Calls) -> HubPin:
-    """What the hub says of itself, where nothing is pinned: only for levels that check no signature."""
+async def _pin_claimed_identity(calls: Calls) -> HubPin:
+    """Return a pin of the identity that the hub claims. Only for levels that check no signature."""
     answer = await calls.ask("tooling/identity", NOTHING, IdentityResponse)
     try:
         return HubPin.of_identity(answer.to_identity())

@@ -1,7 +1,7 @@
-"""Reader keys for those who open entries: by a path, never by value (D-120).
+"""Reader keys for tasks: passed by a path, never by value (D-120).
 
-Tasks are pickled, shown in plans and logged; so a task carries the path of a key file, and the file is read where
-the task runs. One line per key, as `veen id keyring` prints them: `veen-stream1…`.
+Tasks are pickled, shown in plans and logged; so a task carries the path of a key file, and the file is read where the
+task runs. One line per key, as `veen id keyring` prints them: `veen-stream1…`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,11 +27,11 @@ class KeyFile:
     path: str
 
     def absolute(self) -> "KeyFile":
-        """The same file for a task, which runs in another directory."""
+        """Return the same file by its absolute path, for a task, which runs in another directory."""
         return KeyFile(str(Path(self.path).absolute()))
 
     def load(self) -> Keyring:
-        """The keys; read once per process and version of the file."""
+        """Read the keys; once per process and version of the file."""
         try:
             stat = Path(self.path).stat()
         except OSError as exc:
@@ -57,14 +57,17 @@ def _load(path: str, _changed: int, size: int) -> Keyring:
 
 
 def write_keys(directory: Path, keys: Iterable[StreamKeys]) -> KeyFile:
-    """Put keys into a file that only its owner can read, and that stays."""
+    """Write keys to a permanent file that only its owner can read."""
     PrivateFs(directory).replace("reader.keys", _text_of(keys))
     return KeyFile(str(directory / "reader.keys"))
 
 
 @contextmanager
 def keys_for_tasks(keys: "KeyFile | Keyring | Iterable[StreamKeys]") -> Iterator[KeyFile]:
-    """Executors of this machine read keys from a file that is gone afterwards; a cluster is given a KeyFile."""
+    """Provide a key file for the executors of this machine, and remove it afterwards.
+
+    A KeyFile is passed on as it is; a cluster needs one.
+    """
     if isinstance(keys, KeyFile):
         yield keys
         return

@@ -1,7 +1,7 @@
-"""Opened rows: entries with what was sealed in them, for the data source, for UDFs, and for work without Spark.
+"""Opened rows: entries with their decrypted contents, for the data source, for UDFs, and for work without Spark.
 
-Keys come as the path of a key file, which is read where rows are made. Whatever cannot be opened is a row with
-`ok = false` and the reason: the words of the reader of entries, or sealed, malformed, ambiguous as in
+Keys come as the path of a key file, which is read where rows are made. An entry that cannot be opened is a row with `ok
+= false` and the reason: those of `veen.lake.log.entries`, or sealed, malformed, ambiguous of
 `veen.lake.log.decryption`.
 """
 
@@ -16,7 +16,7 @@ from veen.core.labels import routing_key_of
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.lake.log.bodies import json_of, schema_name
-from veen.lake.log.columns import ENTRIES, Column, arrow_schema, batched, chosen
+from veen.lake.log.columns import ENTRIES, Column, arrow_schema, select_columns, to_batches
 from veen.lake.log.decryption import StreamReader, reader_of
 from veen.lake.log.entries import ReadSpec
 from veen.lake.log.errors import SourceDamaged
@@ -42,7 +42,7 @@ OPENED: Final = (
     _ENTRY["reason"],
 )
 OPENED_LEAN: Final = tuple(column for column in OPENED if column.name not in ("epoch", "auth_ref", "body"))
-_READ: Final = chosen(
+_READ: Final = select_columns(
     [
         "label",
         "epoch",
@@ -73,7 +73,7 @@ class RowOpener:
         self._any = StreamReader(tuple(keys for keys in keyring.entries if keys.can_read))
 
     def open_row(self, row: dict[str, Any]) -> dict[str, Any]:
-        """A row of OPENED from one of entries."""
+        """Return the row of OPENED for a row of entries."""
         label = row["label"]
         stream = self._stream_of(label, row["epoch"], row["stream_id"], row["hub_ts"])
         shared = row | {"stream_id": stream.stream_id, "epoch": stream.epoch}
@@ -81,13 +81,13 @@ class RowOpener:
         raw = shared.pop("msg")
         if not row["ok"] or raw is None:
             return shared
-        return shared | self._opened(raw, self._reader_of(stream))
+        return shared | self._open(raw, self._reader_of(stream))
 
     def open_msg(self, raw: bytes) -> dict[str, Any]:
-        """schema, payload, body, ok and reason of a MSG alone: every key is tried, since nothing names its stream."""
-        return self._opened(raw, self._any)
+        """Return schema, payload, body, ok and reason of a MSG. Try every key: a MSG does not name its stream."""
+        return self._open(raw, self._any)
 
-    def _opened(self, raw: bytes, reader: StreamReader) -> dict[str, Any]:
+    def _open(self, raw: bytes, reader: StreamReader) -> dict[str, Any]:
         opened = reader.open(Msg.from_bytes(raw))
         if isinstance(opened, str):
             return {"ok": False, "reason": opened}
@@ -111,24 +111,26 @@ class RowOpener:
             stream = stream._replace(stream_id=None)
         if stream.stream_id is None and self._routing_key is not None:
             epochs = epochs_near(epoch, hub_ts)
-            stream = stream._replace(epochs=epochs).resolved(self._streams) or stream
+            stream = stream._replace(epochs=epochs).match_stream(self._streams) or stream
         if hub_ts is not None or stream.stream_id is not None:  # else a later row may tell more
             self._labels[label] = stream
         return stream
 
 
 def open_slices(source: LogSource, slices: Iterable[Slice], spec: ReadSpec, keys: KeyFile) -> Iterator[pa.RecordBatch]:
-    """The rows of some slices in the columns of `spec`, which are of OPENED; the key file is read here."""
+    """Yield the rows of some slices in the columns of `spec`, a part of OPENED. Read the key file here."""
     opener = RowOpener(keys.load(), spec.identity)
     schema = arrow_schema(spec.columns)
     names = schema.names
     for batch in source.read(slices, replace(spec, columns=_READ, fail_fast=False)):
         opened = (opener.open_row(row) for row in batch.to_pylist())
-        rows = ({name: row.get(name) for name in names} for row in (_checked(opened) if spec.fail_fast else opened))
-        yield from batched(rows, schema)
+        rows = (
+            {name: row.get(name) for name in names} for row in (_stop_at_failure(opened) if spec.fail_fast else opened)
+        )
+        yield from to_batches(rows, schema)
 
 
-def _checked(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _stop_at_failure(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in rows:
         if not row["ok"]:
             raise SourceDamaged(f"label {row['label'].hex()}: entry {row['stream_seq']}: {row['reason']}")

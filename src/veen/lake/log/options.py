@@ -1,6 +1,6 @@
-"""The options of `format("veen")`, read once, and checked before anything else happens.
+"""Options of `format("veen")`, parsed and checked before anything else happens.
 
-Options stand in plans, logs and the Spark UI: what is secret is named by a path, and read where it is used.
+Options appear in plans, logs and the Spark UI: secrets are named by a path, and read where they are used.
 """
 
 from collections.abc import Collection, Mapping
@@ -62,7 +62,7 @@ WRITING: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubAddress:
-    """Where a hub is and how it is recognised. Small and without secrets: it travels to executors."""
+    """Address and pin of a hub. Small and without secrets: it travels to executors."""
 
     url: str
     pin: str | None = None
@@ -77,7 +77,7 @@ class HubAddress:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """From options whose names are in lower case."""
+        """Parse options whose names are in lower case."""
         url = options["hub"]
         if urlsplit(url).username or urlsplit(url).password:
             raise OptionError("the URL of a hub must not hold credentials: it stands in plans; use tokenFile")
@@ -91,15 +91,15 @@ class HubAddress:
             client_cert=options.get("clientcert"),
             client_key=options.get("clientkey"),
             token_file=options.get("tokenfile"),
-            insecure_http=_flag(options, "insecurehttp", default=False),
-            timeout=_number(options, "timeout", 30) or 1,
-            patience=_number(options, "patience", 60) or 0,
+            insecure_http=_parse_flag(options, "insecurehttp", default=False),
+            timeout=_parse_number(options, "timeout", 30) or 1,
+            patience=_parse_number(options, "patience", 60) or 0,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a reader was asked for."""
+    """Options of a reader."""
 
     path: str | None  # or
     hub: HubAddress | None  # exactly one of them
@@ -115,8 +115,8 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """Names in any case; a name that is not known is refused, since it would silently change nothing."""
-        options = _lowered(given, KNOWN)
+        """Parse options; names in any case. Refuse unknown names, which would silently have no effect."""
+        options = _lower_names(given, KNOWN)
         if not options:
             raise OptionError(
                 "give the data directory: spark.read.format('veen').load(PATH), or in SQL CREATE TEMPORARY VIEW … "
@@ -140,27 +140,27 @@ class Options:
             path=options.get("path"),
             hub=hub,
             selection=Selection(
-                labels=frozenset((_label(options["label"]),)) if "label" in options else None,
-                streams=frozenset((_stream(options["stream"]),)) if "stream" in options else None,
-                first_seq=_number(options, "fromseq", 1),
-                last_seq=_number(options, "toseq", None),
+                labels=frozenset((_parse_label(options["label"]),)) if "label" in options else None,
+                streams=frozenset((_parse_stream(options["stream"]),)) if "stream" in options else None,
+                first_seq=_parse_number(options, "fromseq", 1),
+                last_seq=_parse_number(options, "toseq", None),
                 first_ts=seconds_of(options["fromtime"]) if "fromtime" in options else None,
                 last_ts=seconds_of(options["totime"]) if "totime" in options else None,
             ),
             level=level,
             fail_fast=damage == "fail",
-            max_entries=_number(options, "maxentriespertrigger", None),
-            fail_on_data_loss=_flag(options, "failondataloss", default=True),
-            partition_bytes=_number(options, "partitionbytes", 64 * 1024 * 1024) or 1,
-            push_filters=_flag(options, "pushfilters", default=False),
+            max_entries=_parse_number(options, "maxentriespertrigger", None),
+            fail_on_data_loss=_parse_flag(options, "failondataloss", default=True),
+            partition_bytes=_parse_number(options, "partitionbytes", 64 * 1024 * 1024) or 1,
+            push_filters=_parse_flag(options, "pushfilters", default=False),
             columns=options.get("columns", "lean"),
-            keys=_key_file(options["keys"]) if "keys" in options else None,
+            keys=_parse_key_file(options["keys"]) if "keys" in options else None,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What a writer was asked for."""
+    """Options of a writer."""
 
     hub: HubAddress
     stream: str
@@ -174,12 +174,12 @@ class WriteOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        options = _lowered(given, WRITING)
+        options = _lower_names(given, WRITING)
         for name, what in (("hub", "URL"), ("hubkey", "ed25519:HEX"), ("stream", "NAME"), ("identity", "DIRECTORY")):
             if name not in options:
                 spelled = {"hubkey": "hubKey"}.get(name, name)
                 raise OptionError(f"writing needs .option({spelled!r}, {what!r}): {WRITING[name]}")
-        _stream(options["stream"])
+        _parse_stream(options["stream"])
         return cls(
             hub=HubAddress.of(options),
             stream=options["stream"],
@@ -189,24 +189,24 @@ class WriteOptions:
             receipts=options.get("receipts"),
             write_id=options.get("writeid"),
             write_time=seconds_of(options["writetime"]) if "writetime" in options else None,
-            batch=_number(options, "batch", 256) or 1,
+            batch=_parse_number(options, "batch", 256) or 1,
         )
 
 
-def _lowered(given: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+def _lower_names(given: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
     options = {name.lower(): value for name, value in given.items()}
     if unknown := sorted(set(options) - set(known)):
         raise OptionError(f"there is no option {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     return options
 
 
-def _key_file(path: str) -> KeyFile:
+def _parse_key_file(path: str) -> KeyFile:
     if not Path(path).is_absolute():
         raise OptionError(f"keys is {path!r}: give an absolute path, since executors run in directories of their own")
     return KeyFile(path)
 
 
-def _label(text: str) -> bytes:
+def _parse_label(text: str) -> bytes:
     try:
         label = bytes.fromhex(text.removeprefix("label:"))
     except ValueError:
@@ -216,14 +216,14 @@ def _label(text: str) -> bytes:
     return label
 
 
-def _stream(text: str) -> bytes:
+def _parse_stream(text: str) -> bytes:
     try:
         return stream_id_of(text.removeprefix("hex:"))
     except VeenError as exc:
         raise OptionError(f"stream {text!r}: {exc}") from exc
 
 
-def _number(options: Mapping[str, str], name: str, default: int | None) -> int | None:
+def _parse_number(options: Mapping[str, str], name: str, default: int | None) -> int | None:
     if name not in options:
         return default
     try:
@@ -235,7 +235,7 @@ def _number(options: Mapping[str, str], name: str, default: int | None) -> int |
     return value
 
 
-def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+def _parse_flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     value = options.get(name, str(default)).lower()
     if value not in ("true", "false"):
         raise OptionError(f"{name} is {value!r}; it may be true or false")
@@ -243,7 +243,7 @@ def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def seconds_of(text: str) -> int:
-    """Seconds since 1970, from a number or from ISO-8601; a time without a zone is UTC."""
+    """Parse a time: seconds since 1970, or ISO-8601 (UTC if it has no zone)."""
     if text.isdecimal():
         return int(text)
     try:

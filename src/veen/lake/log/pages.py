@@ -1,7 +1,7 @@
 """Entries over HTTP, on the executor: pages become frames, and an entry that the hub does not serve becomes a row.
 
-An answer is put into frames and read like a chunk, so that what a hub makes up is found as damage on a disk would be.
-Nothing of the envelope is believed but what the frames prove.
+An answer is put into frames and read like a chunk, so that an invented entry is detected as damage on a disk would be.
+Only the frames are trusted, not the envelope.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _LABEL: Final = 2
 
 
 class Item(NamedTuple):
-    """An entry as a hub tells it, byte for byte."""
+    """An entry as the hub sent it, byte for byte."""
 
     stream_seq: int
     msg: bytes
@@ -41,12 +41,12 @@ class Item(NamedTuple):
 
     @property
     def is_plausible(self) -> bool:
-        """Whether a frame can hold it at all."""
+        """True if a frame can hold it."""
         return len(self.msg) <= DEFAULT_LIMITS.max_msg_bytes and len(self.receipt) <= _MAX_RECEIPT_BYTES
 
 
 class Run(NamedTuple):
-    """Consecutive entries: told, or each with the reason why it is not."""
+    """Consecutive entries: their bytes, or a row for each with the reason why it was not served."""
 
     first: int
     items: Sequence[Item]
@@ -55,32 +55,32 @@ class Run(NamedTuple):
 
 
 def runs(link: HubLink, part: Slice) -> Iterator[Run]:
-    """Every entry of a slice, in order: as the hub tells it, or with the reason why it does not."""
+    """Yield every entry of a slice, in order: as the hub sends it, or with the reason why it does not."""
     label, pos = part.label, part.first
     while pos <= part.last:
         last = min(part.last, pos + MAX_PAGE_ITEMS - 1)
         try:
-            items = link.run(lambda calls: page(calls, label, pos, last))  # noqa: B023 - called at once
-        except Untold as exc:
+            items = link.run(lambda calls: fetch_page(calls, label, pos, last))  # noqa: B023 - called at once
+        except PageRefused as exc:
             if exc.singly:
                 for first in range(pos, last + 1, TOGETHER):
                     seqs = range(first, min(first + TOGETHER, last + 1))
-                    yield from link.run(lambda calls: _singly(calls, label, seqs))  # noqa: B023 - called at once
+                    yield from link.run(lambda calls: _fetch_singly(calls, label, seqs))  # noqa: B023 - called at once
             else:
-                yield Run(pos, (), [_untold(seq, exc.reason) for seq in range(pos, last + 1)])
+                yield Run(pos, (), [_bad_row(seq, exc.reason) for seq in range(pos, last + 1)])
             pos = last + 1
             continue
         if not items:
-            yield _withheld(pos, last)
+            yield _withheld_run(pos, last)
             pos = last + 1
             continue
-        for run in _aligned(pos, last, items):
+        for run in _align(pos, last, items):
             yield run
             pos = run.first + len(run.items or run.rows)
 
 
-def _aligned(first: int, last: int, items: Sequence[Item]) -> Iterator[Run]:
-    """Entries where their numbers put them, and rows for those left out in between.
+def _align(first: int, last: int, items: Sequence[Item]) -> Iterator[Run]:
+    """Yield entries at their own positions, and rows for those left out in between.
 
     If the numbers do not ascend, each entry is checked at the position where the hub put it.
     """
@@ -94,60 +94,63 @@ def _aligned(first: int, last: int, items: Sequence[Item]) -> Iterator[Run]:
         if item.stream_seq != expected:
             if begin < at:
                 yield Run(items[begin].stream_seq, items[begin:at])
-            yield _withheld(expected, item.stream_seq - 1)
+            yield _withheld_run(expected, item.stream_seq - 1)
             begin = at
     yield Run(items[begin].stream_seq, items[begin:])
 
 
-def _withheld(first: int, last: int) -> Run:
-    return Run(first, (), [_untold(seq, "the hub does not give this entry") for seq in range(first, last + 1)])
+def _withheld_run(first: int, last: int) -> Run:
+    return Run(first, (), [_bad_row(seq, "the hub does not give this entry") for seq in range(first, last + 1)])
 
 
-class Untold(Exception):
-    """A page that is not to be had; `singly` if its entries may be."""
+class PageRefused(Exception):
+    """A page that the hub does not serve; `singly` if single entries of it may be served."""
 
     def __init__(self, reason: str, *, singly: bool) -> None:
         super().__init__(reason)
         self.reason, self.singly = reason, singly
 
 
-async def page(calls: Calls, label: bytes, first: int, last: int) -> list[Item]:
-    """The entries from `first` on, as many as the hub puts into one answer."""
+async def fetch_page(calls: Calls, label: bytes, first: int, last: int) -> list[Item]:
+    """Request the entries from `first` on, as many as the hub puts into one answer.
+
+    Raise PageRefused if it serves none of them together.
+    """
     request = StreamRequest(label=label, from_seq=first, to_seq=last, max_items=last - first + 1, with_receipts=True)
     try:
         items = split_page((await calls.send(_STREAM, request.to_bytes())).body, label)
     except HubRefused as exc:
         if exc.detail.get("reason") in ("pruned", "corrupt"):
-            raise Untold(str(exc), singly=True) from exc
+            raise PageRefused(str(exc), singly=True) from exc
         if is_not_found(exc):
-            raise Untold(str(exc), singly=False) from exc
+            raise PageRefused(str(exc), singly=False) from exc
         raise
     except BadAnswer as exc:
-        raise Untold(str(exc), singly=False) from exc
+        raise PageRefused(str(exc), singly=False) from exc
     if len(items) > last - first + 1:
-        raise Untold("the hub gives more entries than it was asked for", singly=False)
+        raise PageRefused("the hub gives more entries than it was asked for", singly=False)
     return items
 
 
-async def _singly(calls: Calls, label: bytes, seqs: Iterable[int]) -> list[Run]:
-    return list(await asyncio.gather(*[_single(calls, label, seq) for seq in seqs]))
+async def _fetch_singly(calls: Calls, label: bytes, seqs: Iterable[int]) -> list[Run]:
+    return list(await asyncio.gather(*[_fetch_single(calls, label, seq) for seq in seqs]))
 
 
-async def _single(calls: Calls, label: bytes, seq: int) -> Run:
-    """One entry of a page in which one is damaged or erased."""
+async def _fetch_single(calls: Calls, label: bytes, seq: int) -> Run:
+    """Fetch one entry of a page in which one is damaged or erased."""
     try:
-        items = await page(calls, label, seq, seq)
-    except Untold as exc:
+        items = await fetch_page(calls, label, seq, seq)
+    except PageRefused as exc:
         refused = exc.__cause__
         if isinstance(refused, HubRefused) and refused.detail.get("reason") == "pruned":
-            return Run(seq, (), [await _erased(calls, label, seq)], erased=True)
-        return Run(seq, (), [_untold(seq, exc.reason)])
-    return Run(seq, items) if items else _withheld(seq, seq)
+            return Run(seq, (), [await _row_of_erased(calls, label, seq)], erased=True)
+        return Run(seq, (), [_bad_row(seq, exc.reason)])
+    return Run(seq, items) if items else _withheld_run(seq, seq)
 
 
-async def _erased(calls: Calls, label: bytes, seq: int) -> Row:
-    """What a hub still tells of an entry whose payload was erased (D-74)."""
-    row = _untold(seq, "erased under the retention policy")
+async def _row_of_erased(calls: Calls, label: bytes, seq: int) -> Row:
+    """Return the row of an erased entry, with the fields of its receipt if the hub serves it (D-74)."""
+    row = _bad_row(seq, "erased under the retention policy")
     try:
         receipt = (await calls.ask("v1/receipt", ReceiptRequest(label=label, stream_seq=seq), ReceiptResponse)).receipt
     except (HubRefused, BadAnswer):
@@ -167,11 +170,12 @@ def _of_receipt(receipt: Receipt) -> Row:
     }
 
 
-def _untold(seq: int, reason: str) -> Row:
+def _bad_row(seq: int, reason: str) -> Row:
     return {"stream_seq": seq, "ok": False, "reason": reason}
 
 
 def tables(run: Run, ref: ChunkRef, spec: ReadSpec) -> Iterator[pa.Table]:
+    """Yield the rows of a run as tables, in the columns of `spec`."""
     if run.rows:
         yield from_rows(run.rows, ref, spec)
         return
@@ -192,14 +196,14 @@ def _without_offsets(table: pa.Table) -> pa.Table:
 
 
 def split_page(body: bytes, label: bytes) -> list[Item]:
-    """The entries of a stream response, uninterpreted; BadAnswer if it is none, or one of another label."""
+    """Split a stream response into its entries, undecoded. Raise BadAnswer for a malformed one or another label."""
     items: list[Item] = []
     try:
-        count, pos = _head(body, 0, major=5)
+        count, pos = _read_head(body, 0, major=5)
         for _ in range(count):
-            key, start = _head(body, pos, major=0)
+            key, start = _read_head(body, pos, major=0)
             if key == _ITEMS:
-                items, pos = _items(body, start)
+                items, pos = _split_items(body, start)
                 continue
             pos = cbor.item_end(body, start, what=_STREAM)
             if key == _LABEL and cbor.decode(body[start:pos], what=_STREAM) != label:
@@ -209,25 +213,25 @@ def split_page(body: bytes, label: bytes) -> list[Item]:
     return items
 
 
-def _items(body: bytes, start: int) -> tuple[list[Item], int]:
-    """The items of an array, and where it ends."""
-    count, pos = _head(body, start, major=4)
+def _split_items(body: bytes, start: int) -> tuple[list[Item], int]:
+    """Split an array of entries; return them and the position behind it."""
+    count, pos = _read_head(body, start, major=4)
     items = []
     for _ in range(count):
-        members, pos = _head(body, pos, major=5)
+        members, pos = _read_head(body, pos, major=5)
         spans: dict[int, tuple[int, int]] = {}
         for _ in range(members):
-            key, value = _head(body, pos, major=0)
+            key, value = _read_head(body, pos, major=0)
             pos = cbor.item_end(body, value, what=_STREAM)
             spans[key] = (value, pos)
         if set(spans) != {1, 2, 3}:
             raise BadAnswer(f"{_STREAM}: an entry comes without its number, its message or its receipt")
-        seq, _ = _head(body, spans[1][0], major=0)
+        seq, _ = _read_head(body, spans[1][0], major=0)
         items.append(Item(seq, body[slice(*spans[2])], body[slice(*spans[3])]))
     return items, pos
 
 
-def _head(body: bytes, pos: int, *, major: int) -> tuple[int, int]:
+def _read_head(body: bytes, pos: int, *, major: int) -> tuple[int, int]:
     try:
         return cbor.uint_at(body, pos, major << 5)
     except (IndexError, ValueError) as exc:

@@ -1,7 +1,7 @@
-"""A pinned prefix of labels: what one execution reads, and the roots that bind what it makes (OVL-11).
+"""Pinned prefix of labels: the input of one execution, and the roots that bind its results (OVL-11).
 
-Small values without secrets: files, positions and ids of streams. The control journal says which stream a label is of;
-where the hub is known, the label itself proves it, also for labels that the journal does not name.
+Small values without secrets: files, positions and stream ids. The control journal names the stream of a label; where
+the hub is known, the label itself proves it, also for labels that the journal does not name.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,31 +14,31 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.receipt import Receipt
 from veen.io.local import Fs
 from veen.io.places import absolute, open_fs
-from veen.lake.log.columns import ENTRIES, chosen
+from veen.lake.log.columns import ENTRIES, select_columns
 from veen.lake.log.entries import ReadSpec, batches
 from veen.lake.log.errors import PipelineError
 from veen.lake.log.slices import LabelStream, Selection, Slice, epochs_near, label_slices
 from veen.overlays.framework.snapshot import Cut
 from veen.storage.pinned import ChunkRef, LabelPin, LogView, first_ts, pin
 
-_RECEIPT: Final = ReadSpec(columns=chosen(["stream_seq", "receipt"], ENTRIES))
+_RECEIPT: Final = ReadSpec(columns=select_columns(["stream_seq", "receipt"], ENTRIES))
 
 
 class Shortened(PipelineError):
-    """Entries that were there before are in the directory no more."""
+    """A label with fewer entries in the directory than before."""
 
-    hint = "Restore the directory; `veen audit run --since DIRECTORY` tells what happened to it."
+    hint = "Restore the directory; `veen audit run --earlier DIRECTORY` tells what happened to it."
 
 
 class Mark(NamedTuple):
-    """How far a label was read before: the last position, and ts* there (D-27)."""
+    """Progress of reading a label: the last position, and ts* there (D-27)."""
 
     upto_seq: int = 0
     ts: int = 0
 
 
 def label_stream(fs: Fs, label_pin: LabelPin, identity: HubIdentity | None) -> LabelStream:
-    """What the directory says about the stream of a label."""
+    """Return the stream of a label as the directory states it, with the epochs in which to look for it."""
     routing_key = routing_key_of(identity.hub_id) if identity else None
     epochs: tuple[int, ...] = ()
     if label_pin.stream_id is None and routing_key is not None:
@@ -64,7 +64,7 @@ class LabelRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
-    """Some labels of a directory at one moment."""
+    """A set of labels of a directory at one moment."""
 
     uri: str
     identity: HubIdentity | None = None
@@ -72,7 +72,7 @@ class Prefix:
 
     @property
     def slices(self) -> Iterator[Slice]:
-        """By label and position."""
+        """Slices of all labels, by label and position."""
         return (part for label_range in self.labels for part in label_range.slices)
 
     @property
@@ -81,7 +81,7 @@ class Prefix:
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
-        """Where state that is made of this prefix is bound to the log, by label; see `rootless`."""
+        """Positions and roots that bind state made of this prefix to the log, by label; see `rootless`."""
         return tuple(
             Cut(label=label_range.label, upto_seq=label_range.head, mmr_root=label_range.head_receipt.mmr_root)
             for label_range in self.labels
@@ -103,7 +103,7 @@ class Prefix:
 
     @property
     def size(self) -> int:
-        """About how many bytes of log it has."""
+        """Approximate size of the selected log in bytes."""
         return sum(part.size for part in self.slices)
 
 
@@ -121,10 +121,10 @@ def make_prefix(
 ) -> Prefix:
     """Pin the directory, or take `pinned`, and plan to read it.
 
-    `streams` (ids) leaves only labels that are theirs. `since` says how far labels were read before; a label with
-    nothing new is left out. `upto` bounds labels, and leaves out those it does not name; Shortened if one is not there
-    any more up to that position. `first_ts` and `last_ts` leave out chunks without such times. Without `roots` nothing
-    of the log is read, and the prefix has no cuts.
+    `streams` (ids) selects labels of these streams. `since` gives the progress of earlier reads; a label with nothing
+    new is left out. `upto` bounds labels and leaves out those that it does not name; Shortened if a label no longer
+    reaches that position. `first_ts` and `last_ts` leave out chunks without such times. Without `roots` nothing of the
+    log is read, and the prefix has no cuts.
     """
     fs = open_fs(uri)
     reach = {**{label: mark.upto_seq for label, mark in (since or {}).items()}, **(upto or {})}
@@ -140,7 +140,7 @@ def make_prefix(
             continue
         stream: LabelStream | None = label_stream(fs, label_pin, pinned.identity)
         if stream is not None and streams is not None:
-            stream = stream.resolved(streams)
+            stream = stream.match_stream(streams)
         if stream is None:
             continue
         head = label_pin.size if upto is None else upto[label]
@@ -166,7 +166,7 @@ def make_prefix(
 
 
 def receipt_at(fs: Fs, chunks: Sequence[ChunkRef], stream_seq: int) -> Receipt | None:
-    """The receipt of one entry, as the directory has it; None if it cannot be read."""
+    """Read the receipt of one entry from the directory. Return None if it cannot be read."""
     for chunk in reversed(chunks):
         if chunk.start_seq <= stream_seq <= chunk.end_seq:
             entry = Slice.whole(chunk)._replace(first=stream_seq, last=stream_seq)
@@ -180,7 +180,7 @@ def receipt_at(fs: Fs, chunks: Sequence[ChunkRef], stream_seq: int) -> Receipt |
 
 
 def receipts_at(uri: str, heads: Mapping[bytes, int]) -> dict[bytes, Receipt]:
-    """By label: the receipt at a position; labels without a readable one there are left out."""
+    """Return the receipt at a position of each label; leave out labels without a readable one."""
     pinned, fs = pin(uri, heads.keys(), reach=heads), open_fs(uri)
     receipts = {
         label: receipt_at(fs, pinned.labels[label].chunks, seq)

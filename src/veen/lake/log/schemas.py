@@ -1,4 +1,4 @@
-"""Every format and table of the pipeline by name, as `veen spark schema` shows them (D-07)."""
+"""Formats and tables of the pipeline by name, as `veen spark schema` shows them (D-07)."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,7 +1,7 @@
-"""Secrets for the time of a job: in memory where the system allows it, else in files that are removed on any signal.
+"""Temporary secrets of a job: in memory where the system allows it, else in files that are removed on any signal.
 
-A process that is told to end (SIGTERM, as by `systemctl stop`, a scheduler, or Spark to its workers) ends at once and
-removes nothing, unless it is asked to. What lies in memory is gone with the process, even if it is killed.
+SIGTERM (as by `systemctl stop`, a scheduler, or Spark to its workers) ends a process at once and removes nothing,
+unless it is handled. Memory is gone with the process, even if it is killed.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ _NAME: Final = "secret"
 
 @contextlib.contextmanager
 def secret_file(data: bytes) -> Iterator[str]:
-    """The path of a file with `data`, for processes of the same user on this machine; there is none afterwards."""
+    """Provide the path of a file with `data` for processes of the same user on this machine; remove it afterwards."""
     with contextlib.ExitStack() as closing:
         yield _in_memory(data, closing) or _in_directory(data, closing)
 
 
 def _in_memory(data: bytes, closing: contextlib.ExitStack) -> str | None:
-    """A file without a name in any directory; None where the system has no such thing, or no way to it by a path."""
+    """Create an unnamed file and return its path; None where the system cannot do this."""
     if sys.platform != "linux":
         return None
     try:
@@ -50,14 +50,14 @@ def _in_directory(data: bytes, closing: contextlib.ExitStack) -> str:
 
 @contextlib.contextmanager
 def private_directory(prefix: str) -> Iterator[Path]:
-    """A directory of its owner's alone (0700) that is gone afterwards, also if SIGTERM ends the process."""
-    with _ends_by_exit(), tempfile.TemporaryDirectory(prefix=prefix) as directory:
+    """Create a directory with mode 0700; remove it afterwards, also if SIGTERM ends the process."""
+    with _exit_on_sigterm(), tempfile.TemporaryDirectory(prefix=prefix) as directory:
         yield Path(directory)
 
 
 @contextlib.contextmanager
-def _ends_by_exit() -> Iterator[None]:
-    """SIGTERM raises SystemExit, so that files are removed on the way out. Whoever handles it already goes on to."""
+def _exit_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit, so that files are removed on the way out. Keep an existing handler."""
     is_ours = (
         threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     )

@@ -1,4 +1,4 @@
-"""Skipped entries: how many of each label and kind could be no event or row, and the first of each."""
+"""Skipped entries: the number and first position of each label and kind that became no event or row."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,7 +10,7 @@ KINDS: Final = (*REASONS, "schema")  # the last: of another schema than the one 
 
 @dataclass(frozen=True, slots=True)
 class SkipCount:
-    """How many, and the first of them."""
+    """Number of skipped entries and the first position."""
 
     count: int
     first_seq: int
@@ -35,12 +35,12 @@ class Skips:
         return {kind: self.counts[label, kind] for kind in KINDS if (label, kind) in self.counts}
 
     def totals(self) -> dict[str, int]:
-        """Over all labels; kinds without any are left out."""
+        """Return the sums over all labels; leave out kinds without any."""
         sums = {kind: sum(skip.count for (_, k), skip in self.counts.items() if k == kind) for kind in KINDS}
         return {kind: count for kind, count in sums.items() if count}
 
     def to_tree(self) -> list[list[Any]]:
-        """[label, kind, first_seq, count], in one order: for the way between tasks."""
+        """Return sorted [label, kind, first_seq, count] lists, to send them between tasks."""
         return [[label, kind, skip.first_seq, skip.count] for (label, kind), skip in sorted(self.counts.items())]
 
     def absorb(self, tree: list[list[Any]]) -> None:

@@ -1,8 +1,8 @@
-"""Slices: which entries, from which chunks, in which tasks. The one planner of bulk reading; pure but for first times.
+"""Slices: the planner of bulk reading. It assigns entries of chunks to tasks; pure but for first times.
 
-Selection    what a reader wants: labels, streams, positions, times
+Selection    bounds of a reader: labels, streams, positions, times
 Slice        the entries first … last of one chunk, as a task reads them
-divide       slices into tasks by entries, chunks split where need be
+divide       slices into tasks by entries, chunks split where needed
 pack         slices into tasks by bytes, chunks whole
 """
 
@@ -21,7 +21,7 @@ MAX_HOLE: Final = 1 << 20  # entries in a row that may be missing: a file name c
 
 
 class LabelStream(NamedTuple):
-    """A label, and what the directory says about its stream."""
+    """A label, and the stream that the directory names for it."""
 
     label: bytes
     epoch: int
@@ -31,13 +31,13 @@ class LabelStream(NamedTuple):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the label disproves the journal: the entries are of another hub, or of another stream."""
+        """True if the label disproves the journal: the entries are of another hub or another stream."""
         if self.stream_id is None or self.routing_key is None:
             return False
         return label_of(self.routing_key, self.stream_id, self.epoch) != self.label
 
-    def resolved(self, streams: Iterable[bytes]) -> "LabelStream | None":
-        """With its stream and epoch, if it is a label of one of `streams`; else None."""
+    def match_stream(self, streams: Iterable[bytes]) -> "LabelStream | None":
+        """Return a copy with its stream and epoch, if it is a label of one of `streams`; else None."""
         if self.stream_id is not None:
             return self if self.stream_id in streams and not self.is_foreign else None
         if self.routing_key is None:
@@ -72,11 +72,11 @@ class Slice(NamedTuple):
 
     @property
     def is_missing(self) -> bool:
-        """Whether no file has the entries."""
+        """True if no file has the entries."""
         return self.chunk.kind == "missing"
 
-    def missing_seqs(self) -> range:
-        """The positions of entries that no file has; SourceDamaged if a file name alone claims more than can be."""
+    def seqs(self) -> range:
+        """Return the positions of the entries. Raise SourceDamaged for more than a hole may have."""
         if self.chunk.entries > MAX_HOLE:
             raise SourceDamaged(
                 f"label {self.label.hex()}: no file has the entries {self.chunk.start_seq} to {self.chunk.end_seq}, "
@@ -86,18 +86,18 @@ class Slice(NamedTuple):
 
     @property
     def is_erased(self) -> bool:
-        """Whether the payloads were erased under the retention policy."""
+        """True if the payloads were erased under the retention policy."""
         return self.chunk.kind in ("receipts", "heads")
 
     @property
     def size(self) -> int:
-        """About how many bytes the entries have."""
+        """Approximate size of the entries in bytes."""
         return self.chunk.size * self.entries // max(self.chunk.entries, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What a reader wants; bounds are inclusive. Chunks are chosen by it, rows are filtered by Spark again."""
+    """Bounds of a reader, inclusive. They select chunks; Spark filters the rows again."""
 
     labels: frozenset[bytes] | None = None
     streams: frozenset[bytes] | None = None
@@ -106,7 +106,7 @@ class Selection:
     first_ts: int | None = None
     last_ts: int | None = None
 
-    def narrowed(
+    def narrow(
         self,
         *,
         labels: Iterable[bytes] | None = None,
@@ -116,15 +116,15 @@ class Selection:
         first_ts: int | None = None,
         last_ts: int | None = None,
     ) -> "Selection":
-        """Both this and the other bounds."""
+        """Return the intersection with other bounds."""
         return replace(
             self,
-            labels=_both(self.labels, labels),
-            streams=_both(self.streams, streams),
-            first_seq=_later(self.first_seq, first_seq),
-            last_seq=_earlier(self.last_seq, last_seq),
-            first_ts=_later(self.first_ts, first_ts),
-            last_ts=_earlier(self.last_ts, last_ts),
+            labels=_intersect(self.labels, labels),
+            streams=_intersect(self.streams, streams),
+            first_seq=_max_bound(self.first_seq, first_seq),
+            last_seq=_min_bound(self.last_seq, last_seq),
+            first_ts=_max_bound(self.first_ts, first_ts),
+            last_ts=_min_bound(self.last_ts, last_ts),
         )
 
     def takes(self, chunk: ChunkRef) -> bool:
@@ -135,23 +135,23 @@ class Selection:
         return chunk.end_seq >= (self.first_seq or 1) and (self.last_seq is None or chunk.start_seq <= self.last_seq)
 
     def slice_of(self, chunk: ChunkRef, stream: LabelStream | None = None, before_ts: int = 0) -> Slice:
-        """The part of a chunk that lies within the positions."""
+        """Return the part of a chunk within the positions."""
         first = max(chunk.start_seq, self.first_seq or 1)
         last = chunk.end_seq if self.last_seq is None else min(chunk.end_seq, self.last_seq)
         return Slice(chunk, first, last, stream or LabelStream(chunk.label, chunk.epoch, chunk.stream_id), before_ts)
 
 
-def _both(a: frozenset[bytes] | None, b: Iterable[bytes] | None) -> frozenset[bytes] | None:
+def _intersect(a: frozenset[bytes] | None, b: Iterable[bytes] | None) -> frozenset[bytes] | None:
     if b is None:
         return a
     return frozenset(b) if a is None else a & frozenset(b)
 
 
-def _later(a: int | None, b: int | None) -> int | None:
+def _max_bound(a: int | None, b: int | None) -> int | None:
     return b if a is None else a if b is None else max(a, b)
 
 
-def _earlier(a: int | None, b: int | None) -> int | None:
+def _min_bound(a: int | None, b: int | None) -> int | None:
     return b if a is None else a if b is None else min(a, b)
 
 
@@ -161,10 +161,10 @@ def _earlier(a: int | None, b: int | None) -> int | None:
 def label_slices(
     fs: Fs, label_pin: LabelPin, selection: Selection, stream: LabelStream | None = None, before_ts: int = 0
 ) -> Iterator[Slice]:
-    """The slices of a label that can hold what was selected, by position.
+    """Yield the slices of a label that can hold selected entries, by position.
 
-    Entries that no file has are slices of kind "missing": a lost file must not look as if nothing had been there.
-    Their times are unknown, so bounds of time leave them in.
+    Entries that no file has are slices of kind "missing": a lost file must not look as if nothing had been there. Their
+    times are unknown, so bounds of time leave them in.
     """
     chunks = [chunk for chunk in label_pin.chunks if selection.takes(chunk)]
     holes = [hole for hole in _holes(label_pin) if selection.takes(hole)]
@@ -173,7 +173,7 @@ def label_slices(
 
 
 def epochs_near(epoch: int, hub_ts: int | None) -> tuple[int, ...]:
-    """The epochs in which a label of unknown stream may lie, by the time of one of its entries."""
+    """Return the epochs in which a label of unknown stream may lie, by the time of one of its entries."""
     epochs = {epoch}
     if hub_ts is not None:
         for profile in PRESETS.values():
@@ -197,9 +197,9 @@ def _holes(label_pin: LabelPin) -> Iterator[ChunkRef]:
 
 
 def _in_time(fs: Fs, chunks: list[ChunkRef], selection: Selection) -> list[ChunkRef]:
-    """hub_ts never decreases in a label (D-28): a chunk ends before the next one begins, so a few tell about all.
+    """Select chunks by time. hub_ts never decreases in a label (D-28), so a binary search reads few first times.
 
-    Where a foreign log breaks that rule, this may only leave out what no honest hub would have put there; the audit,
+    Where a foreign log breaks that rule, this may leave out only what no honest hub would have put there. The audit,
     which reads everything, reports it.
     """
     first, last = 0, len(chunks)
@@ -211,7 +211,10 @@ def _in_time(fs: Fs, chunks: list[ChunkRef], selection: Selection) -> list[Chunk
         return times[number]
 
     def search(begins_late: Callable[[int], bool]) -> int:
-        """The first chunk that begins late, those that cannot tell their time aside; their number if none does."""
+        """Return the number of the first chunk that begins late, or the count of chunks.
+
+        Chunks of unknown time are passed over.
+        """
         low, high = 0, len(chunks)
         while low < high:
             middle = number = (low + high) // 2
@@ -241,7 +244,7 @@ def _in_time(fs: Fs, chunks: list[ChunkRef], selection: Selection) -> list[Chunk
 
 
 def divide(slices: Iterable[Slice], parts: int) -> list[list[Slice]]:
-    """About `parts` tasks with about as many entries each, in order; chunks are split where need be."""
+    """Divide slices into about `parts` tasks of about as many entries each, in order; split chunks where needed."""
     slices = list(slices)
     share = max(1, -(-sum(part.entries for part in slices) // parts))
     tasks: list[list[Slice]] = [[]]
@@ -261,7 +264,7 @@ def divide(slices: Iterable[Slice], parts: int) -> list[list[Slice]]:
 
 
 def pack(slices: Iterable[Slice], partition_bytes: int) -> list[tuple[Slice, ...]]:
-    """Tasks of at most about `partition_bytes` each, in order and of similar size; no chunk is read by two tasks.
+    """Pack slices into tasks of at most about `partition_bytes` each, in order; no chunk is read by two tasks.
 
     One task per small chunk would cost more than reading it.
     """
@@ -278,9 +281,9 @@ def pack(slices: Iterable[Slice], partition_bytes: int) -> list[tuple[Slice, ...
 
 
 def budget(start: Mapping[str, int], heads: Mapping[str, int], limit: int | None) -> dict[str, int]:
-    """How far each label may go in one micro-batch: `limit` shared fairly, and the same way every time.
+    """Return the end of each label in one micro-batch: `limit` shared fairly and deterministically.
 
-    Labels with little to read give their share to the others; the remainder goes to labels in their order.
+    Labels with little to read leave their share to the others; the remainder goes to labels in their order.
     """
     waiting = {label: max(0, heads[label] - start.get(label, 0)) for label in sorted(heads)}
     total = sum(waiting.values())

@@ -13,19 +13,19 @@ from veen.storage.pinned import LogView, pin
 
 
 class LogSource(Protocol):
-    """Pinned and planned on the driver, read on executors."""
+    """A source of entries: pinned and planned on the driver, read on executors."""
 
     def pin(self, selection: Selection, after: Mapping[bytes, int] | None = None) -> LogView:
-        """The heads of all labels, or at least of those that `selection` takes, as they are now.
+        """Return the current heads of all labels, or at least of those that `selection` takes.
 
-        `after`: how far labels were read; what lies before may be left out.
+        `after`: positions up to which labels were read; what lies before may be left out.
         """
 
     def slices(self, pinned: LogView, selection: Selection) -> Iterator[Slice]:
-        """The runs of entries that can hold what was selected, by label and position."""
+        """Yield the ranges of entries that can hold selected ones, by label and position."""
 
     def read(self, slices: Iterable[Slice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-        """The rows of some slices."""
+        """Yield the rows of some slices."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Times of labels, from the times of entries alone: nothing is opened for it (D-27, D-80, D-120).
 
-ts* of an entry is the greatest hub_ts of its label so far, so a task must know what came before its slices. A first job
+ts* of an entry is the greatest hub_ts of its label so far, so a task must know the times before its slices. A first job
 surveys the times; then every slice knows ts* before it (`Slice.before_ts`). However the log is divided, each entry gets
 the ts* that one process computes.
 """
@@ -13,24 +13,24 @@ import pyarrow as pa
 
 from veen.io.local import Fs
 from veen.io.places import open_fs
-from veen.lake.log.columns import ENTRIES, Column, arrow_schema, chosen
+from veen.lake.log.columns import ENTRIES, Column, arrow_schema, select_columns
 from veen.lake.log.entries import ReadSpec, batches
 from veen.lake.log.prefix import Mark, Prefix, make_prefix
 from veen.lake.log.slices import Slice
 
-_HUB_TS: Final = ReadSpec(columns=chosen(["stream_seq", "hub_ts"], ENTRIES), level="none")
+_HUB_TS: Final = ReadSpec(columns=select_columns(["stream_seq", "hub_ts"], ENTRIES), level="none")
 TIMES: Final = tuple(Column(name, "BIGINT", pa.int64(), "") for name in ("slice", "first_ts", "last_ts"))
 
 
 @dataclass(slots=True)
 class Clock:
-    """ts* while the slices of a task are read one after another (D-27). Owned by the loop that reads."""
+    """The value of ts* while the slices of a task are read one after another (D-27). Owned by the loop that reads."""
 
     label: bytes = b""
     ts: int = 0
 
     def enter(self, part: Slice) -> None:
-        """Go on within the label, or begin with another one."""
+        """Continue within the label, or begin with another one."""
         self.ts = max(part.before_ts, self.ts if part.label == self.label else 0)
         self.label = part.label
 
@@ -47,7 +47,7 @@ class Times(NamedTuple):
 
 
 def survey_batches(uri: str, number: int, slices: Iterable[Slice]) -> Iterator[pa.RecordBatch]:
-    """The times of slices, the first of which has `number`. Nothing is opened."""
+    """Yield the times of slices, the first of which has `number`. Nothing is opened."""
     fs = open_fs(uri)
     rows = []
     for at, part in enumerate(slices, start=number):
@@ -57,8 +57,8 @@ def survey_batches(uri: str, number: int, slices: Iterable[Slice]) -> Iterator[p
     yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema(TIMES))
 
 
-def surveyed_times(rows: Iterable[Mapping[str, Any]], count: int) -> list[Times | None]:
-    """Rows of TIMES by the number of the slice; None for a slice without any time."""
+def times_by_slice(rows: Iterable[Mapping[str, Any]], count: int) -> list[Times | None]:
+    """Index rows of TIMES by the number of the slice; None for a slice without any time."""
     times: list[Times | None] = [None] * count
     for row in rows:
         times[row["slice"]] = Times(row["first_ts"], row["last_ts"])
@@ -66,7 +66,7 @@ def surveyed_times(rows: Iterable[Mapping[str, Any]], count: int) -> list[Times 
 
 
 def with_times(tasks: Sequence[Sequence[Slice]], times: Sequence[Times | None]) -> list[list[Slice]]:
-    """Slices that know ts* before them. Those of a label stand in its order, in whichever tasks."""
+    """Set `before_ts` of each slice. The slices of a label are in its order, across all tasks."""
     latest: dict[bytes, int] = {}
     numbers = iter(times)
     timed: list[list[Slice]] = []
@@ -81,7 +81,7 @@ def with_times(tasks: Sequence[Sequence[Slice]], times: Sequence[Times | None]) 
 
 
 def slice_times(fs: Fs, part: Slice) -> Iterator[tuple[int, int]]:
-    """(position, hub_ts) of the entries that have one."""
+    """Yield (position, hub_ts) of the entries that have a time."""
     if part.is_missing:
         return
     for batch in batches(fs, part, _HUB_TS):
@@ -91,7 +91,7 @@ def slice_times(fs: Fs, part: Slice) -> Iterator[tuple[int, int]]:
 
 
 def heads_at(prefix: Prefix, ts: int) -> dict[bytes, int]:
-    """By label: the last position whose ts* is not after `ts`. Labels that begin later are left out."""
+    """Return by label the last position whose ts* is not after `ts`. Labels that begin later are left out."""
     fs = open_fs(prefix.uri)
     heads = {}
     for label_range in prefix.labels:
@@ -103,7 +103,7 @@ def heads_at(prefix: Prefix, ts: int) -> dict[bytes, int]:
 
 
 def marks_at(uri: str, heads: Mapping[bytes, int]) -> dict[bytes, Mark]:
-    """By label: the position, and ts* there. Shortened if a label ends before it."""
+    """Return by label the position and ts* there. Raise Shortened if a label ends before it."""
     fs = open_fs(uri)
     return {
         label_range.label: Mark(

@@ -1,9 +1,9 @@
-"""Aggregates: exact, and the same however the log is divided (QRY-10, D-120).
+"""Aggregates: exact, and independent of the division of the log (QRY-10, D-120).
 
 `Partial` is a monoid: `add` a record, `absorb` another partial. Sums are exact decimals; `avg` is the exact quotient if
-it has at most 18 digits behind the point, else it is rounded to 18, half to even. null and missing values do not
-count, as in SQL. A value that a function cannot take (text in `sum`, an object in `min`) does not count either, but
-the result says how many there were.
+it has at most 18 decimal places, else it is rounded to 18, half to even. null and missing values are ignored, as in
+SQL. A value that a function cannot take (text in `sum`, an object in `min`) is ignored, too, and the result has the
+number of such values.
 """
 
 from collections.abc import Mapping
@@ -24,13 +24,13 @@ _RANKS: Final = {bool: 0, int: 1, Decimal: 1, str: 2}  # mixed types have an ord
 
 
 def group_key(group_by: tuple[FieldPath, ...], record: RecordedEvent) -> bytes:
-    """The canonical group key: rows of an aggregate are sorted by these bytes (D-108)."""
+    """Return the canonical group key. Rows of an aggregate are sorted by these bytes (D-108)."""
     return canonical.encode([field.value(record) for field in group_by])
 
 
 @dataclass(slots=True)
 class _Cell:
-    """What one metric knows so far."""
+    """State of one metric of a group."""
 
     value: Json = None
     count: int = 0  # values that counted, for avg
@@ -73,7 +73,7 @@ def _sum(a: int | Decimal, b: int | Decimal) -> int | Decimal:
 
 
 def _quotient(total: int | Decimal, count: int) -> Decimal:
-    """Rounded once, from the exact fraction: no intermediate result loses a digit."""
+    """Divide exactly and round once, so that no intermediate result loses a digit."""
     over, under = Decimal(total).as_integer_ratio()
     scaled, rest = divmod(abs(over) * 10**AVG_DIGITS, under * count)
     twice = 2 * rest - under * count
@@ -88,7 +88,7 @@ def _sort_key(value: Json) -> tuple[int, Any]:
 
 @dataclass(slots=True)
 class Partial:
-    """One group, as far as some part of the log knows it."""
+    """State of one group over some part of the log."""
 
     cells: list[_Cell]
     count: int = 0
@@ -108,26 +108,26 @@ class Partial:
         for cell, more, metric in zip(self.cells, other.cells, aggregate.metrics, strict=True):
             cell.absorb(metric.function, more)
 
-    def ignored(self, aggregate: Aggregate) -> dict[str, int]:
-        """How many values each metric could not take; those without any are left out."""
+    def count_ignored(self, aggregate: Aggregate) -> dict[str, int]:
+        """Return the number of values that each metric could not take; leave out metrics without any."""
         pairs = zip(aggregate.metrics, self.cells, strict=True)
         return {metric.name: cell.ignored for metric, cell in pairs if cell.ignored}
 
     def to_bytes(self) -> bytes:
-        """For the way between tasks. Sums may have more digits than JSON of ours: they travel as text."""
-        return canonical.encode([self.count, *([_carried(c.value), c.count, c.ignored] for c in self.cells)])
+        """Encode for transport between tasks; sums as text, since they may have more digits than our JSON allows."""
+        return canonical.encode([self.count, *([_number_to_text(c.value), c.count, c.ignored] for c in self.cells)])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         count, *cells = canonical.parse(data)
-        return cls([_Cell(_uncarried(value), number, ignored) for value, number, ignored in cells], count)
+        return cls([_Cell(_text_to_number(value), number, ignored) for value, number, ignored in cells], count)
 
 
-def _carried(value: Json) -> Json:
+def _number_to_text(value: Json) -> Json:
     return {"n": format(value, "f" if type(value) is Decimal else "d")} if type(value) in (int, Decimal) else value
 
 
-def _uncarried(value: Json) -> Json:
+def _text_to_number(value: Json) -> Json:
     if type(value) is not dict:
         return value
     text: str = value["n"]
@@ -135,7 +135,7 @@ def _uncarried(value: Json) -> Json:
 
 
 def row_of(aggregate: Aggregate, key: bytes, partial: Partial, receipts: str | None) -> dict[str, Json]:
-    """The row of a group: its keys and its metrics under their own names, and what stands for its receipts."""
+    """Return the row of a group: its keys and metrics under their own names, and the id of its receipts."""
     values = canonical.parse(key)
     row: dict[str, Json] = {path.name: value for path, value in zip(aggregate.group_by, values, strict=True)}
     for metric, cell in zip(aggregate.metrics, partial.cells, strict=True):
@@ -150,7 +150,7 @@ _GROUP_TAG: Final = tag_prefix("veen/query-group")
 
 @dataclass(slots=True)
 class GroupReceipts:
-    """The receipt_id of an aggregate row: Ht("veen/query-group", leaf hashes of its events in logical order)."""
+    """The receipt_id of aggregate rows: Ht("veen/query-group", leaf hashes of the events in logical order)."""
 
     _digests: dict[bytes, Any] = field(default_factory=dict)
 
@@ -166,9 +166,9 @@ class GroupReceipts:
 
 
 def total_ignored(aggregate: Aggregate, groups: Mapping[bytes, Partial]) -> dict[str, int]:
-    """Over all groups: what the metrics could not take."""
+    """Return by metric the number of values that it could not take, over all groups."""
     totals: dict[str, int] = {}
     for partial in groups.values():
-        for name, count in partial.ignored(aggregate).items():
+        for name, count in partial.count_ignored(aggregate).items():
             totals[name] = totals.get(name, 0) + count
     return totals

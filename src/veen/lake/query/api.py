@@ -54,7 +54,7 @@ _SAME: Final = ("query_id", "row_count", "rows_hash", "evidence_hash")  # what r
 
 
 class Execution(TypedDict, total=False):
-    """What a query is executed with; only `keys` has no default."""
+    """Arguments of executing a query; only `keys` is required."""
 
     keys: Required[Keys]
     engine: Engine
@@ -63,7 +63,7 @@ class Execution(TypedDict, total=False):
 
 
 class Recorded(Protocol):
-    """What an execution left: enough to do it again."""
+    """Record of an execution: enough to repeat it."""
 
     @property
     def descriptor(self) -> QueryDescriptor: ...
@@ -75,7 +75,7 @@ class Recorded(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A completed query. Rows are read from where they were put."""
+    """A completed query. Rows are read from their store."""
 
     descriptor: QueryDescriptor
     digest: ResultDigest
@@ -87,7 +87,7 @@ class Result:
     _rows: Callable[[], Iterator[bytes]]
 
     def rows(self) -> Iterator[dict[str, Json]]:
-        """In the one order of the result; numbers are int or Decimal."""
+        """Yield rows in the order of the result; numbers are int or Decimal."""
         return (canonical.parse(row) for row in self._rows())
 
 
@@ -99,12 +99,12 @@ class _Memory:
         self.rows.append(row)
 
     def verified(self, entry: bytes) -> None:
-        """Only its hash is of interest."""
+        """Ignore the entry; only its hash is needed."""
 
 
 class _Nowhere:
     def row(self, row: bytes) -> None:
-        """Only its hash is of interest."""
+        """Ignore the row; only its hash is needed."""
 
     verified = row
 
@@ -125,14 +125,14 @@ def run(
     """Answer a query over a data directory. Without a store, rows are held in memory.
 
     `keys` open the streams of the scope; a stream without a read key is ForbiddenScope. `identity` is the hub's, where
-    it is pinned; without it the directory's own is believed. `tables` are tables of the same log: what they are proven
-    to cover is answered from them, with the same rows and digest (`Result.plan` says what was).
+    it is pinned; without it the directory's own is trusted. `tables` are tables of the same log: entries that they are
+    proven to cover are answered from them, with the same rows and digest (`Result.plan` tells which).
     """
     descriptor, ignored = normalise(given)
     result_id = result_id or new_result_id()
     check_scope(descriptor, keys)
 
-    def answered(sink: ResultSink) -> QueryOutcome:
+    def execute_into(sink: ResultSink) -> QueryOutcome:
         return answer_into(
             sink,
             data_dir,
@@ -151,13 +151,13 @@ def run(
     rows: Callable[[], Iterator[bytes]]
     if store is None:
         memory = _Memory()
-        outcome = answered(memory)
+        outcome = execute_into(memory)
         rows = lambda: iter(memory.rows)  # noqa: E731 - one of two ways to the rows
     else:
         store.submit(descriptor, result_id)
         try:
             with store.start(result_id) as writer:
-                outcome = answered(writer)
+                outcome = execute_into(writer)
             store.complete(result_id, outcome.digest, outcome.coverage)
         except Exception as exc:
             _fail(store, result_id, exc)
@@ -195,10 +195,10 @@ def unknown_fields(
     identity: HubIdentity | None = None,
     spark: "SparkSession | None" = None,
 ) -> tuple[str, ...]:
-    """Return the paths of conditions that no event in scope has, if nothing fitted the conditions.
+    """Return the paths of conditions that no event in scope has, if nothing matched the conditions.
 
-    A misspelt path fits no event, and its answer of no rows looks like a proof of absence. The events of the scope and
-    time of the query are read once more for it, up to the same heads.
+    A misspelt path matches no event, and its answer of no rows looks like a proof of absence. The events of the scope
+    and time of the query are read again for it, up to the same heads.
     """
     paths = sorted({condition.field.name for condition in descriptor.filter.where if condition.field.path})
     is_total = descriptor.aggregate is not None and not descriptor.aggregate.group_by  # a row, also over no event
@@ -215,7 +215,7 @@ def unknown_fields(
     )
     memory, control = _Memory(), ExecutionControl()
     prefix = plan_query(data_dir, probe, heads=heads_of(coverage), identity=identity)
-    outcome = _executed(prefix, probe, new_result_id(), keys, engine, spark, memory, lambda: int(time.time()), control)
+    outcome = _execute(prefix, probe, new_result_id(), keys, engine, spark, memory, lambda: int(time.time()), control)
     row, ignored = canonical.parse(memory.rows[0]), outcome.coverage.value["values_ignored"]
     if not row["count"]:
         return ()  # no event at all: the coverage says so
@@ -237,19 +237,19 @@ def answer_into(
     on_plan: Callable[[PlanReport], None] = lambda report: None,
     control: ExecutionControl | None = None,
 ) -> QueryOutcome:
-    """Answer a normalised query whose scope is checked, row by row into `sink`: for whoever keeps results otherwise.
+    """Answer a normalised query whose scope is checked, row by row into `sink`, for callers with their own store.
 
-    `on_plan` is called with the plan, before the first row. `control` shows how far it is and may stop it.
+    `on_plan` is called with the plan, before the first row. `control` has the progress and may stop it.
     """
     control = control or ExecutionControl()
     prefix = plan_query(data_dir, descriptor, identity=identity)
     if tables is None:
         on_plan(log_plan(prefix))
-        return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now, control)
+        return _execute(prefix, descriptor, result_id, keys, engine, spark, sink, now, control)
     plan = plan_tables(tables, prefix, descriptor, keys.load() if isinstance(keys, KeyFile) else keys)
     on_plan(plan.report if isinstance(plan, TablePlan) else plan)
     table_plan = plan if isinstance(plan, TablePlan) else None
-    return _executed(prefix, descriptor, result_id, keys, engine, spark, sink, now, control, table_plan)
+    return _execute(prefix, descriptor, result_id, keys, engine, spark, sink, now, control, table_plan)
 
 
 def _fail(store: ResultStore, result_id: str, exc: Exception) -> None:
@@ -257,7 +257,7 @@ def _fail(store: ResultStore, result_id: str, exc: Exception) -> None:
 
 
 def failure_of(exc: Exception) -> tuple[str, str]:
-    """The error_code and message that a failed execution is remembered by."""
+    """Return the error_code and message that are stored of a failed execution."""
     if isinstance(exc, QUERY_REFUSALS):
         return exc.error_code, str(exc)
     if isinstance(exc, VeenError):
@@ -272,15 +272,18 @@ class _Stored:
     coverage: Json
 
 
-def stored(store: ResultStore, result_id: str) -> Recorded:
-    """Return a result of a store, to verify or replay; ResultForged unless its rows are those of its digest."""
+def load_stored(store: ResultStore, result_id: str) -> Recorded:
+    """Return a stored result, to verify or replay. Raise ResultForged unless its rows match its digest."""
     store.check(result_id)
     digest = store.digest(result_id)
     return _Stored(descriptor=store.descriptor(digest.query_id), digest=digest, coverage=store.coverage(result_id))
 
 
-def recorded_as(descriptor: QueryDescriptor, digest: ResultDigest) -> Recorded:
-    """A query of another zone, by its two recorded events: enough to replay it, not to verify it (QRY-28)."""
+def make_recorded(descriptor: QueryDescriptor, digest: ResultDigest) -> Recorded:
+    """Make the record of a query of another zone from its two recorded events.
+
+    It suffices to replay the query, not to verify it (QRY-28).
+    """
     if descriptor.query_id != digest.query_id:
         raise InvalidDescriptor("query_id", "descriptor and digest are of two queries")
     return _Stored(descriptor=descriptor, digest=digest, coverage=None)
@@ -288,7 +291,7 @@ def recorded_as(descriptor: QueryDescriptor, digest: ResultDigest) -> Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two executions of one query."""
+    """Comparison of two executions of one query."""
 
     before: ResultDigest
     after: ResultDigest
@@ -304,12 +307,12 @@ class Comparison:
 
 
 def verify(data_dir: str, recorded: Recorded, **how: Unpack[Execution]) -> Comparison:
-    """Execute again over exactly what the result says it covers; an omitted, added or changed row shows.
+    """Execute again over exactly the covered entries; an omitted, added or changed row shows.
 
-    The roots of the coverage are part of what is compared: a log that was rewritten since does not pass.
+    The roots of the coverage are compared, too: a log that was rewritten since does not pass.
     """
     heads = heads_of(recorded.coverage)
-    after = _again(data_dir, recorded, heads, **how)
+    after = _execute_again(data_dir, recorded, heads, **how)
     rooted = () if recorded.digest.rows_root is None else ("rows_root",)  # absent in digests of earlier releases
     return Comparison(before=recorded.digest, after=after, compared=(*_SAME, *rooted, "coverage_hash"))
 
@@ -317,7 +320,7 @@ def verify(data_dir: str, recorded: Recorded, **how: Unpack[Execution]) -> Compa
 def check_fresh(
     data_dir: str, recorded: Recorded, *, identity: HubIdentity | None = None, lag_seconds: int = 60
 ) -> None:
-    """EvidenceFailed if a result leaves out an entry that stood in the log `lag_seconds` before it was executed.
+    """Raise EvidenceFailed if a result omits an entry that was in the log `lag_seconds` before its execution.
 
     Roots and rows of a result may be true and old: a service that covers less than there was, or that answers with a
     result of last week, passes `verify`. The lag allows for entries that a copy of the log got a little later.
@@ -337,10 +340,10 @@ def check_fresh(
 def check_requested(
     data_dir: str, recorded: Recorded, record_event: Mapping[str, Json], *, lag_seconds: int = 60
 ) -> bool:
-    """EvidenceFailed if a result was executed before its request stood in the log: it is an old one, under a new name.
+    """Raise EvidenceFailed if a result was executed before its request was in the log: it is an old one.
 
-    A result_id that follows from its request (D-136) is bound to one entry, whose time the hub has set. False if that
-    cannot be checked here: the log is not the one that the service writes to, or the result_id says nothing.
+    A result_id that follows from its request (D-136) is bound to one entry, whose time the hub has set. Return False if
+    this cannot be checked here: the log is not the one that the service writes to, or the result_id is arbitrary.
     """
     stream, seq, receipt_id = (record_event.get(name) for name in ("stream", "seq", "receipt_id"))
     if type(stream) is not str or type(seq) is not int or type(receipt_id) is not str:
@@ -362,7 +365,7 @@ def check_requested(
 
 
 def _entry_at(data_dir: str, label_range: LabelRange, seq: int) -> dict[str, Any] | None:
-    """hub_ts and leaf_hash of an entry; None if the range does not have it."""
+    """Return hub_ts and leaf_hash of an entry; None if the range does not have it."""
     columns = tuple(column for column in ENTRIES if column.name in ("hub_ts", "leaf_hash"))
     for chunk in label_range.chunks:
         if chunk.start_seq <= seq <= min(chunk.end_seq, label_range.head):
@@ -375,18 +378,18 @@ def _entry_at(data_dir: str, label_range: LabelRange, seq: int) -> dict[str, Any
 
 def replay(data_dir: str, recorded: Recorded, **how: Unpack[Execution]) -> Comparison:
     """Execute the same descriptor over all that this directory has now, as another zone does (QRY-28, D-110)."""
-    after = _again(data_dir, recorded, None, **how)
+    after = _execute_again(data_dir, recorded, None, **how)
     return Comparison(before=recorded.digest, after=after, compared=_SAME)
 
 
 def replay_over(prefix: Prefix, source: MatchSource, recorded: Recorded, *, leaves: Leaves) -> Comparison:
-    """Execute the same descriptor over events that were read elsewhere: those of another zone, in this one (D-110)."""
+    """Execute the same descriptor in this zone over events of another zone, read elsewhere (D-110)."""
     descriptor, result_id = recorded.descriptor, recorded.digest.result_id
     outcome = execute(prefix, descriptor, result_id, source, _Nowhere(), now=lambda: int(time.time()), leaves=leaves)
     return Comparison(before=recorded.digest, after=outcome.digest, compared=_SAME)
 
 
-def _again(
+def _execute_again(
     data_dir: str,
     recorded: Recorded,
     heads: Mapping[bytes, int] | None,
@@ -400,12 +403,12 @@ def _again(
     check_scope(descriptor, keys)
     prefix = plan_query(data_dir, descriptor, heads=heads, identity=identity)
     now, control = lambda: int(time.time()), ExecutionControl()
-    outcome = _executed(prefix, descriptor, digest.result_id, keys, engine, spark, _Nowhere(), now, control)
+    outcome = _execute(prefix, descriptor, digest.result_id, keys, engine, spark, _Nowhere(), now, control)
     return outcome.digest
 
 
 def check_scope(descriptor: QueryDescriptor, keys: Keys) -> None:
-    """ForbiddenScope unless `keys` open every stream of the scope."""
+    """Raise ForbiddenScope unless `keys` open every stream of the scope."""
     keyring = keys.load() if isinstance(keys, KeyFile) else keys
     for name in descriptor.scope:
         try:
@@ -416,7 +419,7 @@ def check_scope(descriptor: QueryDescriptor, keys: Keys) -> None:
             raise ForbiddenScope(f"stream {name!r} is not known or may not be read")
 
 
-def _executed(
+def _execute(
     prefix: Prefix,
     descriptor: QueryDescriptor,
     result_id: str,
@@ -428,12 +431,12 @@ def _executed(
     control: ExecutionControl,
     plan: TablePlan | None = None,
 ) -> QueryOutcome:
-    with _source(prefix, descriptor, keys, engine, spark, plan, control) as source:
+    with _open_source(prefix, descriptor, keys, engine, spark, plan, control) as source:
         return execute(prefix, descriptor, result_id, source, sink, now=now, control=control)
 
 
 @contextmanager
-def _source(
+def _open_source(
     prefix: Prefix,
     descriptor: QueryDescriptor,
     keys: Keys,
@@ -452,7 +455,7 @@ def _source(
             yield PlannedSource(plan, [table, rest], proven)
         return
     from veen.lake.query.on_spark import SparkSource
-    from veen.lake.spark.control import controlled
+    from veen.lake.spark.control import control_jobs
     from veen.lake.spark.session import spark_session
 
     session = spark or spark_session("veen query", log_bytes=prefix.size, register=False)
@@ -466,7 +469,7 @@ def _source(
     def report(done: int, total: int) -> None:
         control.set(Progress(done, total))
 
-    with controlled(session, control.name, pool=control.pool, stopped=control.stopped, report=report):
+    with control_jobs(session, control.name, pool=control.pool, stopped=control.stopped, report=report):
         try:
             if isinstance(keys, KeyFile):
                 yield source(keys)

@@ -1,11 +1,11 @@
 """Conditions on any field: `filter.where` of a descriptor, a list of {field, op, value} that must all hold.
 
 A condition compares values of one kind: false and true, exact numbers, texts by code point. A value of another kind,
-null and what is not there fit no condition. `^=` is the prefix of a text. Times are texts of one form, so their order
+null and a missing value match no condition. `^=` is the prefix of a text. Times are texts of one form, so their order
 is that of the texts.
 
-What the older members of a filter can say is said by them (`subject_id`, `event_type`, `time`): the same question has
-the same bytes, however it was spelled, and a time of the hub chooses chunks.
+Conditions that the older members of a filter can express (`subject_id`, `event_type`, `time`) become these members: the
+same question has the same bytes, however it was spelled, and a time of the hub selects chunks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ _KINDS: Final[Mapping[type, int]] = {bool: 0, int: 1, Decimal: 1, str: 2}  # as 
 
 @dataclass(frozen=True, slots=True)
 class FieldCondition:
-    """One of the conditions; `value` is a tuple of sorted scalars for `in`, else a scalar."""
+    """One condition; `value` is a tuple of sorted scalars for `in`, else a scalar."""
 
     field: FieldPath
     op: str
@@ -57,7 +57,7 @@ class FieldCondition:
 
     @classmethod
     def of(cls, given: Json, where: str) -> Self:
-        """InvalidDescriptor for what is no condition."""
+        """Parse a condition. Raise InvalidDescriptor if it is invalid."""
         if type(given) is not dict:
             raise InvalidDescriptor(where, "expected an object of field, op and value")
         for name in ("field", "op", "value"):
@@ -73,15 +73,15 @@ class FieldCondition:
         except ValueError as exc:
             raise InvalidDescriptor(f"{where}.field", str(exc)) from exc
         if op != "in":
-            return cls(field, op, _checked(value, field, op, f"{where}.value"))
+            return cls(field, op, _check_value(value, field, op, f"{where}.value"))
         if type(value) is not list or not value or len(value) > _MAX_VALUES:
             raise InvalidDescriptor(f"{where}.value", f"expected an array of 1 to {_MAX_VALUES} values")
-        values = {canonical.encode(scalar): _checked(scalar, field, op, f"{where}.value") for scalar in value}
+        values = {canonical.encode(scalar): _check_value(scalar, field, op, f"{where}.value") for scalar in value}
         ordered = tuple(values[key] for key in sorted(values))
         return cls(field, "=", ordered[0]) if len(ordered) == 1 else cls(field, op, ordered)
 
 
-def _checked(value: Json, field: FieldPath, op: str, where: str) -> Json:
+def _check_value(value: Json, field: FieldPath, op: str, where: str) -> Json:
     if type(value) not in _KINDS:
         raise InvalidDescriptor(where, "expected a text, a number, true or false")
     if type(value) is str and len(value) > _MAX_TEXT:
@@ -98,20 +98,20 @@ def _checked(value: Json, field: FieldPath, op: str, where: str) -> Json:
 
 
 def conditions_of(given: Json, where: str) -> tuple[FieldCondition, ...]:
-    """Each once, sorted by their canonical bytes."""
+    """Parse conditions; return each once, sorted by canonical bytes."""
     if type(given) is not list or len(given) > MAX_CONDITIONS:
         raise InvalidDescriptor(where, f"expected an array of at most {MAX_CONDITIONS} conditions")
     conditions = [FieldCondition.of(value, f"{where}.{at}") for at, value in enumerate(given)]
-    return _sorted(conditions)
+    return _sort_unique(conditions)
 
 
-def _sorted(conditions: Sequence[FieldCondition]) -> tuple[FieldCondition, ...]:
+def _sort_unique(conditions: Sequence[FieldCondition]) -> tuple[FieldCondition, ...]:
     by_bytes = {condition.to_bytes(): condition for condition in conditions}
     return tuple(by_bytes[key] for key in sorted(by_bytes))
 
 
 class Chosen(NamedTuple):
-    """What a filter says by its older members."""
+    """The older members of a filter."""
 
     subject_id: str | None
     event_type: tuple[str, ...] | None
@@ -119,20 +119,22 @@ class Chosen(NamedTuple):
     last_ts: int | None
 
 
-def settled(chosen: Chosen, conditions: Sequence[FieldCondition]) -> tuple[Chosen, tuple[FieldCondition, ...]]:
-    """Conditions that the older members can express go into them; what would contradict them stays a condition."""
+def absorb_conditions(
+    chosen: Chosen, conditions: Sequence[FieldCondition]
+) -> tuple[Chosen, tuple[FieldCondition, ...]]:
+    """Move conditions that the older members can express into them; keep contradicting ones as conditions."""
     remaining = []
     for condition in conditions:
-        narrowed = _narrowed(chosen, condition)
+        narrowed = _narrow(chosen, condition)
         if narrowed is None:
             remaining.append(condition)
         else:
             chosen = narrowed
-    return chosen, _sorted(remaining)
+    return chosen, _sort_unique(remaining)
 
 
-def _narrowed(chosen: Chosen, condition: FieldCondition) -> Chosen | None:
-    """With the condition in it; None if it cannot be said there."""
+def _narrow(chosen: Chosen, condition: FieldCondition) -> Chosen | None:
+    """Return the members with the condition added; None if they cannot express it."""
     name, op, value = condition.field.name, condition.op, condition.value
     if name == "subject_id" and op == "=" and type(value) is str and value and chosen.subject_id in (None, value):
         return chosen._replace(subject_id=value)

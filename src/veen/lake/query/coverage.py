@@ -1,8 +1,8 @@
-"""What a result covers: the range of each label that was looked at, the root there, and what could be no row.
+"""Coverage of a result: the range read of each label, the root there, and the entries that became no row.
 
-Whoever executes the query again over the same ranges, under the same roots, must get the same rows: a row that was
-left out shows. What was skipped is counted for each label and reason, with the first place of each, so that nothing
-disappears in silence; all of it is a function of the log, the keys and the descriptor.
+A repeated execution over the same ranges, under the same roots, must give the same rows: an omitted row shows. Skipped
+entries are counted for each label and reason, with the first position, so that nothing disappears silently. All of it
+is a function of the log, the keys and the descriptor.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Coverage:
     def of(
         cls, prefix: Prefix, descriptor: QueryDescriptor, skips: Skips, ignored: Mapping[str, int], matched: int
     ) -> "Coverage":
-        """`ignored` counts values that a metric could not take, `matched` the rows before a limit."""
+        """Build the coverage. `ignored` counts values that no metric could take, `matched` rows before a limit."""
         streams: dict[str, list[Json]] = {name: [] for name in descriptor.scope}
         for label_range in sorted(prefix.labels, key=lambda label_range: (label_range.stream.epoch, label_range.label)):
             receipt = label_range.head_receipt
@@ -54,7 +54,7 @@ class Coverage:
 
 
 def heads_of(coverage: Json) -> dict[bytes, int]:
-    """The heads of an earlier execution, from its coverage."""
+    """Return the heads of an earlier execution from its coverage."""
     return {
         bytes.fromhex(label["label"]): label["to_seq"] for stream in coverage["streams"] for label in stream["labels"]
     }

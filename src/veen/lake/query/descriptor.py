@@ -1,7 +1,7 @@
-"""QueryDescriptor: what is asked, in one form that everyone can compare and hash (001 query §4, QRY-05 … QRY-11).
+"""QueryDescriptor: a question in one form that everyone can compare and hash (001 query §4, QRY-05 … QRY-11).
 
-`normalise` takes what a client sent and gives the descriptor that is recorded: defaults filled in, sets sorted, `*`
-spelled out. Two descriptors that ask the same are the same bytes, but for query_id and meta.
+`normalise` turns the input of a client into the descriptor that is recorded: defaults filled in, sets sorted, `*`
+spelled out. Two descriptors of the same question have the same bytes, except query_id and meta.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Self, cast
 from veen.core import canonical
 from veen.core.canonical import Json
 from veen.core.labels import stream_id_of
-from veen.lake.query.conditions import Chosen, FieldCondition, conditions_of, settled
+from veen.lake.query.conditions import Chosen, FieldCondition, absorb_conditions, conditions_of
 from veen.lake.query.errors import InvalidDescriptor, UnsupportedVersion
 from veen.lake.query.fields import ALL, FieldPath
 from veen.lake.query.ordering import RowOrder, check_order, limit_of, orders_of
@@ -31,12 +31,12 @@ _METRIC: Final = re.compile(rf"({'|'.join(FUNCTIONS)})\((.+)\)")
 
 
 def new_query_id() -> str:
-    """`q-` and 32 hex digits of randomness (QRY-02)."""
+    """Return `q-` and 32 random hex digits (QRY-02)."""
     return f"q-{secrets.token_hex(16)}"
 
 
 def new_result_id() -> str:
-    """`r-` and 32 hex digits of randomness (QRY-02)."""
+    """Return `r-` and 32 random hex digits (QRY-02)."""
     return f"r-{secrets.token_hex(16)}"
 
 
@@ -48,7 +48,7 @@ def check_id(text: str, where: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which events: all that is not None must fit. Times are hub_commit_time, both ends included (D-108)."""
+    """Selection of events: all members that are not None must match. Times are hub_commit_time, inclusive (D-108)."""
 
     subject_id: str | None = None
     event_type: tuple[str, ...] | None = None
@@ -75,7 +75,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidencePolicy:
-    """How much of the result is proven."""
+    """Policy of evidence: the proportion of the result that is proven."""
 
     mode: Mode
     sample_rate: int | Decimal | None = None  # exact, in (0, 1]; only of "spot"
@@ -97,7 +97,7 @@ class Metric:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """ValueError for a metric that there is not."""
+        """Parse a metric. Raise ValueError if there is no such metric."""
         if text == "count":
             return cls("count")
         match = _METRIC.fullmatch(text)
@@ -135,7 +135,7 @@ class QueryDescriptor:
 
     @property
     def stream_names(self) -> dict[bytes, str]:
-        """The streams of the scope: stream_id -> name."""
+        """Streams of the scope: stream_id -> name."""
         return {stream_id_of(name): name for name in self.scope}
 
     @property
@@ -162,12 +162,12 @@ class QueryDescriptor:
         return value
 
     def to_bytes(self) -> bytes:
-        """What is recorded in record/query/requests (QRY-12)."""
+        """Encode in the form that record/query/requests has (QRY-12)."""
         return canonical.encode(self.to_json())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """A recorded descriptor: exactly the bytes that `to_bytes` gives."""
+        """Decode a recorded descriptor: exactly the bytes that `to_bytes` gives."""
         descriptor = normalise(canonical.parse(data, max_bytes=MAX_BYTES)).descriptor
         if descriptor.to_bytes() != data:
             raise InvalidDescriptor("", "not a normalised descriptor in canonical JSON")
@@ -175,14 +175,14 @@ class QueryDescriptor:
 
 
 class Normalised(NamedTuple):
-    """The descriptor, and the names of filters that were not understood and have no effect (QRY-31)."""
+    """The descriptor, and the names of unknown filters, which have no effect (QRY-31)."""
 
     descriptor: QueryDescriptor
     ignored: tuple[str, ...]
 
 
 def normalise(given: bytes | str | Mapping[str, Any], *, new_id: Callable[[], str] = new_query_id) -> Normalised:
-    """Fill defaults, check, and put into the one form. InvalidJson, InvalidDescriptor or UnsupportedVersion.
+    """Fill in defaults, check, and normalise. Raise InvalidJson, InvalidDescriptor or UnsupportedVersion.
 
     Values that never were JSON text, such as floats of a program, are taken as their shortest decimal text.
     """
@@ -205,7 +205,7 @@ def normalise(given: bytes | str | Mapping[str, Any], *, new_id: Callable[[], st
     meta = top.left.pop("meta", None)
     if meta is not None and type(meta) is not dict:
         raise InvalidDescriptor("meta", "expected an object")
-    top.done()
+    top.finish()
     descriptor = QueryDescriptor(
         query_id=query_id,
         scope=scope,
@@ -221,7 +221,7 @@ def normalise(given: bytes | str | Mapping[str, Any], *, new_id: Callable[[], st
 
 
 class _Object:
-    """The members of one object, taken one by one."""
+    """Reader of the members of one object."""
 
     def __init__(self, value: Json, where: str) -> None:
         if type(value) is not dict:
@@ -254,13 +254,14 @@ class _Object:
         return value
 
     def drop_null(self, name: str) -> bool:
-        """Whether the member is there and says something: null constrains nothing (QRY-07)."""
+        """Return True if the member is present and not null; remove null, which constrains nothing (QRY-07)."""
         if self.left.get(name) is None:
             self.left.pop(name, None)
             return False
         return True
 
-    def done(self) -> None:
+    def finish(self) -> None:
+        """Raise InvalidDescriptor if members remain."""
         if self.left:
             raise InvalidDescriptor(self.at(min(self.left)), "there is no such member")
 
@@ -276,7 +277,7 @@ def _scope(top: _Object) -> tuple[str, ...]:
 
 
 def _columns(projection: Sequence[FieldPath], aggregate: Aggregate | None) -> set[str]:
-    """The members of the rows."""
+    """Return the members of the rows."""
     if aggregate is None:
         return {path.name for path in projection}
     receipts = {path.name for path in projection if path.name == "receipt_id"}
@@ -291,11 +292,11 @@ def _filter(top: _Object) -> tuple[Filter, tuple[str, ...]]:
     if members.drop_null("time"):
         time = _Object(members.take("time"), "filter.time")
         first_ts, last_ts = _time(time, "from"), _time(time, "to")
-        time.done()
+        time.finish()
         if first_ts is not None and last_ts is not None and first_ts > last_ts:
             raise InvalidDescriptor("filter.time", "from is behind to")
     conditions = conditions_of(members.take("where"), "filter.where") if members.drop_null("where") else ()
-    chosen, where = settled(Chosen(subject_id, event_type, first_ts, last_ts), conditions)
+    chosen, where = absorb_conditions(Chosen(subject_id, event_type, first_ts, last_ts), conditions)
     # Later versions may bring filters that an older server can ignore (001 query §10.3); the caller is told which.
     return Filter(**chosen._asdict(), where=where), tuple(sorted(members.left))
 
@@ -330,7 +331,7 @@ def _evidence(top: _Object) -> EvidencePolicy:
     if mode not in MODES:
         raise InvalidDescriptor("evidence.mode", f"expected {', '.join(MODES)}")
     rate: Json = members.take("sample_rate") if members.drop_null("sample_rate") else None
-    members.done()
+    members.finish()
     if mode != "spot" and rate is not None:
         raise InvalidDescriptor("evidence.sample_rate", f"has no meaning in mode {mode!r}")
     if mode == "spot" and (type(rate) not in (int, Decimal) or not 0 < rate <= 1):
@@ -347,7 +348,7 @@ def _aggregate(value: Json) -> Aggregate | None:
         metrics = {Metric.of(text) for text in members.texts("metrics")}
     except ValueError as exc:
         raise InvalidDescriptor("aggregate.metrics", str(exc)) from exc
-    members.done()
+    members.finish()
     return Aggregate(
         group_by=_fields(names, "aggregate.group_by"),
         metrics=tuple(sorted(metrics, key=lambda one: one.name)),

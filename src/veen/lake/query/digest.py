@@ -1,8 +1,8 @@
-"""ResultDigest, and the hashes in it, computed in one pass over what streams by (001 query §5, QRY-14 … QRY-16).
+"""ResultDigest and the hashes in it, computed in one pass over the rows (001 query §5, QRY-14 … QRY-16).
 
 `rows_hash` is one hash over all rows, as the specification has it. `rows_root` is the root of a tree over the same
-rows, so that a page of a result has a proof of its own (`PageProof`). A digest of an earlier release has no
-`rows_root`: its rows are checked all together.
+rows, so that a page of a result has its own proof (`PageProof`). A digest of an earlier release has no `rows_root`: its
+rows can only be checked all together.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +35,7 @@ class RowsHash:
         self.count = 0
 
     def add(self, row: bytes) -> None:
-        """`row` is the canonical JSON of one row."""
+        """Add the canonical JSON of one row."""
         self._digest.update(b"," + row if self.count else row)
         self.count += 1
 
@@ -106,7 +106,7 @@ class PageProof:
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
-        """Read a proof that somebody sent; ResultForged if it has another form."""
+        """Parse a proof that somebody sent. Raise ResultForged if it has another form."""
         try:
             return cls(_nodes(value["before"]), _nodes(value["after"]))
         except (TypeError, KeyError, ValueError) as exc:
@@ -118,7 +118,7 @@ def _nodes(values: Sequence[str]) -> tuple[bytes, ...]:
 
 
 class Verified(NamedTuple):
-    """One receipt that was verified. All of it is about the entry itself: it is the same in a longer log."""
+    """A verified receipt. All fields concern the entry itself: they are the same in a longer log."""
 
     receipt_id: str
     mmr_root: str  # of the receipt: after its entry
@@ -143,7 +143,7 @@ class EvidenceHash:
         self._digest, self._end = sha256(canonical.encode(head)[:-2]), b"]}"
 
     def add(self, verified: bytes) -> None:
-        """`verified` is the canonical JSON of one entry."""
+        """Add the canonical JSON of one verified entry."""
         self._digest.update(b"," + verified if self.count else verified)
         self.count += 1
 
@@ -155,10 +155,10 @@ class EvidenceHash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultDigest:
-    """What is recorded of a result; anyone who has rows and evidence can compute the hashes again.
+    """Record of a result; anyone who has rows and evidence can compute the hashes again.
 
-    `coverage_hash` goes beyond the seeds: it binds the range of each stream that was looked at, and the root there, so
-    that a row that was left out shows when the query is executed again. So does `rows_root`: see `PageProof`.
+    `coverage_hash` goes beyond the seeds: it binds the range of each stream that was read, and the root there, so that
+    an omitted row shows when the query is executed again. So does `rows_root`: see `PageProof`.
     """
 
     query_id: str
@@ -190,12 +190,12 @@ class ResultDigest:
         return {**value, **{name: member for name, member in optional.items() if member is not None}}
 
     def to_bytes(self) -> bytes:
-        """What is recorded in record/query/results (QRY-17)."""
+        """Encode in the form that record/query/results has (QRY-17)."""
         return canonical.encode(self.to_json())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """A recorded digest. Members that a later release added are ignored (QRY-31)."""
+        """Decode a recorded digest. Ignore members that a later release added (QRY-31)."""
         value = canonical.parse(data)
         if type(value) is not dict:
             raise InvalidDescriptor("result_digest", "expected an object")

@@ -34,20 +34,20 @@ _T = TypeVar("_T")
 
 
 class ResultSink(Protocol):
-    """Where rows and evidence go, one by one."""
+    """Receiver of rows and evidence, one by one."""
 
     def row(self, row: bytes) -> None: ...
     def verified(self, entry: bytes) -> None: ...
 
 
 class MatchSource(Protocol):
-    """Matching events of one plan."""
+    """Source of the matching events of one plan."""
 
     def matches(self, tally: MatchTally, /) -> Iterator[Match]:
-        """In logical order (D-27); what can be no row is counted, with those that the limit leaves out for certain."""
+        """Yield matches in logical order (D-27); count entries that become no row, and rows beyond the limit."""
 
     def groups(self, tally: MatchTally, /) -> Iterator[tuple[bytes, Partial]] | None:
-        """The groups of an aggregate by key, if the source can make them without the order of events; else None."""
+        """Yield the groups of an aggregate by key; return None if that needs the order of events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def execute(
     leaves: Leaves | None = None,
     control: ExecutionControl | None = None,
 ) -> QueryOutcome:
-    """Run a query to its end. EvidenceFailed if a receipt or proof does not hold: then there is no result."""
+    """Run a query to its end. Raise EvidenceFailed if a receipt or proof is invalid: then there is no result."""
     control = control or ExecutionControl()
     rows, tree, evidence, tally = RowsHash(), RowsTree(), EvidenceHash(descriptor, result_id), MatchTally()
     ignored: dict[str, int] = {}
@@ -92,7 +92,7 @@ def execute(
 
         if descriptor.aggregate is None:
             is_sampled = sampler(descriptor.evidence, descriptor.query_id)
-            with _closing(source.matches(tally)) as matches:
+            with _close_at_end(source.matches(tally)) as matches:
                 first, matched = first_rows(matches, lambda match: match.row, descriptor.order, descriptor.limit)
                 for match in first:
                     if is_sampled(rows.count):
@@ -121,8 +121,8 @@ def execute(
 
 
 @contextmanager
-def _closing(values: Iterator[_T]) -> Iterator[Iterator[_T]]:
-    """Close `values` at the end of the block. The exception of a failed query would keep them open."""
+def _close_at_end(values: Iterator[_T]) -> Iterator[Iterator[_T]]:
+    """Close `values` at the end of the block. The traceback of a failed query would keep them open."""
     try:
         yield values
     finally:
@@ -138,14 +138,14 @@ def _aggregate(
     emit: Callable[[bytes], None],
     verify: Callable[[Match], None],
 ) -> tuple[dict[str, int], Callable[[], int]]:
-    """Rows by canonical group key, or in the order asked for. Memory grows with the number of groups only.
+    """Emit rows by canonical group key, or in the order asked for. Memory grows with the number of groups only.
 
-    Gives the values that metrics could not take, and how many rows there were before the limit.
+    Return the number of values that metrics could not take, and the number of rows before the limit.
     """
     mode, receipts = descriptor.evidence.mode, GroupReceipts() if descriptor.names_receipts else None
     if mode == "none" and receipts is None and (merged := source.groups(tally)) is not None:
-        with _closing(merged):
-            return _grouped(descriptor, aggregate, merged, emit)
+        with _close_at_end(merged):
+            return _emit_groups(descriptor, aggregate, merged, emit)
     groups: dict[bytes, Partial] = {}
     for match in source.matches(tally):
         assert match.partial is not None  # noqa: S101 - matches of an aggregate have one
@@ -175,20 +175,20 @@ def _aggregate(
     return total_ignored(aggregate, groups), matched
 
 
-def _grouped(
+def _emit_groups(
     descriptor: QueryDescriptor,
     aggregate: Aggregate,
     merged: Iterator[tuple[bytes, Partial]],
     emit: Callable[[bytes], None],
 ) -> tuple[dict[str, int], Callable[[], int]]:
-    """Rows of groups that a source has merged already; memory does not grow with them."""
+    """Emit rows of groups that a source has merged already; memory does not grow with them."""
     ignored: dict[str, int] = {}
 
     def rows() -> Iterator[bytes]:
         is_empty = True
         for key, partial in merged:
             is_empty = False
-            for name, more in partial.ignored(aggregate).items():
+            for name, more in partial.count_ignored(aggregate).items():
                 ignored[name] = ignored.get(name, 0) + more
             yield canonical.encode(row_of(aggregate, key, partial, None))
         if not aggregate.group_by and is_empty:
@@ -222,27 +222,30 @@ class LocalSource:
 
     def matches(self, tally: Skips) -> Iterator[Match]:
         control = self._control
-        control.add(total=sum(1 for _ in present(self._prefix.slices)))
+        control.add(total=sum(1 for _ in skip_missing(self._prefix.slices)))
 
-        def watched(slices: Iterable[Slice]) -> Iterator[Slice]:
+        def track_progress(slices: Iterable[Slice]) -> Iterator[Slice]:
             for part in slices:
                 control.check()
                 yield part
                 control.add(done=1)
 
         for match in in_order(
-            (self._begin(label_range), self._matcher.matches(self._fs, watched(present(label_range.slices)), tally))
+            (
+                self._begin(label_range),
+                self._matcher.matches(self._fs, track_progress(skip_missing(label_range.slices)), tally),
+            )
             for label_range in self._prefix.labels
         ):
             control.check()
             yield match
 
     def _begin(self, label_range: LabelRange) -> int:
-        """A time not after the first match of the label, so that labels far ahead stay closed."""
-        part = next(present(label_range.slices), None)
+        """Return a time not after the first match of the label, so that labels that begin later are opened later."""
+        part = next(skip_missing(label_range.slices), None)
         return (first_ts(self._fs, part.chunk) if part is not None else None) or 0
 
 
-def present(slices: Iterable[Slice]) -> Iterator[Slice]:
-    """Without those that no file has: `execute` counts their entries, however many a file name claims."""
+def skip_missing(slices: Iterable[Slice]) -> Iterator[Slice]:
+    """Skip slices that no file has. `execute` counts their entries, however many a file name claims."""
     return (part for part in slices if not part.is_missing)

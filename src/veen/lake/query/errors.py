@@ -9,7 +9,7 @@ from veen.lake.log.errors import PipelineError
 
 
 class QueryError(PipelineError):
-    """Base. `error_code` is stable and goes to clients; the words are for people."""
+    """Base of the errors of queries. `error_code` is stable and goes to clients; the text is for people."""
 
     error_code: ClassVar[str] = "internal_error"
 
@@ -29,7 +29,7 @@ def to_json(exc: QueryError | InvalidJson) -> dict[str, str]:
 
 
 class InvalidDescriptor(QueryError, code="E.USAGE"):
-    """A member of the descriptor is missing, of the wrong type, or asks for what there is not."""
+    """A member of the descriptor that is missing, of the wrong type, or unknown."""
 
     error_code = "invalid_query_descriptor"
 
@@ -46,62 +46,62 @@ class UnsupportedVersion(QueryError, code="E.USAGE"):
 
 
 class ForbiddenScope(QueryError):
-    """A stream that does not exist or that the caller may not read: the two are not told apart (D-108)."""
+    """An unknown stream, or one that the caller may not read: both get the same answer (D-108)."""
 
     error_code = "forbidden_scope"
 
 
 class QueryNotFound(QueryError):
-    """No query or result has this id."""
+    """An unknown id of a query or result."""
 
     error_code = "query_not_found"
 
 
 class ResultDamaged(QueryError):
-    """A file of a stored result is a link, a device, or larger than such a file can be."""
+    """A file of a stored result that is a link, a device, or larger than such a file can be."""
 
     hint = "Run the query again: the log has everything."
 
 
 class DuplicateQuery(QueryError):
-    """query_id was used before (QRY-02)."""
+    """A query_id that was used before (QRY-02)."""
 
     error_code = "duplicate_query_id"
 
 
 class NotReady(QueryError):
-    """The result is not there yet, or the state of an execution does not allow the step."""
+    """A result that is not complete yet, or a step that the state of its execution does not allow."""
 
     error_code = "result_not_ready"
 
 
 class ExecutionFailed(QueryError):
-    """The query could not be answered."""
+    """A query that could not be answered."""
 
     error_code = "execution_failed"
 
 
 class QueryCancelled(QueryError):
-    """Whoever submitted the query has ended it: there is no result, and there will be none."""
+    """A query that its submitter cancelled: there is no result, and there will be none."""
 
     error_code = "cancelled"
 
 
 class EvidenceFailed(VerifyError, ExecutionFailed):
-    """A receipt or proof behind a row does not hold: there is no result (QRY-18, QRY-19)."""
+    """An invalid receipt or proof behind a row: there is no result (QRY-18, QRY-19)."""
 
     hint = "Keep the directory as evidence and run `veen audit run` on it: it names every place that is damaged."
 
 
 class ServiceUnreachable(QueryError):
-    """A query service gave no answer that can be understood."""
+    """A query service that gave no intelligible answer."""
 
     code = "E.NET"
     hint = "Check the URL and that the service runs; a private CA is named by `--service-ca`."
 
 
 class ServiceRefused(QueryError):
-    """A query service said no; `error_code` is its reason."""
+    """A request that a query service refused; `error_code` is its reason."""
 
     def __init__(self, error_code: str, why: str) -> None:
         super(StatedError, self).__init__(error_code, why)
@@ -109,7 +109,7 @@ class ServiceRefused(QueryError):
 
 
 class ResultForged(VerifyError, QueryError):
-    """What a query service sent, or a store has, does not belong together: rows, coverage or descriptor are others."""
+    """A result whose rows, coverage or descriptor do not match its digest, from a query service or a store."""
 
     error_code = "result_forged"
     hint = "Do not use the rows. Ask for the log and answer the query yourself: `veen query run`."

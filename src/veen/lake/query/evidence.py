@@ -1,15 +1,15 @@
 """Verification of the receipts and proofs behind rows (QRY-18, QRY-19, SDR-09).
 
 For an entry: its author's signature, the hub's signature on its receipt under a key valid at that time, a proof that it
-stands under the root of its own receipt, and a proof that it stands under the root at the head that the result names,
-whose receipt is verified as well. The first failure in logical order ends the query.
+is under the root of its own receipt, and a proof that it is under the root at the head that the result names, whose
+receipt is verified as well. The first failure in logical order ends the query.
 
 Proofs need nodes of the tree. The node file of a hub is used where there is one: it need not be trusted, since every
-proof is checked against signed roots. Elsewhere, or if a proof fails, the tree is made again from the leaves.
+proof is checked against signed roots. Elsewhere, or if a proof fails, the tree is rebuilt from the leaves.
 
-Tasks of a parallel execution verify what they open themselves, by the node file. What a task cannot verify goes to the
-driver as it is, and is verified there: so a tree is made again once and not by every task, and a failure is told in the
-same words and at the same place in the order as by one process.
+Tasks of a parallel execution verify the entries that they open, by the node file. An entry that a task cannot verify
+goes to the driver unchanged, and is verified there: so a tree is rebuilt once and not by every task, and a failure is
+reported in the same words and at the same place in the order as by one process.
 """
 
 import os
@@ -26,7 +26,7 @@ from veen.core.tree.mmr import Mmr, NodeAt, node_count, node_position
 from veen.core.tree.proof import prove_inclusion
 from veen.io.local import Fs
 from veen.io.places import open_fs
-from veen.lake.log.columns import ENTRIES, chosen
+from veen.lake.log.columns import ENTRIES, select_columns
 from veen.lake.log.entries import ReadSpec, batches
 from veen.lake.log.prefix import LabelRange, Prefix
 from veen.lake.log.slices import Slice
@@ -42,7 +42,7 @@ Leaves = Callable[[LabelRange], Iterator[tuple[int, bytes | None]]]  # positions
 _HASH_BYTES: Final = 32
 _OPEN_TREES: Final = 32
 _WRITE_BYTES: Final = 1 << 20
-_LEAVES: Final = ReadSpec(columns=chosen(["stream_seq", "leaf_hash"], ENTRIES), level="none")
+_LEAVES: Final = ReadSpec(columns=select_columns(["stream_seq", "leaf_hash"], ENTRIES), level="none")
 
 
 class _Tree:
@@ -61,8 +61,8 @@ class _Tree:
         self.node_at: NodeAt = node_at
 
 
-def _stored_tree(fs: Fs, label_range: LabelRange) -> _Tree | None:
-    """The node file of the hub, if it reaches as far as the head."""
+def _open_tree(fs: Fs, label_range: LabelRange) -> _Tree | None:
+    """Open the node file of the hub, if it reaches the head."""
     try:
         file = fs.open(layout.nodes(label_range.label))
     except OSError:
@@ -79,8 +79,8 @@ def _leaves_of(fs: Fs, label_range: LabelRange) -> Iterator[tuple[int, bytes | N
             yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
 
 
-def _rebuilt_tree(leaves: Iterator[tuple[int, bytes | None]], label_range: LabelRange) -> _Tree:
-    """From all leaves up to the head, into a file of its own: memory does not grow with the log."""
+def _rebuild_tree(leaves: Iterator[tuple[int, bytes | None]], label_range: LabelRange) -> _Tree:
+    """Rebuild the tree from all leaves up to the head in a temporary file: memory does not grow with the log."""
     file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with the tree
     try:
         mmr, pending = Mmr(), bytearray()
@@ -109,14 +109,14 @@ def _write_all(file: IO[bytes], pending: bytearray) -> None:
 
 
 class NoNodes(Exception):
-    """The node file is not there or does not prove an entry, and this prover makes no tree of its own."""
+    """A node file that is missing or does not prove an entry, where the prover must not rebuild the tree."""
 
 
 class Prover:
-    """Verifies matches of one query. Use it as a context: it holds files.
+    """Verifier of the matches of one query. Use it as a context: it holds files.
 
     `leaves` has the positions and leaves of a label, for a log whose files are not in the directory of the prefix.
-    Without `rebuilds`, only the node file is used, else NoNodes.
+    Without `rebuilds` only the node file is used, and NoNodes raised if it does not suffice.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class Prover:
         self._trees.clear()
 
     def verify_signed(self, matches: Iterable[Match]) -> Iterator[Match]:
-        """In a task: matches whose signatures were verified, each with its evidence in the place of its witness.
+        """Verify matches in a task, their signatures excepted; replace the witness of each by its evidence.
 
-        One that cannot be verified here stays as it is.
+        A match that cannot be verified here stays as it is.
         """
         for match in matches:
             try:
@@ -149,7 +149,7 @@ class Prover:
             yield match if verified is None else match._replace(witness=None, verified=verified)
 
     def verify(self, match: Match, *, signed: bool = False) -> Verified:
-        """EvidenceFailed unless everything holds. `signed` if an executor has verified the signatures already."""
+        """Verify a match. Raise EvidenceFailed if a check fails. `signed`: its signatures were verified already."""
         label, stream_seq, leaf_hash, witness = match.label, match.stream_seq, match.leaf_hash, match.witness
         label_range = self._labels[label]
         assert witness is not None  # noqa: S101 - only a query that asks for evidence comes here
@@ -183,7 +183,7 @@ class Prover:
             if tree.rebuilt:
                 raise
             # The node file follows from the log and may be damaged while the log is whole.
-            tree = self._rebuilt(label_range)
+            tree = self._rebuild(label_range)
             self._trees.put(label_range.label, tree)
             _check_proofs(tree.node_at, receipt, head)
 
@@ -202,15 +202,15 @@ class Prover:
     def _tree(self, label_range: LabelRange) -> _Tree:
         tree = self._trees.get(label_range.label)
         if tree is None:
-            tree = (None if self._leaves else _stored_tree(self._fs, label_range)) or self._rebuilt(label_range)
+            tree = (None if self._leaves else _open_tree(self._fs, label_range)) or self._rebuild(label_range)
             self._trees.put(label_range.label, tree)
         return tree
 
-    def _rebuilt(self, label_range: LabelRange) -> _Tree:
+    def _rebuild(self, label_range: LabelRange) -> _Tree:
         if not self._rebuilds:
             raise NoNodes
         leaves = self._leaves(label_range) if self._leaves else _leaves_of(self._fs, label_range)
-        return _rebuilt_tree(leaves, label_range)
+        return _rebuild_tree(leaves, label_range)
 
 
 def _check_proofs(node_at: NodeAt, receipt: Receipt, head: Receipt) -> None:

@@ -1,4 +1,4 @@
-"""What a query can name: the fields of a recorder event, and dotted paths into its payload (QRY-08, SDR-01)."""
+"""Fields that a query can name: those of a recorder event, and dotted paths into its payload (QRY-08, SDR-01)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ _PAYLOAD_DIGITS: Final = 100  # a sum of as many as there are places in a log ca
 
 
 def receipt_id_of(leaf_hash: bytes) -> str:
-    """The name of the receipt of an entry (D-108)."""
+    """Return the name of the receipt of an entry (D-108)."""
     return f"rcpt-{leaf_hash.hex()}"
 
 
 class RecordedPlace(Protocol):
-    """Where an event stands in the log: an `Event`, or a row of a table."""
+    """Place of an event in the log: an `Event`, or a row of a table."""
 
     @property
     def order(self) -> Order: ...
@@ -37,7 +37,7 @@ class RecordedPlace(Protocol):
 
 
 class RecordedBody(Protocol):
-    """What an event says: a `RecorderEvent`, or a row of a table."""
+    """Contents of an event: a `RecorderEvent`, or a row of a table."""
 
     @property
     def subject_id(self) -> str: ...
@@ -55,7 +55,7 @@ class RecordedBody(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedEvent:
-    """A recorder event at its place in the log: what rows are made of."""
+    """A recorder event at its place in the log, from which rows are made."""
 
     stream: str  # its name, as the scope of the query has it
     event: RecordedPlace = field(repr=False)
@@ -67,7 +67,7 @@ class RecordedEvent:
 
 
 def payload_of(value: object) -> Json:
-    """A payload as JSON. Bytes that are the canonical JSON of an object or array are that; other bytes are hex."""
+    """Return a payload as JSON. Bytes that are the canonical JSON of an object or array become that; others hex."""
     if type(value) is bytes:
         if value[:1] in (b"{", b"["):
             try:
@@ -82,10 +82,6 @@ def payload_of(value: object) -> Json:
     return value
 
 
-def _when(seconds: int) -> Json:
-    return timestamp(seconds) if seconds <= MAX_TIME else seconds  # a hub may write any number
-
-
 _BASE: Final[dict[str, Callable[[RecordedEvent], Json]]] = {
     "subject_id": lambda record: record.body.subject_id,
     "principal_id": lambda record: record.body.principal_id.hex(),
@@ -95,7 +91,10 @@ _BASE: Final[dict[str, Callable[[RecordedEvent], Json]]] = {
     "payload": lambda record: record.payload,
     "stream": lambda record: record.stream,
     "hub_commit_seq": lambda record: record.event.stream_seq,
-    "hub_commit_time": lambda record: _when(record.event.hub_ts),
+    # A hub may write any number.
+    "hub_commit_time": lambda record: (
+        timestamp(record.event.hub_ts) if record.event.hub_ts <= MAX_TIME else record.event.hub_ts
+    ),
     "receipt_id": lambda record: receipt_id_of(record.event.leaf_hash),
 }
 ALL: Final = tuple(_BASE)  # what "*" stands for
@@ -110,7 +109,7 @@ class FieldPath:
 
     @classmethod
     def of(cls, name: str) -> Self:
-        """ValueError if there is no such field. `payload.*` is the whole payload."""
+        """Parse the name of a field. Raise ValueError if there is none. `payload.*` is the whole payload."""
         if name == "payload.*":
             return cls("payload")
         if name in _BASE:
@@ -126,13 +125,13 @@ class FieldPath:
         return cls(name, path)
 
     def value(self, record: RecordedEvent) -> Json:
-        """What the record has there; null if it has nothing."""
+        """Return the value of the field in a record; null if it is missing."""
         if not self.path:
             return _BASE[self.name](record)
         return self.part_of(record.payload)
 
     def part_of(self, payload: Json) -> Json:
-        """What a payload has at the path; null if it has nothing."""
+        """Return the value at the path of a payload; null if it is missing."""
         value = payload
         for step in self.path:
             if type(value) is dict:

@@ -1,7 +1,7 @@
-"""From slices of a log to matches: open, decode, filter, project. What cannot be a row is counted with its reason.
+"""Matches of a query: entries of slices are opened, decoded, filtered and projected; the rest is counted by reason.
 
-A match is what the engines order and fold. Its contents are already what the result needs of the event: the canonical
-bytes of its row, or its group and what it adds to the metrics. The same code makes it in this process and on an
+A match is the unit that the engines order and fold. It already has what the result needs of the event: the canonical
+bytes of its row, or its group and its contribution to the metrics. The same code makes it in this process and on an
 executor, so the engines cannot differ.
 
 Besides the reasons for which an entry cannot be opened (`veen.lake.log.decryption`):
@@ -35,7 +35,7 @@ from veen.overlays.recorder import events as sdr
 
 
 class Witness(NamedTuple):
-    """What the signatures behind a match are verified by; holds nothing of its contents."""
+    """Signed data behind a match, without its contents."""
 
     receipt: bytes
     client_id: bytes
@@ -65,13 +65,13 @@ class Match(NamedTuple):
 
 @dataclass(slots=True)
 class MatchTally(Skips):
-    """What a source counts besides the matches that it gives. Owned by the loop that reads."""
+    """Counts of a source besides its matches. Owned by the loop that reads."""
 
     left_out: int = 0  # further matches, none of which can be a row: the limit of the query has no room for them
 
 
 def takes(chosen: Filter, record: RecordedEvent) -> bool:
-    """Whether the record fits the filter (QRY-07); its time was compared before it was opened."""
+    """Return True if the record fits the filter (QRY-07); its time was compared before it was opened."""
     return (
         (chosen.subject_id is None or chosen.subject_id == record.body.subject_id)
         and (chosen.event_type is None or record.body.event_type in chosen.event_type)
@@ -80,15 +80,15 @@ def takes(chosen: Filter, record: RecordedEvent) -> bool:
 
 
 def project(descriptor: QueryDescriptor, record: RecordedEvent) -> dict[str, Json]:
-    """One ResultRow: every projected field under its own name, null where the record has nothing (QRY-13)."""
+    """Return one ResultRow: every projected field under its own name, null where it is missing (QRY-13)."""
     return {field.name: field.value(record) for field in descriptor.projection}
 
 
 class Matcher:
-    """Finds the matches of one query. Owned by the thread that reads."""
+    """Finder of the matches of one query. Owned by the thread that reads."""
 
     def __init__(self, descriptor: QueryDescriptor, keyring: Keyring, identity: HubIdentity | None) -> None:
-        """UnknownStream if the keyring lacks a stream of the scope: its entries must not pass as sealed."""
+        """Raise UnknownStream if the keyring lacks a stream of the scope: its entries must not pass as sealed."""
         self._descriptor, self._identity = descriptor, identity
         self._names = descriptor.stream_names
         for stream_id in self._names:
@@ -96,7 +96,7 @@ class Matcher:
         self._opener = Opener(keyring)
 
     def matches(self, fs: Fs, slices: Iterable[Slice], skips: Skips) -> Iterator[Match]:
-        """The matches in some slices, in order; entries outside of the time of the query are passed by."""
+        """Yield the matches in some slices, in order; skip entries outside of the time of the query."""
         chosen = self._descriptor.filter
         for event, raw, receipt in self._opener.entries(fs, slices, takes_time=chosen.takes_time):
             if not isinstance(event, Event):
@@ -117,7 +117,7 @@ class Matcher:
 
 
 def record_of(event: Event, stream: str) -> RecordedEvent | str:
-    """The recorder event of a stream of this name, or why it is none."""
+    """Return the recorder event of a stream of this name, or the reason why it is none."""
     if event.hdr.schema != sdr.EVENT.id:
         return "schema"
     typed = sdr.read(event)
@@ -129,7 +129,7 @@ def record_of(event: Event, stream: str) -> RecordedEvent | str:
 def match_of(
     descriptor: QueryDescriptor, identity: HubIdentity | None, record: RecordedEvent, witness: Witness | None
 ) -> Match:
-    """The match that a record makes; `witness` is None if the query asks for no evidence."""
+    """Return the match of a record. `witness` is None if the query asks for no evidence."""
     aggregate, partial, fault = descriptor.aggregate, None, None
     if aggregate is None:
         row = canonical.encode(project(descriptor, record))
@@ -143,7 +143,7 @@ def match_of(
 
 
 def signature_fault(identity: HubIdentity | None, witness: Witness) -> str | None:
-    """Why the signatures of author and hub do not hold; None if they do."""
+    """Return the fault in the signatures of author and hub; None if both are valid."""
     if identity is None:
         return "there is no identity of the hub to hold its receipt to"
     if not ed25519.verify(witness.client_id, witness.msg_digest, witness.msg_sig):

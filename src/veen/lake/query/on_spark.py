@@ -1,8 +1,8 @@
 """The Spark engine: the same bytes as one process, for any partitioning (D-120).
 
-Two jobs. The first surveys the times of every slice of the log, from which ts* and a division of the logical order
-into buckets follow. The second opens, filters and projects, moves each match to its bucket, sorts there, packs the rows
-and streams the buckets one after another to the driver, which hashes them once and holds none of them.
+Two jobs. The first surveys the times of every slice of the log, from which ts* and a division of the logical order into
+buckets follow. The second opens, filters and projects, moves each match to its bucket, sorts there, packs the rows and
+streams the buckets one after another to the driver, which hashes them once and holds none of them.
 
 Partition numbers are computed, not sampled: a sample would open every entry twice.
 """
@@ -20,7 +20,7 @@ from veen.lake.log.slices import divide
 from veen.lake.log.times import Times, with_times
 from veen.lake.query.aggregate import Partial
 from veen.lake.query.descriptor import QueryDescriptor
-from veen.lake.query.engine import present
+from veen.lake.query.engine import skip_missing
 from veen.lake.query.errors import ExecutionFailed
 from veen.lake.query.matches import Match, MatchTally
 from veen.lake.query.table_rows import TableTask
@@ -35,15 +35,15 @@ from veen.lake.query.tasks import (
     add_note,
     boundaries,
     group_batches,
-    limited_batches,
+    limit_batches,
     match_batches,
     matches_in,
-    merged_batches,
+    merge_batches,
     pack_batches,
     pairs_in,
     with_evidence,
 )
-from veen.lake.spark.runner import job, over, parts_for, surveyed
+from veen.lake.spark.runner import over, parts_for, run_job, survey_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,27 +64,27 @@ class SparkSource:
         parts: int | None = None,
         table: TableTask | None = None,
     ) -> None:
-        """`table`: files that answer a part of the query, besides the log."""
+        """Divide the work into tasks. `table` has files that answer a part of the query, besides the log."""
         self._spark, self._prefix = spark, prefix
         self._job = QueryJob(uri=prefix.uri, descriptor=descriptor, identity=prefix.identity, keys=keys)
         size = prefix.size + (table.size if table is not None else 0)
         self._parts = parts or parts_for(spark, size)
-        self._tasks = divide(present(prefix.slices), self._parts)
-        self._files = table.divided(self._parts) if table is not None else ()
+        self._tasks = divide(skip_missing(prefix.slices), self._parts)
+        self._files = table.divide(self._parts) if table is not None else ()
         self.sql = sql_plan(descriptor) if self._files else None  # files are read by it; None: row by row, in Python
         self._times: list[Times | None] | None = None  # surveyed once, when matches are first asked for
 
     def matches(self, tally: MatchTally) -> Iterator[Match]:
         if not self._tasks and not self._files:
             return
-        query, tasks = self._prepared()
+        query, tasks = self._prepare()
         unsorted = self._frame(query, tasks, match_batches, MATCHES)
         buckets = len(query.bounds) + 1
         divided = unsorted if len(tasks) == 1 else unsorted.repartitionById(buckets, unsorted["bucket"])
         limit = None if query.descriptor.order or query.descriptor.aggregate is not None else query.descriptor.limit
 
         def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return pack_batches(limited_batches(batches, limit), MATCHES)
+            return pack_batches(limit_batches(batches, limit), MATCHES)
 
         streams = sorted(query.descriptor.stream_names)
         ordered = divided.sortWithinPartitions(*ORDER_KEYS)
@@ -94,7 +94,7 @@ class SparkSource:
     def groups(self, tally: MatchTally) -> Iterator[tuple[bytes, Partial]]:
         if not self._tasks and not self._files:
             return
-        query, tasks = self._prepared()
+        query, tasks = self._prepare()
         descriptor = query.descriptor
 
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -103,7 +103,7 @@ class SparkSource:
                 for batch in batches
                 for pair in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
             )
-            return merged_batches(descriptor, pairs)
+            return merge_batches(descriptor, pairs)
 
         partials = self._frame(query, tasks, group_batches, GROUPS)
         merged = partials.repartition(self._parts, "key").sortWithinPartitions("key").mapInArrow(merge, ddl(GROUPS))
@@ -122,7 +122,7 @@ class SparkSource:
         run: Callable[[QueryJob, Part], Iterator[pa.RecordBatch]],
         columns: Sequence[Column],
     ) -> "DataFrame":
-        """What the tasks give: those of the log in Python, those of files by SQL if there is a plan for it."""
+        """Run the tasks: those of the log in Python, those of files by SQL if there is a plan for it."""
         plan, files = self.sql, self._files
         if plan is None:
             return over(self._spark, tasks, lambda part: run(query, part), columns)
@@ -132,12 +132,12 @@ class SparkSource:
             return from_files
         return over(self._spark, from_log, lambda part: run(query, part), columns).union(from_files)
 
-    def _prepared(self) -> tuple[QueryJob, list[Part]]:
-        """The job with its buckets, and its tasks, each slice with the time before it."""
+    def _prepare(self) -> tuple[QueryJob, list[Part]]:
+        """Return the job with its buckets, and its tasks, each slice with the time before it."""
         if len(self._tasks) == 1 and not self._files:  # it reads all slices in order, into one bucket
             return self._job, with_evidence(self._job.descriptor, self._prefix, self._tasks)
         if self._times is None:
-            self._times = surveyed(
+            self._times = survey_times(
                 self._spark, self._job.uri, self._tasks, what="query: survey times", failure=ExecutionFailed
             )
         tasks = with_times(self._tasks, self._times)
@@ -149,6 +149,6 @@ class SparkSource:
         ]
 
     def _blobs(self, frame: "DataFrame", what: str) -> Iterator[bytes]:
-        with job(self._spark, what, ExecutionFailed):
+        with run_job(self._spark, what, ExecutionFailed):
             for row in frame.toLocalIterator(prefetchPartitions=True):
                 yield bytes(row[0])

@@ -70,7 +70,7 @@ class RowOrder:
 
 
 def orders_of(given: Json) -> tuple[RowOrder, ...]:
-    """In the order they are given; a field that comes again says nothing more."""
+    """Parse the order; keep the sequence of fields, and ignore a repeated one."""
     if given is None:
         return ()
     if type(given) is not list or len(given) > _MAX_ORDERS:
@@ -90,7 +90,7 @@ def limit_of(given: Json) -> int | None:
 
 
 def check_order(orders: Sequence[RowOrder], limit: int | None, columns: Collection[str]) -> None:
-    """InvalidDescriptor unless the rows have the fields, and few enough of them are wanted."""
+    """Raise InvalidDescriptor unless the rows have the fields, and the limit is low enough."""
     for at, order in enumerate(orders):
         if order.field not in columns:
             raise InvalidDescriptor(f"order.{at}.field", "is no field of the rows; add it to projection or metrics")
@@ -101,13 +101,13 @@ def check_order(orders: Sequence[RowOrder], limit: int | None, columns: Collecti
 def first_rows(
     items: Iterable[T], row_of: Callable[[T], bytes], orders: Sequence[RowOrder], limit: int | None
 ) -> tuple[Iterator[T], Callable[[], int]]:
-    """The items of the result, and how many there were when all of them are consumed.
+    """Return the items of the result, and a function that gives the number of all items once they are consumed.
 
-    Every item of `items` is looked at, also behind the limit: what a query covers and skips does not depend on it.
+    Every item of `items` is read, also beyond the limit, which does not affect what a query covers and skips.
     """
     count = 0
 
-    def counted() -> Iterator[T]:
+    def count_items() -> Iterator[T]:
         nonlocal count
         for item in items:
             count += 1
@@ -117,8 +117,8 @@ def first_rows(
         row = canonical.parse(row_of(item))
         return [order.key(row) for order in orders]
 
-    def chosen() -> Iterator[T]:
-        source = counted()
+    def select_items() -> Iterator[T]:
+        source = count_items()
         if orders:
             yield from nsmallest(limit or 0, source, key=key)
         else:
@@ -126,4 +126,4 @@ def first_rows(
         for _ in source:
             pass
 
-    return chosen(), lambda: count
+    return select_items(), lambda: count

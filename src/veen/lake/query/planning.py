@@ -1,7 +1,7 @@
-"""Which entries a query has to look at: the labels of its streams up to a pinned head, and the chunks with such times.
+"""Planning: the entries that a query has to read, by the labels of its streams, pinned heads, and times of chunks.
 
-Entries that only the journal of a running hub has are looked at as well. Heads are pinned once, so one execution sees
-one prefix; an execution that is repeated takes the heads of the first (QRY-28).
+Entries that only the journal of a running hub has are included. Heads are pinned once, so one execution sees one
+prefix; a repeated execution takes the heads of the first (QRY-28).
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ def plan_query(
     heads: Mapping[bytes, int] | None = None,
     identity: HubIdentity | None = None,
 ) -> Prefix:
-    """Pin the directory, find the labels of the scope, choose chunks by time.
+    """Pin the directory, find the labels of the scope, select chunks by time.
 
-    `heads` are those of an earlier execution: the same prefix is looked at again, or EvidenceFailed says what is gone.
+    `heads` are those of an earlier execution: the same prefix is read again, or EvidenceFailed names what is gone.
     `identity` is the hub's, where it is known from elsewhere; a directory of another hub is refused.
     """
     if not open_fs(uri).exists("log"):

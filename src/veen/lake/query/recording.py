@@ -21,14 +21,14 @@ ACCESSES: Final = f"{AUDIT}access"  # query.audit.v1, one for each delivery of r
 
 
 def result_id_of(request_msg_id: bytes, attempt: int = 0) -> str:
-    """The result_id of a recorded request: it survives crashes, and anyone can compute it (D-136)."""
+    """Return the result_id of a recorded request: it survives crashes, and anyone can compute it (D-136)."""
     return f"r-{Ht('veen/query-result', request_msg_id + attempt.to_bytes(8, 'big')).hex()[:32]}"
 
 
-def submitted_event(
+def make_submitted(
     descriptor: QueryDescriptor, *, subject_id: str, principal_id: bytes, received_at: int, origin: str
 ) -> Draft:
-    """For REQUESTS: who asks (`subject_id`) through which client, and when the server heard of it (QRY-12)."""
+    """Draft an event for REQUESTS: who asks (`subject_id`) through which client, and the time of receipt (QRY-12)."""
     return sdr.event(
         subject_id=subject_id,
         principal_id=principal_id,
@@ -39,8 +39,8 @@ def submitted_event(
     )
 
 
-def result_event(digest: ResultDigest, *, subject_id: str, principal_id: bytes, answered_at: int, origin: str) -> Draft:
-    """For RESULTS: who answers for the execution, and the engine's client (QRY-17)."""
+def make_result(digest: ResultDigest, *, subject_id: str, principal_id: bytes, answered_at: int, origin: str) -> Draft:
+    """Draft an event for RESULTS: who answers for the execution, and the engine's client (QRY-17)."""
     return sdr.event(
         subject_id=subject_id,
         principal_id=principal_id,
@@ -51,7 +51,7 @@ def result_event(digest: ResultDigest, *, subject_id: str, principal_id: bytes, 
     )
 
 
-def failed_event(
+def make_failed(
     query_id: str,
     result_id: str,
     error_code: str,
@@ -61,7 +61,7 @@ def failed_event(
     failed_at: int,
     origin: str,
 ) -> Draft:
-    """For EXECUTIONS: an execution that ended without a digest, so that a restart does not begin it again (D-134)."""
+    """Draft an event for EXECUTIONS: an execution without a digest, which a restart does not repeat (D-134)."""
     return sdr.event(
         subject_id=subject_id,
         principal_id=principal_id,

@@ -1,11 +1,11 @@
-"""A query service from the client's side: `veen.lake.query.connect(url, token=…)`.
+"""Client of a query service: `veen.lake.query.connect(url, token=…)`.
 
     with query.connect("https://query.example", token=token) as service:
         answer = service.ask({"scope": [name], "filter": {}, "projection": ["*"], "evidence": {"mode": "full"}})
         rows = list(answer.rows())
 
-Rows are hashed as they arrive: they are those of the digest, or ResultForged is raised. Whether the digest is true is
-another question, which the log answers: `api.verify(data_dir, answer, keys=keyring)`.
+Rows are hashed as they arrive: they match the digest, or ResultForged is raised. The log shows that the digest is true:
+`api.verify(data_dir, answer, keys=keyring)`.
 """
 
 import time
@@ -33,7 +33,7 @@ _LONGEST_WAIT: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteResult:
-    """A completed query of a service: what `api.verify` needs, and the rows."""
+    """A completed query of a service: the input of `api.verify`, and the rows."""
 
     descriptor: QueryDescriptor
     digest: ResultDigest
@@ -42,7 +42,10 @@ class RemoteResult:
     _pages: Callable[[int], tuple[list[Json], bool]]
 
     def rows(self) -> Iterator[dict[str, Json]]:
-        """In order, page by page. ResultForged, at the end at the latest, unless they are the rows of the digest."""
+        """Yield the rows in order, page by page.
+
+        Raise ResultForged, at the end at the latest, unless they match the digest.
+        """
         rows_hash, more = RowsHash(), True
         while more:
             page, more = self._pages(rows_hash.count)
@@ -66,10 +69,11 @@ def connect(
     ca_file: Path | None = None,
     timeout: float = 60.0,
 ) -> "QueryConnection":
-    """A query service by its URL.
+    """Connect to a query service by its URL.
 
     `token` is the bearer token that its operator gave out; `client_cert` and `client_key` are files with a certificate
-    that says who calls, instead. `ca_file` names who signed the certificate of the service, if no public authority did.
+    that identifies the caller, instead. `ca_file` has the authority that signed the certificate of the service.
+    Default: the system's.
     """
     return QueryConnection(
         url, token=token, client_cert=client_cert, client_key=client_key, ca_file=ca_file, timeout=timeout
@@ -118,7 +122,7 @@ class QueryConnection:
         self._http.close()
 
     def ask(self, given: bytes | str | Mapping[str, Any], *, patience: float = 600.0) -> RemoteResult:
-        """Submit a query and wait for its result. If the waiting is given up, the query goes on: see `cancel`."""
+        """Submit a query and wait for its result. After `patience` seconds the query goes on: see `cancel`."""
         descriptor, _ = normalise(given)
         accepted = self.submit(descriptor.to_bytes())
         result_id = str(accepted["result_id"])
@@ -138,7 +142,7 @@ class QueryConnection:
         return result
 
     def submit(self, given: bytes | str | Mapping[str, Any]) -> dict[str, Json]:
-        """query_id, result_id and status."""
+        """Submit a query; return query_id, result_id and status."""
         data = given if isinstance(given, bytes) else given.encode() if isinstance(given, str) else None
         answer = self._call("POST", "/submit", canonical.encode(dict(given)) if data is None else data)  # type: ignore[arg-type]  # a mapping then
         digest = answer.get("result_digest")
@@ -150,11 +154,11 @@ class QueryConnection:
         return self._call("GET", f"/status/{result_id}")
 
     def cancel(self, result_id: str) -> dict[str, Json]:
-        """End a query; its state, which is failed with the error_code `cancelled` unless it had ended before."""
+        """Cancel a query and return its state: failed with the error_code `cancelled`, unless it had ended before."""
         return self._call("POST", f"/cancel/{result_id}")
 
     def page(self, result_id: str, offset: int = 0, limit: int = MAX_LIMIT) -> dict[str, Json]:
-        """Return rows `offset` … `offset` + `limit` - 1; ResultForged unless they are those of the digest.
+        """Return rows `offset` … `offset` + `limit` - 1. Raise ResultForged unless they match the digest.
 
         A page of a service of an earlier release has no proof: then all rows are fetched and hashed.
         """
@@ -175,11 +179,11 @@ class QueryConnection:
         return self._call("GET", f"/result/{result_id}?offset={offset}&limit={limit}")
 
     def descriptor(self, query_id: str) -> dict[str, Json]:
-        """What was asked, and where that is recorded."""
+        """Return the descriptor of a query, and the place where it is recorded."""
         return self._call("GET", f"/descriptor/{query_id}")
 
     def result(self, result_id: str) -> RemoteResult:
-        """A completed result. Digest, descriptor and coverage belong together, or ResultForged is raised."""
+        """Return a completed result. Raise ResultForged unless digest, descriptor and coverage match."""
         first = self._page(result_id)
         digest = _digest(first)
         about = self.descriptor(digest.query_id)

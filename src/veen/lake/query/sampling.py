@@ -1,4 +1,4 @@
-"""Which rows of a spot check are verified: a function of query_id and the number of the row (D-109, QRY-18)."""
+"""Sampling of a spot check: a function of query_id and the number of the row (D-109, QRY-18)."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -12,13 +12,13 @@ _TAG: Final = tag_prefix("veen/query-spot")
 
 
 def threshold(rate: int | Decimal) -> int:
-    """floor(rate · 2^64), without a rounding anywhere."""
+    """Return floor(rate · 2^64), without any rounding."""
     over, under = rate.as_integer_ratio()
     return (over << 64) // under
 
 
 def sampler(evidence: EvidencePolicy, query_id: str) -> Callable[[int], bool]:
-    """Whether row i, from 0, is verified. Of a spot check row 0 always is."""
+    """Return a function that is True for row numbers, from 0, to verify. A spot check always has row 0."""
     if evidence.sample_rate is None:
         return lambda _: evidence.mode == "full"
     below = threshold(evidence.sample_rate)

@@ -1,22 +1,22 @@
 """Results on disk: stored once, fetched any number of times, page by page (QRY-23, QRY-26).
 
-    queries/QUERY_ID.json       the descriptor, canonical; made exclusively, so a query_id is used once (QRY-02)
-    results/RESULT_ID/          pending from when it is there
+    queries/QUERY_ID.json       the descriptor, canonical; created exclusively, so a query_id is used once (QRY-02)
+    results/RESULT_ID/          pending as soon as it exists
         query                   the query_id
-        running                 made when execution begins
-        rows.ndjson, rows.idx   canonical rows, one per line, and where each begins (u64be)
+        running                 created when execution begins
+        rows.ndjson, rows.idx   canonical rows, one per line, and the offset of each (u64be)
         rows.tree               the nodes of the tree over the rows (`mmr.node_position`), for proofs of pages
         evidence.ndjson         the verified entries
-        coverage.json           what the result covers
-        digest.json             where the digest is recorded in a log first: what is to be recorded
-        final.json              completed with its digest, or failed with the reason; made exclusively, never changed
+        coverage.json           the coverage of the result
+        digest.json             the digest to be recorded, where it is recorded in a log first
+        final.json              completed with its digest, or failed with the reason; created exclusively, immutable
 
-Files that decide something are linked into place whole: a crash leaves the state before or the state after, and of
-two who would end an execution one finds it ended. A result that is removed is renamed to .removed-RESULT_ID first, so
-it is there whole or not at all.
+State files are linked into place complete: a crash leaves the state before or the state after, and of two processes
+that would end an execution one finds it ended. A result is removed by renaming it to .removed-RESULT_ID first, so it
+exists completely or not at all.
 
 Rows are checked against the digest before they leave the store (D-190): a page by its proof, or by the hash of all rows
-if the digest is of an earlier release. The digest itself is checked by the log: `api.verify`.
+if the digest is of an earlier release. The log proves the digest itself: `api.verify`.
 """
 
 import contextlib
@@ -78,9 +78,9 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultPage:
-    """Some rows of a result, in its one order; the digest is always that of all rows.
+    """Some rows of a result, in its order; the digest is always that of all rows.
 
-    `proof` shows that these are the rows of the digest; None if the digest is of an earlier release or there is no row.
+    `proof` shows that the rows match the digest; None if the digest is of an earlier release or there is no row.
     """
 
     digest: ResultDigest
@@ -100,7 +100,7 @@ class ResultPage:
 
 
 class StoredResult(NamedTuple):
-    """A result that has ended: when, in seconds, and how many bytes it takes."""
+    """A result that has ended: the time, in seconds, and its size in bytes."""
 
     result_id: str
     ended_at: float
@@ -117,70 +117,76 @@ class ResultStore:
     # --- the way of an execution -------------------------------------------------------------------------
 
     def submit(self, descriptor: QueryDescriptor, result_id: str) -> None:
-        """Pending. DuplicateQuery if the query_id or the result_id was used before."""
+        """Create a pending result. Raise DuplicateQuery if the query_id or the result_id was used before."""
         for directory in (self._queries, self._results):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not put_once(self._queries / f"{descriptor.query_id}.json", descriptor.to_bytes()):
+        if not create_once(self._queries / f"{descriptor.query_id}.json", descriptor.to_bytes()):
             raise DuplicateQuery(f"query_id {descriptor.query_id} was used before")
         directory = self._results / check_id(result_id, "result_id")
         try:
             directory.mkdir(mode=0o700)
         except FileExistsError as exc:
             raise DuplicateQuery(f"result_id {result_id} was used before") from exc
-        put_once(directory / "query", descriptor.query_id.encode())
+        create_once(directory / "query", descriptor.query_id.encode())
 
     def adopt(self, descriptor: QueryDescriptor, result_id: str) -> None:
-        """Pending, if it is not here yet: for queries whose ids are unique by a log, after a crash too."""
+        """Create a pending result unless it exists: for queries whose ids are unique by a log, also after a crash."""
         for directory in (self._queries, self._results / check_id(result_id, "result_id")):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        is_new = put_once(self._queries / f"{descriptor.query_id}.json", descriptor.to_bytes())
+        is_new = create_once(self._queries / f"{descriptor.query_id}.json", descriptor.to_bytes())
         if not is_new and self.descriptor(descriptor.query_id) != descriptor:
             raise DuplicateQuery(f"query_id {descriptor.query_id} is another query in this store")
-        put_once(self._results / result_id / "query", descriptor.query_id.encode())
+        create_once(self._results / result_id / "query", descriptor.query_id.encode())
 
     def start(self, result_id: str) -> "RowsWriter":
-        """Running, from pending only."""
+        """Start a pending result."""
         directory = self._directory(result_id)
-        if self._final(result_id) is not None or not put_once(directory / "running", b""):
+        if self._final(result_id) is not None or not create_once(directory / "running", b""):
             raise NotReady(f"result {result_id} is {self.status(result_id).state}: it cannot be started")
         return RowsWriter(directory)
 
     def prepare(self, result_id: str, digest: ResultDigest, coverage: Coverage) -> None:
-        """Still running, but rows, coverage and digest are durable: `complete` follows once the digest is recorded."""
+        """Store coverage and digest durably. The result keeps running until the digest is recorded, then `complete`."""
         directory = self._directory(result_id)
         if not (directory / "running").exists():
             raise NotReady(f"result {result_id} is pending: it cannot be completed")
-        put_once(directory / "coverage.json", canonical.encode(coverage.value))
-        put_once(directory / "digest.json", digest.to_bytes())
+        # The digest comes last: it says that rows, evidence and coverage are all there.
+        create_once(directory / "coverage.json", canonical.encode(coverage.value))
+        create_once(directory / "digest.json", digest.to_bytes())
 
-    def prepared(self, result_id: str) -> ResultDigest | None:
-        """The digest of `prepare`, if execution came that far."""
+    def load_prepared(self, result_id: str) -> ResultDigest | None:
+        """Return the digest of `prepare`; None if the execution did not get there."""
         try:
-            return ResultDigest.from_bytes(_stored(self._directory(result_id) / "digest.json", _MAX_JSON_BYTES))
+            return ResultDigest.from_bytes(_read_small(self._directory(result_id) / "digest.json", _MAX_JSON_BYTES))
         except FileNotFoundError:
             return None
 
     def complete(self, result_id: str, digest: ResultDigest, coverage: Coverage) -> None:
-        """Completed, from running only, and for good."""
+        """Complete a running result; this is final."""
         self.prepare(result_id, digest, coverage)
         self.complete_prepared(result_id)
 
     def complete_prepared(self, result_id: str) -> None:
-        """Completed with the digest of `prepare`."""
-        digest = self.prepared(result_id)
+        """Complete a result with the digest of `prepare`."""
+        digest = self.load_prepared(result_id)
         if digest is None:
             raise NotReady(f"result {result_id} is {self.status(result_id).state}: it has no digest yet")
         self._end(result_id, {"state": "completed", "digest": digest.to_json()})
 
     def reset(self, result_id: str) -> None:
-        """Pending again, without what an execution that was cut off left behind. Only for the process that executes."""
+        """Make a result pending again, without the files of an interrupted execution.
+
+        Only for the process that executes: another one cannot know that nobody writes these files.
+        """
         directory = self._directory(result_id)
+        # With a digest the execution is over: the digest may be in the log already, and a second one would differ in
+        # `executed_at` under the same result_id (D-136).
         if self._final(result_id) is not None or (directory / "digest.json").exists():
             raise NotReady(f"result {result_id} is {self.status(result_id).state}: it is not executed again")
         self._remove(directory, *_MADE, "running")
 
     def fail(self, result_id: str, error_code: str, message: str) -> None:
-        """Failed, from pending or running, and for good: no digest, and no rows are left behind (QRY-26)."""
+        """Fail a pending or running result; this is final, and leaves neither digest nor rows (QRY-26)."""
         self._end(result_id, {"state": "failed", "error_code": error_code, "message": message})
         self.discard_failed(result_id)
 
@@ -196,30 +202,32 @@ class ResultStore:
         _sync(directory)
 
     def _end(self, result_id: str, final: Json) -> None:
-        if not put_once(self._directory(result_id) / "final.json", canonical.encode(final)):
+        if not create_once(self._directory(result_id) / "final.json", canonical.encode(final)):
             raise NotReady(f"result {result_id} is {self.status(result_id).state}: that does not change any more")
 
     # --- removal -------------------------------------------------------------------------------------------
 
-    def ended(self) -> list[StoredResult]:
-        """The results that have ended, the oldest first. Other people's files in the directory are passed over."""
+    def list_ended(self) -> list[StoredResult]:
+        """Return the results that have ended, the oldest first. Skip files of others in the directory."""
         results = []
         for path in self._results.glob("[!.]*/final.json"):
             with contextlib.suppress(InvalidDescriptor, QueryNotFound):
-                results.append(self.measured(path.parent.name))
+                results.append(self.measure(path.parent.name))
         return sorted(results, key=lambda stored: (stored.ended_at, stored.result_id))
 
-    def measured(self, result_id: str) -> StoredResult:
-        """When a result ended, and what it takes."""
+    def measure(self, result_id: str) -> StoredResult:
+        """Return the time at which a result ended, and its size."""
         files = {path.name: path.lstat() for path in self._directory(result_id).iterdir()}
         size = sum(about.st_size for about in files.values())
         return StoredResult(result_id, files["final.json"].st_mtime, size)
 
     def remove(self, result_id: str) -> None:
-        """Remove a result that has ended, with its query. A crash leaves all of the result, or remains of no name."""
+        """Remove a result that has ended, with its query. A crash leaves all of the result, or unnamed remains."""
         status = self.status(result_id)
         if status.state not in ("completed", "failed"):
             raise NotReady(f"result {result_id} is {status.state}: only what has ended can be removed")
+        # Renamed before anything in it is removed: readers find the whole result or none. The query goes last but one,
+        # so that a crash leaves no result whose descriptor is missing.
         remains = self._results / f"{_REMOVED}{result_id}"
         self._directory(result_id).rename(remains)
         _sync(self._results)
@@ -227,7 +235,7 @@ class ResultStore:
         shutil.rmtree(remains)
 
     def remove_remains(self) -> None:
-        """Finish removals that a crash cut off."""
+        """Finish removals that a crash interrupted."""
         for path in self._results.glob(f"{_REMOVED}*"):
             shutil.rmtree(path)
 
@@ -235,7 +243,7 @@ class ResultStore:
 
     def status(self, result_id: str) -> Status:
         directory = self._directory(result_id)
-        query_id = _stored(directory / "query", _MAX_ID_BYTES).decode("ascii", "replace")
+        query_id = _read_small(directory / "query", _MAX_ID_BYTES).decode("ascii", "replace")
         final = self._final(result_id)
         if final is None:
             state: State = "running" if (directory / "running").exists() else "pending"
@@ -249,7 +257,7 @@ class ResultStore:
         )
 
     def result_ids(self) -> list[str]:
-        """Return the results that are here, ended or not."""
+        """Return the ids of all results, ended or not."""
         return sorted(path.parent.name for path in self._results.glob("[!.]*/query"))
 
     def has_result(self, result_id: str) -> bool:
@@ -258,12 +266,12 @@ class ResultStore:
     def descriptor(self, query_id: str) -> QueryDescriptor:
         path = self._queries / f"{check_id(query_id, 'query_id')}.json"
         try:
-            return QueryDescriptor.from_bytes(_stored(path, _MAX_JSON_BYTES))
+            return QueryDescriptor.from_bytes(_read_small(path, _MAX_JSON_BYTES))
         except FileNotFoundError as exc:
             raise QueryNotFound(f"there is no query {query_id}") from exc
 
     def digest(self, result_id: str) -> ResultDigest:
-        """NotReady unless the result is completed."""
+        """Return the digest. Raise NotReady unless the result is completed."""
         final = self._final(result_id)
         if final is None or final["state"] != "completed":
             status = self.status(result_id)
@@ -275,39 +283,39 @@ class ResultStore:
         return digest
 
     def coverage(self, result_id: str) -> Json:
-        """ResultForged unless it is the coverage of the digest."""
+        """Return the coverage. Raise ResultForged unless it matches the digest."""
         digest = self.digest(result_id)
-        coverage = canonical.parse(_stored(self._directory(result_id) / "coverage.json", _MAX_JSON_BYTES))
+        coverage = canonical.parse(_read_small(self._directory(result_id) / "coverage.json", _MAX_JSON_BYTES))
         if hash_of(coverage) != digest.coverage_hash:
             raise ResultForged(f"result {result_id}: the stored coverage is not that of the digest")
         return coverage
 
     def page(self, result_id: str, offset: int = 0, limit: int = DEFAULT_LIMIT) -> ResultPage:
-        """Rows offset … offset + limit - 1, checked against the digest; ResultForged if they are others.
+        """Return rows offset … offset + limit - 1. Raise ResultForged unless they match the digest.
 
-        Reads no other rows, unless the digest is of an earlier release: then all of them.
+        No other rows are read, unless the digest is of an earlier release: then all of them.
         """
         if offset < 0 or not 1 <= limit <= MAX_LIMIT:
             raise InvalidDescriptor("page", f"offset is 0 or more, limit 1 to {MAX_LIMIT}")
         digest = self.digest(result_id)
         if digest.rows_root is None:
-            lines, proof = self._hashed_page(result_id, digest, offset, limit), None
+            lines, proof = self._page_by_hash(result_id, digest, offset, limit), None
         else:
-            lines, proof = self._proven_page(result_id, digest, min(offset, digest.row_count), limit)
+            lines, proof = self._page_by_proof(result_id, digest, min(offset, digest.row_count), limit)
         rows = tuple(canonical.parse(line) for line in lines)
         return ResultPage(digest=digest, rows=rows, offset=offset, limit=limit, proof=proof)
 
-    def _proven_page(
+    def _page_by_proof(
         self, result_id: str, digest: ResultDigest, offset: int, limit: int
     ) -> tuple[list[bytes], PageProof]:
         directory, end = self._directory(result_id), min(offset + limit, digest.row_count)
         lines: list[bytes] = []
         try:
-            with _opened(directory / "rows.idx") as index, _opened(directory / "rows.ndjson") as data:
+            with _open_file(directory / "rows.idx") as index, _open_file(directory / "rows.ndjson") as data:
                 index.seek(offset * _OFFSET_BYTES)
                 data.seek(min(int.from_bytes(index.read(_OFFSET_BYTES), "big"), os.fstat(data.fileno()).st_size))
-                lines += (line for line, _ in zip(_lines_of(data), range(end - offset), strict=False))
-            with _opened(directory / "rows.tree") as tree:
+                lines += (line for line, _ in zip(_read_lines(data), range(end - offset), strict=False))
+            with _open_file(directory / "rows.tree") as tree:
 
                 def node_at(height: int, number: int) -> bytes:
                     tree.seek(node_position(height, number) * _NODE_BYTES)
@@ -323,13 +331,13 @@ class ResultStore:
         proof.check(digest, offset, lines)
         return lines, proof
 
-    def _hashed_page(self, result_id: str, digest: ResultDigest, offset: int, limit: int) -> list[bytes]:
+    def _page_by_hash(self, result_id: str, digest: ResultDigest, offset: int, limit: int) -> list[bytes]:
         return [
-            line for at, line in enumerate(self._hashed(result_id, digest)) if offset <= at < offset + limit
+            line for at, line in enumerate(self._check_rows(result_id, digest)) if offset <= at < offset + limit
         ]  # all of them are read before one is returned
 
-    def _hashed(self, result_id: str, digest: ResultDigest) -> Iterator[bytes]:
-        """All rows; ResultForged at the end, at the latest, unless they have the hash of the digest."""
+    def _check_rows(self, result_id: str, digest: ResultDigest) -> Iterator[bytes]:
+        """Yield all rows. Raise ResultForged, at the end at the latest, unless they have the hash of the digest."""
         rows_hash = RowsHash()
         for line in self._lines(result_id, "rows.ndjson"):
             rows_hash.add(line)
@@ -340,26 +348,26 @@ class ResultStore:
             raise ResultForged(f"result {result_id}: the stored rows are not those of the digest")
 
     def rows(self, result_id: str) -> Iterator[bytes]:
-        """All rows in canonical JSON, each checked against the digest before it is given."""
+        """Yield all rows in canonical JSON, each checked against the digest first."""
         return self._rows(result_id, self.digest(result_id))
 
     def _rows(self, result_id: str, digest: ResultDigest) -> Iterator[bytes]:
         if digest.rows_root is None:
-            for _ in self._hashed(result_id, digest):  # first all of them, then again as they are given
+            for _ in self._check_rows(result_id, digest):  # first all of them, then again as they are given
                 pass
-            yield from self._hashed(result_id, digest)
+            yield from self._check_rows(result_id, digest)
             return
         for offset in range(0, digest.row_count, DEFAULT_LIMIT):
-            yield from self._proven_page(result_id, digest, offset, DEFAULT_LIMIT)[0]
+            yield from self._page_by_proof(result_id, digest, offset, DEFAULT_LIMIT)[0]
 
     def verified(self, result_id: str) -> Iterator[bytes]:
-        """The entries of the evidence summary in canonical JSON; all of them are checked before one is given."""
+        """Yield the entries of the evidence summary in canonical JSON; check all of them first."""
         digest = self.digest(result_id)
-        for _ in self._hashed_evidence(result_id, digest):
+        for _ in self._check_evidence(result_id, digest):
             pass
-        return self._hashed_evidence(result_id, digest)
+        return self._check_evidence(result_id, digest)
 
-    def _hashed_evidence(self, result_id: str, digest: ResultDigest) -> Iterator[bytes]:
+    def _check_evidence(self, result_id: str, digest: ResultDigest) -> Iterator[bytes]:
         evidence_hash = EvidenceHash(self.descriptor(digest.query_id), result_id)
         for entry in self._lines(result_id, "evidence.ndjson"):
             evidence_hash.add(entry)
@@ -368,20 +376,20 @@ class ResultStore:
             raise ResultForged(f"result {result_id}: the stored evidence is not that of the digest")
 
     def check(self, result_id: str) -> None:
-        """Read all of a result; ResultForged unless rows, evidence and coverage are those of its digest."""
+        """Read all of a result. Raise ResultForged unless rows, evidence and coverage match its digest."""
         digest = self.digest(result_id)
         self.coverage(result_id)
         tree = RowsTree()
-        for line in self._hashed(result_id, digest):
+        for line in self._check_rows(result_id, digest):
             tree.add(line)
         if digest.rows_root not in (None, tree.root()):
             raise ResultForged(f"result {result_id}: rows_hash and rows_root of the digest are of different rows")
-        for _ in self._hashed_evidence(result_id, digest):
+        for _ in self._check_evidence(result_id, digest):
             pass
 
     def _lines(self, result_id: str, name: str) -> Iterator[bytes]:
-        with _opened(self._directory(result_id) / name) as file:
-            yield from _lines_of(file)
+        with _open_file(self._directory(result_id) / name) as file:
+            yield from _read_lines(file)
 
     def _directory(self, result_id: str) -> Path:
         directory = self._results / check_id(result_id, "result_id")
@@ -391,18 +399,18 @@ class ResultStore:
 
     def _final(self, result_id: str) -> Json:
         try:
-            return canonical.parse(_stored(self._directory(result_id) / "final.json", _MAX_JSON_BYTES))
+            return canonical.parse(_read_small(self._directory(result_id) / "final.json", _MAX_JSON_BYTES))
         except FileNotFoundError:
             return None
 
 
 class RowsWriter:
-    """The files of a result while it is made; a `Sink`. Durable when the context ends well."""
+    """The files of a result in progress; a `ResultSink`. Durable when the context ends without an exception."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._rows, self._index, self._tree, self._evidence = (
-            _private(directory / name) for name in ("rows.ndjson", "rows.idx", "rows.tree", "evidence.ndjson")
+            _create_private(directory / name) for name in ("rows.ndjson", "rows.idx", "rows.tree", "evidence.ndjson")
         )
         self._at, self._mmr = 0, Mmr()
 
@@ -428,8 +436,8 @@ class RowsWriter:
             _sync(self._directory)
 
 
-def _stored(path: Path, at_most: int) -> bytes:
-    """A small file of the store. ResultDamaged if it is a link, a device, or larger than such a file can be."""
+def _read_small(path: Path, at_most: int) -> bytes:
+    """Read a small file of the store. Raise ResultDamaged if it is a link, a device, or too large."""
     try:
         check_inside(path.parent, path.name)
         return read_path(path, at_most)
@@ -437,34 +445,36 @@ def _stored(path: Path, at_most: int) -> bytes:
         raise ResultDamaged(str(exc)) from exc
 
 
-def _opened(path: Path) -> IO[bytes]:
-    """A file of the store that is read piece by piece."""
+def _open_file(path: Path) -> IO[bytes]:
+    """Open a file of the store that is read piece by piece."""
     try:
         return check_inside(path.parent, path.name).open("rb")
     except FileRefused as exc:
         raise ResultDamaged(str(exc)) from exc
 
 
-def _lines_of(file: IO[bytes]) -> Iterator[bytes]:
-    """The lines without their ends; ResultDamaged if one is longer than a row can be."""
+def _read_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines without their ends. Raise ResultDamaged if one is longer than a row can be."""
     while line := file.readline(_MAX_LINE_BYTES + 1):
         if len(line) > _MAX_LINE_BYTES:
             raise ResultDamaged(f"{file.name}: a line has more than {_MAX_LINE_BYTES} bytes")
         yield line.removesuffix(b"\n")
 
 
-def _private(path: Path) -> IO[bytes]:
-    """A new file; what lies under its name already, a link say, is never written to."""
+def _create_private(path: Path) -> IO[bytes]:
+    """Create a new file. Never write to an existing one, such as a link."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
 
 
-def put_once(path: Path, data: bytes) -> bool:
-    """Make a file with all of `data`, durably; False if there is one already."""
+def create_once(path: Path, data: bytes) -> bool:
+    """Create a file with all of `data`, durably; return False if it exists."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    with _private(temporary) as file:
+    with _create_private(temporary) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    # A link fails if the name exists; a rename would replace what another process has put there (QRY-02, QRY-26).
+    # The file is whole and on disk before it has its name, so a crash never leaves half a state.
     try:
         path.hardlink_to(temporary)
     except FileExistsError:

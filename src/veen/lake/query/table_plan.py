@@ -1,14 +1,14 @@
-"""Plans over tables: which part of a query's prefix the typed table of recorder events answers, and which the log.
+"""Plans over tables: division of a query's prefix between the typed table of recorder events and the log.
 
 A table answers for a label as far as it is loaded, if it is proven to hold what the log gives there: the root of the
 log at that position is the one in the manifest, every entry has its row, entries that are missing or erased now are so
-in the table, and the keys that filled it are the reader's. What came later, and labels of which this is not so, are
-answered from the log. Rows and digest are the same either way.
+in the table, and the keys that filled it are the reader's. Later entries, and labels without this proof, are answered
+from the log. Rows and digest are the same either way.
 
-A manifest that contradicts the log or itself is no table but a lie: TableDamaged.
+A manifest that contradicts the log or itself raises TableDamaged.
 
-Evidence needs receipts and signatures, which only the log has: then the table tells which entries match, and these
-alone are read from the log.
+Evidence needs receipts and signatures, which only the log has: then the table gives the positions of the matches, and
+only these are read from the log.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,12 +45,12 @@ _LEVEL: Final = "hash"  # how far queries check entries, and loads unless told o
 
 
 class NotProven(Exception):
-    """Why the tables do not answer for a label."""
+    """Reason why the tables do not answer for a label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
-    """How a query was answered. No part of its digest: every plan gives the same result."""
+    """Report of a plan. No part of the digest: every plan gives the same result."""
 
     source: str  # log, tables, "tables and log", "log by tables"
     tables: str | None = None
@@ -74,7 +74,7 @@ def log_plan(prefix: Prefix, *reasons: str) -> PlanReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlan:
-    """What the tables answer, and what is left for the log."""
+    """Division of the work between the tables and the log."""
 
     report: PlanReport
     task: TableTask  # no files if evidence is asked for
@@ -97,12 +97,12 @@ class _LabelFiles(NamedTuple):
 def plan_tables(
     to: str | TableStore, prefix: Prefix, descriptor: QueryDescriptor, keyring: Keyring
 ) -> TablePlan | PlanReport:
-    """How to answer with the tables at `to`; the report alone if the log answers everything.
+    """Plan to answer with the tables at `to`; return the report alone if the log answers everything.
 
-    TableDamaged or OtherHub if the tables contradict the log.
+    Raise TableDamaged or OtherHub if the tables contradict the log.
     """
     log = TableLog(to)
-    state = log.existing()
+    state = log.require_state()
     check_hub(state, prefix.identity)
     if state.typed.get(EVENTS) != definition_of(EVENTS_TABLE):
         return log_plan(prefix, f"{EVENTS} is not complete: run `veen table load`")
@@ -110,7 +110,7 @@ def plan_tables(
     skips, spans, ranges, reasons = Skips(), dict[str, tuple[tuple[int, int], ...]](), list[LabelRange](), list[str]()
     for label_range in prefix.labels:
         try:
-            upto = prover.proven_upto(label_range)
+            upto = prover.prove_label(label_range)
         except NotProven as exc:
             reasons.append(f"label {label_range.label.hex()}: {exc}")
             ranges.append(label_range)
@@ -122,7 +122,7 @@ def plan_tables(
     if not spans:
         return log_plan(prefix, *sorted(reasons))
     for label in spans:
-        for kind, first_seq, count in prover.skipped(label, spans):
+        for kind, first_seq, count in prover.count_skipped(label, spans):
             skips.add(bytes.fromhex(label), kind, first_seq, count)
     files = prover.files_of(spans)
     rest = replace(prefix, labels=tuple(ranges))
@@ -142,7 +142,7 @@ def _with_evidence(
     if descriptor.evidence.mode != "none":
         if sum(file.size for file in files) > _MAX_LOOKUP_BYTES:
             return log_plan(prefix, *sorted(reasons), "evidence is asked for, and too many files can have rows")
-        proven = _narrowed(prefix, task, descriptor)
+        proven = _narrow_to_matches(prefix, task, descriptor)
         task = replace(task, files=())
     from_log = [part for source in (rest, proven) if source is not None for part in source.slices]
     from_log = [part for part in from_log if not part.is_missing]
@@ -163,14 +163,14 @@ def _with_evidence(
 
 
 def _behind(slices: Iterable[Slice], upto: TableHead) -> Iterator[Slice]:
-    """What lies behind the tables, with ts* there. Holes stay: `execute` counts them, whoever answers for the rest."""
+    """Yield the slices behind the tables, with ts* there. Omit holes: `execute` counts them anyway."""
     for part in slices:
         if part.last > upto.upto_seq and not part.is_missing:
             yield part._replace(first=max(part.first, upto.upto_seq + 1), before_ts=max(part.before_ts, upto.ts))
 
 
-def _narrowed(prefix: Prefix, task: TableTask, descriptor: QueryDescriptor) -> Prefix:
-    """The slices with a match, from the first to the last match in each; the table knows ts* there."""
+def _narrow_to_matches(prefix: Prefix, task: TableTask, descriptor: QueryDescriptor) -> Prefix:
+    """Return the slices with a match, from the first to the last match in each, with ts* from the table."""
     positions: dict[bytes, list[tuple[int, int]]] = {}
     for label, seq, ts in task.positions(descriptor):
         positions.setdefault(label, []).append((seq, ts))
@@ -195,13 +195,13 @@ def _narrowed(prefix: Prefix, task: TableTask, descriptor: QueryDescriptor) -> P
 
 
 class TableSource:
-    """Matches of one process from files of the table."""
+    """Matches from files of the table, in one process."""
 
     def __init__(self, task: TableTask, descriptor: QueryDescriptor) -> None:
         self._task, self._descriptor = task, descriptor
 
     def matches(self, skips: Skips) -> Iterator[Match]:
-        """What was skipped is told by the plan."""
+        """Yield the matches. The plan has the counts of skipped entries."""
         return self._task.matches(self._descriptor)
 
     def groups(self, skips: Skips) -> None:
@@ -209,10 +209,10 @@ class TableSource:
 
 
 class PlannedSource:
-    """The matches of a plan: of one or more sources in one order, and what the plan has skipped already."""
+    """The matches of a plan: of one or more sources in one order, with the skipped entries of the plan."""
 
     def __init__(self, plan: TablePlan, sources: Sequence[MatchSource], proven: MatchSource | None = None) -> None:
-        """`proven` reads entries that the tables have found; what it skips was counted by them."""
+        """Combine sources. `proven` reads entries found by the tables, which have counted its skipped ones."""
         self._plan, self._sources, self._proven = plan, sources, proven
 
     def matches(self, tally: MatchTally) -> Iterator[Match]:
@@ -237,7 +237,7 @@ class PlannedSource:
 
 
 class _TableProver:
-    """Compares one version of the tables with a prefix of the log. Lives for one plan."""
+    """Comparison of one version of the tables with a prefix of the log. Lives for one plan."""
 
     def __init__(self, log: TableLog, state: TableState, descriptor: QueryDescriptor, keyring: Keyring, fs: Fs) -> None:
         self._log, self._state, self._keyring, self._fs = log, state, keyring, fs
@@ -247,8 +247,11 @@ class _TableProver:
     def _files(self, label: str) -> _LabelFiles:
         return _LabelFiles(tuple(self._silver.get(label, ())), tuple(self._typed.get(label, ())))
 
-    def proven_upto(self, label_range: LabelRange) -> TableHead:
-        """How far the tables are proven to hold what the log gives. NotProven, or TableDamaged for a contradiction."""
+    def prove_label(self, label_range: LabelRange) -> TableHead:
+        """Return the head up to which the tables are proven to hold what the log gives.
+
+        Raise NotProven if they are not, and TableDamaged for a contradiction.
+        """
         label = label_range.label.hex()
         head = self._state.heads.get(label)
         if head is None:
@@ -283,7 +286,7 @@ class _TableProver:
         files = self._files(label)
         if any(file.file_index is None for file in (*files.silver, *files.typed)):
             raise NotProven("files of an earlier release have no index")
-        silver, typed = _counts(files.silver, label), _counts(files.typed, label)
+        silver, typed = _sum_counts(files.silver, label), _sum_counts(files.typed, label)
         if sum(silver.values()) != head.upto_seq:
             raise self._lie(label, f"{head.upto_seq} entries are loaded, and has {sum(silver.values())} rows of silver")
         if sum(typed.values()) != silver.get(_RECORDED, 0):
@@ -320,7 +323,7 @@ class _TableProver:
     # --- what the tables answer --------------------------------------------------------------------------
 
     def files_of(self, spans: Spans) -> tuple[DataFile, ...]:
-        """The files of the typed table that can have rows for the query, each once."""
+        """Return the files of the typed table that can have rows for the query, each once."""
         by_path: dict[str, DataFile] = {}
         for label, runs in spans.items():
             for file in self._typed.get(label, ()):
@@ -328,8 +331,8 @@ class _TableProver:
                     by_path[file.path] = file
         return tuple(by_path[path] for path in sorted(by_path))
 
-    def skipped(self, label: str, spans: Spans) -> Iterator[tuple[str, int, int]]:
-        """(kind, first position, how many) of entries in range that can be no row, as reading the log counts them."""
+    def count_skipped(self, label: str, spans: Spans) -> Iterator[tuple[str, int, int]]:
+        """Yield (kind, first position, number) of entries that become no row, as reading the log counts them."""
         files = self._files(label)
         for table, listed in (("silver", files.silver), (EVENTS, files.typed)):
             for file in listed:
@@ -340,7 +343,7 @@ class _TableProver:
                     continue
                 spanned = next((first, last) for other, first, last in file.labels if other == label)
                 if not within(spans, label, *spanned) or not self._is_in_time(table, file):
-                    counts = _counted(table, read_part(self._log.store, table, file), label, spans, self._chosen)
+                    counts = _count_rows(table, read_part(self._log.store, table, file), label, spans, self._chosen)
                 for count in counts:
                     if (kind := _kind_of(table, count.kind)) is not None:
                         yield kind, count.first_seq, count.rows
@@ -353,7 +356,7 @@ class _TableProver:
         return (first is None or times.may_be(">=", first)) and (last is None or times.may_be("<=", last))
 
     def _is_in_time(self, table: str, file: DataFile) -> bool:
-        """Whether all rows are in the time of the query; those without a time are."""
+        """Return True if all rows are in the time of the query; rows without a time are."""
         first, last = self._chosen.first_ts, self._chosen.last_ts
         times = _times_of(table, file)
         if (first is None and last is None) or times is None or times.least is None:
@@ -373,8 +376,8 @@ def _index_counts(file: DataFile, label: str) -> list[RowCount]:
     return [] if file.file_index is None else [count for count in file.file_index.counts if count.label == label]
 
 
-def _counts(files: Iterable[DataFile], label: str) -> dict[str, int]:
-    """How many rows of a label there are of each kind."""
+def _sum_counts(files: Iterable[DataFile], label: str) -> dict[str, int]:
+    """Return the number of rows of a label of each kind."""
     sums: dict[str, int] = {}
     for file in files:
         for count in _index_counts(file, label):
@@ -383,7 +386,7 @@ def _counts(files: Iterable[DataFile], label: str) -> dict[str, int]:
 
 
 def _kind_of(table: str, kind: str) -> str | None:
-    """What a query calls entries that can be no row; None if they can, or if others count them."""
+    """Return the reason under which a query counts rows of this kind; None for rows, or those counted elsewhere."""
     if table == EVENTS:
         return "malformed" if kind else None
     if kind in (_RECORDED, "missing"):
@@ -403,8 +406,8 @@ def _meets(file: DataFile, label: str, runs: Iterable[tuple[int, int]]) -> bool:
     return any(file.has(label, first, last) for first, last in runs)
 
 
-def _counted(table: str, rows: Any, label: str, spans: Spans, chosen: Filter) -> list[RowCount]:
-    """The same as an index has, of the rows in range and time."""
+def _count_rows(table: str, rows: Any, label: str, spans: Spans, chosen: Filter) -> list[RowCount]:
+    """Count the rows in range and time, in the form of an index."""
     totals: dict[str, RowCount] = {}
     for row in rows.select(_NEEDED[table]).to_pylist():
         seq = row["stream_seq"]

@@ -1,8 +1,8 @@
-"""Matches from files of the typed table of recorder events: the same values as from the log, without opening anything.
+"""Matches from files of the typed table of recorder events: the same values as from the log, without decryption.
 
 A row of the table has all fields of the event and its place, so it makes the same match (`veen.lake.query.matches`).
-The indexes of files say which can have rows. The filter of the query, and the positions that the plan leaves to the
-tables, say which rows count.
+The indexes of files exclude files without rows. The filter of the query, and the positions that the plan assigns to the
+tables, select the rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ _COLUMNS: Final = {  # fields of a query that have a column with an index
 
 
 def may_have(index: FileIndex | None, chosen: Filter) -> bool:
-    """Whether a file of the table can have rows for a filter."""
+    """Return True if a file of the table can have rows for a filter."""
     if index is None:
         return True
     bounds: list[tuple[str, str, Any]] = []
@@ -69,7 +69,7 @@ def may_have(index: FileIndex | None, chosen: Filter) -> bool:
 
 
 def _bound(condition: FieldCondition) -> tuple[str, str, Any] | None:
-    """A condition on a column; None if the index cannot say anything about it."""
+    """Return a condition as a bound on a column; None if the index does not help."""
     field, operator = condition.field, condition.op
     column = None if field.path else _COLUMNS.get(field.name)
     if column is None:
@@ -85,7 +85,7 @@ def _bound(condition: FieldCondition) -> tuple[str, str, Any] | None:
 
 
 def within(spans: Spans, label: str, first: int, last: int) -> bool:
-    """Whether one run has all positions from `first` to `last`."""
+    """Return True if one run has all positions from `first` to `last`."""
     return any(start <= first and last <= end for start, end in spans.get(label, ()))
 
 
@@ -93,7 +93,7 @@ def within(spans: Spans, label: str, first: int, last: int) -> bool:
 
 
 class _Place(NamedTuple):
-    """Where a row of the table stands in the log."""
+    """Place of a table row in the log."""
 
     order: Order
     label: bytes
@@ -125,7 +125,7 @@ class _Row(RecordedEvent):
 
 @dataclass(frozen=True, slots=True)
 class TableTask:
-    """Some files of one version of the table, and the positions that count."""
+    """Some files of one version of the table, and the positions to take."""
 
     store: TableStore
     files: tuple[DataFile, ...]
@@ -135,8 +135,8 @@ class TableTask:
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
-    def divided(self, parts: int) -> tuple["TableTask", ...]:
-        """About `parts` tasks with about as many rows each; files stay whole."""
+    def divide(self, parts: int) -> tuple["TableTask", ...]:
+        """Divide into about `parts` tasks of about as many rows each; files stay whole."""
         share = max(1, -(-sum(file.rows for file in self.files) // parts))
         tasks: list[list[DataFile]] = []
         count = share
@@ -153,11 +153,11 @@ class TableTask:
         return {label: self.spans[label] for label in sorted(labels) if label in self.spans}
 
     def matches(self, descriptor: QueryDescriptor) -> Iterator[Match]:
-        """In logical order. TableDamaged if a file is not what its manifest says."""
+        """Yield the matches in logical order. Raise TableDamaged if a file differs from its manifest."""
         return in_order((file.first_ts, self._matches(descriptor, file)) for file in self.files)
 
     def positions(self, descriptor: QueryDescriptor) -> Iterator[tuple[bytes, int, int]]:
-        """Label, position and ts* of each match."""
+        """Yield label, position and ts* of each match."""
         for file in self.files:
             for record in self._records(descriptor, file):
                 yield record.event.label, record.event.stream_seq, record.event.order[0]
@@ -167,22 +167,22 @@ class TableTask:
             yield match_of(descriptor, None, record, None)
 
     def tables(self, descriptor: QueryDescriptor) -> Iterator[pa.Table]:
-        """The rows of each file at positions that count, without those of another subject, type or time."""
+        """Yield the rows of each file at the positions to take, without those of another subject, type or time."""
         for file in self.files:
             rows = read_part(self.store, EVENTS, file, check_paths=False)
-            yield self._inside(file, _chosen(rows, descriptor.filter))
+            yield self._inside(file, _select_rows(rows, descriptor.filter))
 
     def matches_of(self, descriptor: QueryDescriptor, rows: pa.Table) -> Iterator[Match]:
-        """The matches among some of these rows."""
-        for record in _taken(descriptor, rows):
+        """Yield the matches among some of these rows."""
+        for record in _take_rows(descriptor, rows):
             yield match_of(descriptor, None, record, None)
 
     def _records(self, descriptor: QueryDescriptor, file: DataFile) -> Iterator[RecordedEvent]:
         for rows in replace(self, files=(file,)).tables(descriptor):
-            yield from _taken(descriptor, rows.sort_by([(name, "ascending") for name in _ORDER]))
+            yield from _take_rows(descriptor, rows.sort_by([(name, "ascending") for name in _ORDER]))
 
     def _inside(self, file: DataFile, rows: pa.Table) -> pa.Table:
-        """The rows at positions that count."""
+        """Select the rows at the positions to take."""
         if all(within(self.spans, *span) for span in file.labels):
             return rows
         labels, seqs = rows.column("label").to_pylist(), rows.column("stream_seq").to_numpy()
@@ -194,7 +194,7 @@ class TableTask:
         return rows.filter(pa.array(mask))
 
 
-def _taken(descriptor: QueryDescriptor, rows: pa.Table) -> Iterator[RecordedEvent]:
+def _take_rows(descriptor: QueryDescriptor, rows: pa.Table) -> Iterator[RecordedEvent]:
     chosen, names = descriptor.filter, descriptor.stream_names
     for batch in rows.to_batches():
         for row in batch.to_pylist():
@@ -203,8 +203,8 @@ def _taken(descriptor: QueryDescriptor, rows: pa.Table) -> Iterator[RecordedEven
                 yield record
 
 
-def _chosen(rows: pa.Table, chosen: Filter) -> pa.Table:
-    """What Arrow can tell of the filter; `takes` has the last word."""
+def _select_rows(rows: pa.Table, chosen: Filter) -> pa.Table:
+    """Select rows by the part of the filter that Arrow can evaluate; `takes` decides."""
     mask = pc.is_null(rows.column("issue"))
     if chosen.subject_id is not None:
         mask = pc.and_(mask, pc.fill_null(pc.equal(rows.column("subject_id"), chosen.subject_id), False))
@@ -235,7 +235,7 @@ def _record(row: Mapping[str, Any], stream: str) -> RecordedEvent:
 
 
 def runs_of(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Runs of positions in order, those that touch joined."""
+    """Return runs of positions in order, joined where they touch."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(pairs):
         if joined and first <= joined[-1][1] + 1:

@@ -1,13 +1,14 @@
 """Queries over files of the typed table as plans of Spark SQL: no Python for each row (decision 312).
 
-Tasks read files through Arrow, for only so are their bytes held to the digests of the manifest; conditions, order,
-rows and aggregates are then expressions that Spark compiles. They mean exactly what `veen.lake.query.conditions`,
-`ordering` and `aggregate` mean, by way of two facts: equal values have equal canonical JSON, and so has what Spark
-writes of a parsed payload, as long as the payload holds nothing that Spark would write or compare in another way.
+Tasks read files through Arrow, since only so are their bytes checked against the digests of the manifest; conditions,
+order, rows and aggregates are then expressions that Spark compiles. They mean exactly what
+`veen.lake.query.conditions`, `ordering` and `aggregate` mean, by two facts: equal values have equal canonical JSON, and
+Spark writes a parsed payload as the same JSON, as long as the payload has nothing that Spark would write or compare in
+another way.
 
-A row that may hold such a thing (a number of more digits than a DECIMAL has, an escape, a character beyond U+DFFF, a
+A row that may have such a thing (a number of more digits than a DECIMAL has, an escape, a character beyond U+DFFF, a
 very long payload) is decided by the Python evaluator in the task that reads it, and travels as a result. A whole query
-that has no such plan (`sql_plan` gives None) is left to Python as well.
+without such a plan (`sql_plan` gives None) is left to Python as well.
 """
 
 from bisect import bisect_right
@@ -32,7 +33,7 @@ from veen.lake.query.descriptor import Aggregate, Metric, QueryDescriptor
 from veen.lake.query.fields import FieldPath
 from veen.lake.query.matches import Match
 from veen.lake.query.table_rows import TableTask
-from veen.lake.query.tasks import GROUPS, MATCHES, ORDER_KEYS, QueryJob, limited_batches, stream_numbers
+from veen.lake.query.tasks import GROUPS, MATCHES, ORDER_KEYS, QueryJob, limit_batches, stream_numbers
 from veen.lake.spark.runner import over
 
 if TYPE_CHECKING:
@@ -69,17 +70,17 @@ class SqlPlan:
         return (*_FIXED, *(Column(name, "STRING", pa.string(), "") for name in self.fields))
 
     def batches(self, job: QueryJob, task: TableTask) -> Iterator[pa.RecordBatch]:
-        """The rows of some files: those for SQL with their fields, others with what Python makes of them."""
+        """Yield the rows of some files: those for SQL with their fields, others as results of Python."""
         schema = arrow_schema(self.columns)
         for rows in task.tables(job.descriptor):
             is_hard = self._is_hard(rows)
             yield from self._easy(job, rows.filter(pc.invert(is_hard)), schema)
-            hard = self._merged(task.matches_of(job.descriptor, rows.filter(is_hard)))
-            if decided := [_decided(job, match) for match in hard]:
+            hard = self._merge_groups(task.matches_of(job.descriptor, rows.filter(is_hard)))
+            if decided := [_result_row(job, match) for match in hard]:
                 yield pa.RecordBatch.from_pylist(decided, schema=schema)
 
-    def _merged(self, matches: Iterable[Match]) -> Iterable[Match]:
-        """Of an aggregate, one match for each group."""
+    def _merge_groups(self, matches: Iterable[Match]) -> Iterable[Match]:
+        """Return one match for each group of an aggregate."""
         aggregate = self.descriptor.aggregate
         if aggregate is None:
             return matches
@@ -91,7 +92,7 @@ class SqlPlan:
         return groups.values()
 
     def _is_hard(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Which rows the Python evaluator decides."""
+        """Return a mask of the rows that the Python evaluator decides."""
         masks = [pc.invert(pc.is_valid(rows.column("ts")))]
         for name in _FREE:
             if name in self.fields:
@@ -104,8 +105,8 @@ class SqlPlan:
 
     @property
     def _parses(self) -> bool:
-        """Whether expressions look into payloads."""
-        used = _used(self.descriptor)
+        """True if expressions look into payloads."""
+        used = _fields_of(self.descriptor)
         return any(field.path or (field.name == "payload" and not is_copied) for field, is_copied in used)
 
     @property
@@ -130,8 +131,8 @@ class SqlPlan:
     # --- on the driver -------------------------------------------------------------------------------------
 
     def matches(self, spark: "SparkSession", job: QueryJob, tasks: Sequence[TableTask]) -> "DataFrame":
-        """Rows of MATCHES, in no order; no more than the limit from each task."""
-        chosen = self._chosen(spark, job, tasks)
+        """Return rows of MATCHES, in no order; at most the limit from each task."""
+        chosen = self._select(spark, job, tasks)
         limit = self.descriptor.limit
         keys = [key for order in self.descriptor.order for key in self._sort_keys(order.field, order.direction)]
         is_result = F.col("result").isNotNull()
@@ -149,17 +150,17 @@ class SqlPlan:
         return ordered.mapInArrow(lambda batches: _first_batches(batches, limit), ddl(MATCHES))
 
     def groups(self, spark: "SparkSession", job: QueryJob, tasks: Sequence[TableTask]) -> "DataFrame":
-        """Rows of GROUPS: what the files add to each group."""
+        """Return rows of GROUPS: the contribution of the files to each group."""
         aggregate = self.descriptor.aggregate
         assert aggregate is not None  # noqa: S101 - only aggregates come here
         parts = [part for field in aggregate.group_by for part in (F.lit(","), _json(field, self.descriptor))][1:]
         key = F.concat(F.lit("["), *parts, F.lit("]")).cast("binary")
         cells = (F.collect_list("partial").alias("decided"), *_cells(aggregate, self.descriptor))
-        grouped = self._chosen(spark, job, tasks).groupBy(F.coalesce("result", key).alias("key")).agg(*cells)
+        grouped = self._select(spark, job, tasks).groupBy(F.coalesce("result", key).alias("key")).agg(*cells)
         return grouped.mapInArrow(lambda batches: _partial_batches(batches, aggregate), ddl(GROUPS))
 
-    def _chosen(self, spark: "SparkSession", job: QueryJob, tasks: Sequence[TableTask]) -> "DataFrame":
-        """Subject, type and hub time were compared by Arrow."""
+    def _select(self, spark: "SparkSession", job: QueryJob, tasks: Sequence[TableTask]) -> "DataFrame":
+        """Select rows by the conditions. Arrow has compared subject, type and hub time."""
         frame = over(spark, tasks, lambda task: self.batches(job, task), self.columns)
         conditions = [_condition(condition, self.descriptor) for condition in self.descriptor.filter.where]
         if not conditions:
@@ -167,7 +168,7 @@ class SqlPlan:
         return frame.where(frame["result"].isNotNull() | reduce(and_, conditions))
 
     def _row(self) -> "Expression":
-        """The canonical JSON of a row."""
+        """Return the canonical JSON of a row."""
         parts: list[Expression] = []
         fields = {field.name: field for field in self.descriptor.projection}
         for at, name in enumerate(sorted(fields)):
@@ -182,11 +183,11 @@ class SqlPlan:
 
 
 def sql_plan(descriptor: QueryDescriptor) -> SqlPlan | None:
-    """The plan of a query; None if it needs evidence, or compares with something that SQL has no exact form for."""
+    """Return the plan of a query; None if it needs evidence, or a comparison without an exact form in SQL."""
     aggregate = descriptor.aggregate
     if descriptor.evidence.mode != "none" or (aggregate is not None and descriptor.names_receipts):
         return None
-    fields = [field for field, _ in _used(descriptor)]
+    fields = [field for field, _ in _fields_of(descriptor)]
     if not all(map(_has_path, fields)) or not all(map(_has_form, descriptor.filter.where)):
         return None
     names = {field.name if not field.path else "payload" for field in fields}
@@ -198,7 +199,7 @@ def _has_path(field: FieldPath) -> bool:
 
 
 def _has_form(condition: FieldCondition) -> bool:
-    """Whether numbers can be compared as what SQL has."""
+    """Return True if SQL has an exact form of the compared numbers."""
     if condition.op == "in" or type(condition.value) not in (int, Decimal):
         values = condition.value if condition.op == "in" else ()
         return condition.field.name != _SEQ or all(type(value) is not Decimal for value in values)
@@ -209,8 +210,8 @@ def _has_form(condition: FieldCondition) -> bool:
     return isinstance(exponent, int) and exponent >= -18 and abs(value) < 10**_WHOLE_DIGITS
 
 
-def _used(descriptor: QueryDescriptor) -> Iterator[tuple[FieldPath, bool]]:
-    """The fields of a query, and whether each is only written as it is, not compared."""
+def _fields_of(descriptor: QueryDescriptor) -> Iterator[tuple[FieldPath, bool]]:
+    """Yield the fields of a query, each with True if it is only written, not compared."""
     aggregate = descriptor.aggregate
     yield from ((condition.field, False) for condition in descriptor.filter.where)
     if aggregate is None:
@@ -224,7 +225,7 @@ def _used(descriptor: QueryDescriptor) -> Iterator[tuple[FieldPath, bool]]:
 # --- Arrow ----------------------------------------------------------------------------------------------------------
 
 
-def _decided(job: QueryJob, match: Match) -> dict[str, Any]:
+def _result_row(job: QueryJob, match: Match) -> dict[str, Any]:
     ts, stream_id, epoch, stream_seq, leaf_hash = match.order
     return {
         "bucket": bisect_right(job.bounds, match.order),
@@ -246,13 +247,13 @@ def _field(rows: pa.Table, name: str) -> Any:
 
 
 def _time_texts(times: pa.ChunkedArray) -> Any:
-    """As `veen.lake.query.times.timestamp` writes them."""
+    """Convert times to text as `veen.lake.query.times.timestamp` does."""
     seconds = times.cast(pa.timestamp("s", tz="UTC")).cast(pa.int64()).cast(pa.timestamp("s"))
     return pc.strftime(seconds, format="%Y-%m-%dT%H:%M:%SZ")
 
 
 def _buckets(bounds: Sequence[Order], rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """As bisect_right over whole orders: most are told by their times alone."""
+    """Return the buckets of rows as bisect_right over whole orders does; most follow from the times alone."""
     times, begins = rows.column("ts").to_numpy(), np.array([bound[0] for bound in bounds], np.int64)
     buckets: np.ndarray[Any, np.dtype[np.int64]] = np.searchsorted(begins, times, "left")
     ends = np.searchsorted(begins, times, "right")
@@ -263,7 +264,7 @@ def _buckets(bounds: Sequence[Order], rows: pa.Table) -> np.ndarray[Any, np.dtyp
 
 
 def _first_batches(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """All results that were made already, the first `limit` of the other rows, and a note on how many were left out."""
+    """Yield all results made already, the first `limit` of the other rows, and a note with the number left out."""
 
     def others() -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -274,7 +275,7 @@ def _first_batches(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa
             yield rows.slice(results)
 
     decided: list[pa.RecordBatch] = []
-    for batch in limited_batches(others(), limit):
+    for batch in limit_batches(others(), limit):
         yield from decided
         decided.clear()
         yield batch
@@ -282,7 +283,7 @@ def _first_batches(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa
 
 
 def _partial_batches(batches: Iterable[pa.RecordBatch], aggregate: Aggregate) -> Iterator[pa.RecordBatch]:
-    """Aggregates of SQL as partials."""
+    """Convert aggregates of SQL to partials."""
     for batch in batches:
         rows = [{"key": row["key"], "partial": _partial(row, aggregate).to_bytes()} for row in batch.to_pylist()]
         yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema(GROUPS))
@@ -307,12 +308,12 @@ def _partial(row: Mapping[str, Any], aggregate: Aggregate) -> Partial:
 
 
 def _indexes(field: FieldPath) -> list[str]:
-    """Steps of a path that may be the index of a list, or a name."""
+    """Return the steps of a path that may be the index of a list, or a name."""
     return [step for step in field.path if step.isdecimal() and step.isascii() and len(step) < 10]
 
 
 def _step(step: str) -> str | None:
-    """A name in a path of Spark; None if there is no way to write it."""
+    """Return a name in the syntax of a Spark path; None if it cannot be written."""
     for quote in "'\"":
         if quote not in step and "?" not in step:
             return f"[{quote}{step}{quote}]"
@@ -320,7 +321,7 @@ def _step(step: str) -> str | None:
 
 
 def _paths(field: FieldPath) -> list[str]:
-    """The paths of Spark that a field may mean: an index is one of a list, or a name."""
+    """Return the Spark paths that a field may mean: a number is the index of a list, or a name."""
     paths = ["$"]
     for step in field.path:
         names = [f"{path}{_step(step)}" for path in paths]
@@ -335,7 +336,7 @@ def _variant(field: FieldPath, kind: str) -> "Expression":
 
 
 def _text(field: FieldPath, descriptor: QueryDescriptor) -> "Expression | None":
-    """The value of a field that is always a text; None for others."""
+    """Return the value of a field that is always a text; None for others."""
     if field.path or field.name in ("payload", _SEQ):
         return None
     if field.name == "stream":
@@ -347,7 +348,7 @@ def _text(field: FieldPath, descriptor: QueryDescriptor) -> "Expression | None":
 
 
 def _json(field: FieldPath, descriptor: QueryDescriptor) -> "Expression":
-    """The canonical JSON of a field."""
+    """Return the canonical JSON of a field."""
     if field.path:
         return F.coalesce(F.to_json(_variant(field, "variant")), F.lit("null"))
     if field.name == "payload":
@@ -363,16 +364,16 @@ def _json(field: FieldPath, descriptor: QueryDescriptor) -> "Expression":
 
 
 def _condition(condition: FieldCondition, descriptor: QueryDescriptor) -> "Expression":
-    """True, false, or NULL for false: a value of another kind, null and what is not there fit nothing."""
+    """Return a condition: true, false, or NULL for false. Other kinds, null and missing values match nothing."""
     field, op = condition.field, condition.op
     values = condition.value if op == "in" else (condition.value,)
     text = _text(field, descriptor)
     if text is not None:
         texts = [value for value in values if type(value) is str]
-        return _compared(text, op, texts) if texts else F.lit(False)
+        return _compare(text, op, texts) if texts else F.lit(False)
     if field.name == _SEQ:
         numbers = [value for value in values if type(value) is int and abs(value) < _MAX_LONG]
-        return _compared(F.col("stream_seq"), op, numbers) if numbers else F.lit(False)
+        return _compare(F.col("stream_seq"), op, numbers) if numbers else F.lit(False)
     written = _json(field, descriptor)
     if op in ("=", "in"):
         return written.isin([canonical.encode(value).decode() for value in values])
@@ -388,21 +389,21 @@ def _condition(condition: FieldCondition, descriptor: QueryDescriptor) -> "Expre
     return F.coalesce(COMPARE[op](number, F.lit(quoted).cast(_DECIMAL)), F.lit(False))
 
 
-def _compared(column: "Expression", op: str, values: Sequence[Any]) -> "Expression":
+def _compare(column: "Expression", op: str, values: Sequence[Any]) -> "Expression":
     if op in ("=", "in"):
         return column.isin(list(values))
     return column.startswith(F.lit(values[0])) if op == "^=" else COMPARE[op](column, F.lit(values[0]))
 
 
 def _rank(written: "Expression") -> "Expression":
-    """The kind of a value, by the first character of its JSON."""
+    """Return the kind of a value, by the first character of its JSON."""
     first = F.substring(written, 1, 1)
     other = F.when(first == "n", _NULL).when(first.isin("t", "f"), _BOOLEAN).when(first == '"', _STRING)
     return other.when(first.isin("[", "{"), _COMPOUND).otherwise(_NUMBER)
 
 
 def _sort_keys(field: FieldPath, descriptor: QueryDescriptor) -> "list[Expression]":
-    """What rows compare by, the first difference deciding."""
+    """Return the keys by which rows compare, the most significant first."""
     text = _text(field, descriptor)
     if text is not None:
         return [text]
@@ -415,20 +416,20 @@ def _sort_keys(field: FieldPath, descriptor: QueryDescriptor) -> "list[Expressio
 
 
 def _cells(aggregate: Aggregate, descriptor: QueryDescriptor) -> "Iterator[Expression]":
-    """Of rows that are no results yet."""
+    """Yield aggregates over the rows that are no results yet."""
     is_plain = F.col("result").isNull()
     yield F.count_if(is_plain).alias("rows")
     for at, metric in enumerate(aggregate.metrics):
         if metric.field is not None:
-            value, is_ignored = _measured(metric, metric.field, descriptor)
+            value, is_ignored = _measure(metric, metric.field, descriptor)
             counted = F.when(is_plain, value)
             yield F.count(counted).alias(f"count{at}")
             yield F.count_if(is_plain & is_ignored).alias(f"ignored{at}")
             yield {"min": F.min, "max": F.max}.get(metric.function, F.sum)(counted).alias(f"value{at}")
 
 
-def _measured(metric: Metric, field: FieldPath, descriptor: QueryDescriptor) -> "tuple[Expression, Expression]":
-    """The value of a metric, NULL where it does not count; and whether it is one that the metric cannot take."""
+def _measure(metric: Metric, field: FieldPath, descriptor: QueryDescriptor) -> "tuple[Expression, Expression]":
+    """Return the value of a metric, NULL where it is ignored, and True where the metric cannot take it."""
     written = _json(field, descriptor)
     rank = _rank(written)
     if metric.function in ("sum", "avg"):

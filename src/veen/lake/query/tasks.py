@@ -1,11 +1,12 @@
-"""What the tasks of a parallel execution do: pure functions of a job and a part of the log, tested without Spark.
+"""Tasks of a parallel execution: pure functions of a job and a part of the log, tested without Spark.
 
-A job names a key file and never holds a key (D-120). However the log is divided into tasks and whatever order they end
-in, sorting what they give restores the one sequence of matches that a single process would see.
+A job names a key file and never holds a key (D-120). However the log is divided into tasks and in whatever order they
+end, sorting their results restores the sequence of matches of a single process.
 
 Sorted rows go to the driver in blobs, an Arrow batch of about a MiB each: row by row, Spark would pickle every column
 of every row, and no cluster would make a query faster than that one thread (decision 311). A limit is applied before
-that, by each task and each bucket; how many matches it left out travels with the rest, for the coverage counts them.
+that, by each task and each bucket; the number of matches that it left out travels with the rest, for the coverage
+counts them.
 """
 
 from bisect import bisect_right
@@ -23,7 +24,7 @@ from veen.core import canonical
 from veen.core.event import Order
 from veen.core.objects.identity import HubIdentity
 from veen.io.places import open_fs
-from veen.lake.log.columns import Column, arrow_schema, batched
+from veen.lake.log.columns import Column, arrow_schema, to_batches
 from veen.lake.log.keys import KeyFile
 from veen.lake.log.prefix import Prefix
 from veen.lake.log.skips import Skips
@@ -64,7 +65,7 @@ GROUPS: Final = (_column("key", "BINARY", pa.binary()), _column("partial", "BINA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryJob:
-    """What every task knows."""
+    """Arguments of every task."""
 
     uri: str
     descriptor: QueryDescriptor
@@ -74,14 +75,14 @@ class QueryJob:
 
 
 class RowTask(Protocol):
-    """A part of a query that is answered from elsewhere than slices of a log: from files of a table."""
+    """A part of a query that is answered from files of a table, not from slices of a log."""
 
     def matches(self, descriptor: QueryDescriptor) -> Iterator[Match]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProvenSlices:
-    """Slices whose matches the task verifies: with the heads of their labels, and nothing else of the prefix."""
+    """Slices whose matches the task verifies, with the heads of their labels and nothing else of the prefix."""
 
     slices: tuple[Slice, ...]
     heads: Prefix
@@ -97,7 +98,7 @@ Part = Sequence[Slice] | RowTask | ProvenSlices
 
 
 def with_evidence(descriptor: QueryDescriptor, prefix: Prefix, tasks: Iterable[Sequence[Slice]]) -> list[Part]:
-    """In mode "full" tasks verify what they open; which rows mode "spot" samples is known only in their order."""
+    """Return the tasks. In mode "full" they verify what they open; mode "spot" samples rows by their final order."""
     if descriptor.evidence.mode != "full":
         return [*tasks]
     return [ProvenSlices.of(task, prefix) for task in tasks]
@@ -106,7 +107,7 @@ def with_evidence(descriptor: QueryDescriptor, prefix: Prefix, tasks: Iterable[S
 def boundaries(
     tasks: Sequence[Sequence[Slice]], times: Sequence[Times | None], buckets: int, *, more: Iterable[int] = ()
 ) -> tuple[Order, ...]:
-    """Where to divide the logical order so that buckets are of similar size; any division gives the same result.
+    """Return the boundaries of buckets of similar size in the logical order; any division gives the same result.
 
     `more`: times at which files of a table begin.
     """
@@ -132,16 +133,16 @@ def _matches(job: QueryJob, part: Part, skips: Skips) -> Iterator[Match]:
 
 
 def stream_numbers(descriptor: QueryDescriptor) -> dict[bytes, int]:
-    """The streams of the scope, numbered in the order of their ids."""
+    """Return the number of each stream of the scope, in the order of their ids."""
     return {stream_id: number for number, stream_id in enumerate(sorted(descriptor.stream_names))}
 
 
 def match_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
-    """The matches in some slices or files, then notes: what was skipped in them, and what a limit left out."""
+    """Yield the matches in some slices or files, then notes: entries skipped in them, and matches beyond a limit."""
     tally, numbers = MatchTally(), stream_numbers(job.descriptor)
 
     def rows() -> Iterator[dict[str, Any]]:
-        for match in _verified(job, part, _first(job.descriptor, _matches(job, part, tally), tally)):
+        for match in _verify(job, part, _limit_matches(job.descriptor, _matches(job, part, tally), tally)):
             ts, stream_id, epoch, stream_seq, leaf_hash = match.order
             row = {
                 "bucket": bisect_right(job.bounds, match.order),
@@ -159,11 +160,11 @@ def match_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
             yield row | match.witness._asdict() if match.witness else row
         yield from _notes(tally)
 
-    yield from batched(rows(), arrow_schema(MATCHES))
+    yield from to_batches(rows(), arrow_schema(MATCHES))
 
 
-def _verified(job: QueryJob, part: Part, matches: Iterator[Match]) -> Iterator[Match]:
-    """With their evidence, if the part has what it takes."""
+def _verify(job: QueryJob, part: Part, matches: Iterator[Match]) -> Iterator[Match]:
+    """Add evidence to the matches, if the part has the heads for it."""
     if not isinstance(part, ProvenSlices):
         yield from matches
         return
@@ -171,14 +172,14 @@ def _verified(job: QueryJob, part: Part, matches: Iterator[Match]) -> Iterator[M
         yield from prover.verify_signed(matches)
 
 
-def _first(descriptor: QueryDescriptor, matches: Iterator[Match], tally: MatchTally) -> Iterator[Match]:
-    """Those matches that can be rows of the result as far as this task knows: no more than the limit."""
+def _limit_matches(descriptor: QueryDescriptor, matches: Iterator[Match], tally: MatchTally) -> Iterator[Match]:
+    """Return the matches that can be rows of the result as far as this task knows: at most the limit."""
     limit, orders = descriptor.limit, descriptor.order
     if descriptor.aggregate is not None or limit is None or limit > MAX_ORDERED:
         return matches
     count = 0
 
-    def counted() -> Iterator[Match]:
+    def count_matches() -> Iterator[Match]:
         nonlocal count
         for match in matches:
             count += 1
@@ -188,7 +189,9 @@ def _first(descriptor: QueryDescriptor, matches: Iterator[Match], tally: MatchTa
         row = canonical.parse(match.row) if orders else {}
         return [*(order.key(row) for order in orders), match.order]
 
-    first = nsmallest(limit, counted(), key=key)
+    # No match ends the reading early, not even behind the limit: what a query covers and skips must not depend on it
+    # (decision 311). So all are counted, and only those that may be rows are kept.
+    first = nsmallest(limit, count_matches(), key=key)
     tally.left_out += count - len(first)
     return iter(first)
 
@@ -206,7 +209,7 @@ def _skip_rows(tally: MatchTally) -> Iterator[bytes]:
 
 
 def add_note(data: bytes, tally: MatchTally) -> None:
-    """Take in what a task has skipped or left out."""
+    """Add the skipped entries or left out matches of a task."""
     note = canonical.parse(data)
     if type(note) is int:
         tally.left_out += note
@@ -218,8 +221,9 @@ def add_note(data: bytes, tally: MatchTally) -> None:
 # --- on the way to the driver ------------------------------------------------------------------------------------
 
 
-def limited_batches(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    """Sorted rows of MATCHES, of which the first `limit` matches are left; notes are, and one more says how many."""
+def limit_batches(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Limit sorted rows of MATCHES to the first `limit` matches; keep notes, and add one with the number left out."""
+    # Each task has applied the limit already; here it is applied to a bucket, which many tasks fill (decision 311).
     tally, remaining = MatchTally(), limit
     for batch in batches:
         if remaining is None:
@@ -231,11 +235,11 @@ def limited_batches(batches: Iterable[pa.RecordBatch], limit: int | None) -> Ite
         tally.left_out += batch.num_rows - notes - count
         yield batch.slice(0, notes + count)
     if tally.left_out:
-        yield from batched(_notes(tally), arrow_schema(MATCHES))
+        yield from to_batches(_notes(tally), arrow_schema(MATCHES))
 
 
 def pack_batches(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
-    """Rows in BLOBs of about a MiB: each an Arrow batch of `columns`, in the order of the rows."""
+    """Pack rows into BLOBs of about a MiB: each an Arrow batch of `columns`, in the order of the rows."""
     schema, blob = arrow_schema(columns), arrow_schema(BLOB)
     for batch in batches:
         rows = batch if batch.schema.equals(schema) else batch.cast(schema)
@@ -245,7 +249,7 @@ def pack_batches(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]) -
 
 
 def _cuts(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-    """(first, count) of runs of rows with about as many bytes as a blob has."""
+    """Yield (first, count) of runs of rows with about as many bytes as a blob has."""
     sizes = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         if pa.types.is_binary(column.type):
@@ -257,12 +261,12 @@ def _cuts(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
             yield first, end - first
 
 
-def _unpacked(blob: bytes, columns: Sequence[Column]) -> pa.RecordBatch:
+def _unpack(blob: bytes, columns: Sequence[Column]) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.py_buffer(blob), arrow_schema(columns))
 
 
 def _bytes_of(column: pa.Array) -> list[bytes]:
-    """The values of a binary column, b"" for NULL; several times faster than `to_pylist`."""
+    """Return the values of a binary column, b"" for NULL; several times faster than `to_pylist`."""
     _, offsets, data = column.buffers()
     if data is None:
         return [b""] * len(column)
@@ -271,16 +275,14 @@ def _bytes_of(column: pa.Array) -> list[bytes]:
     return [values[begin:end] for begin, end in pairwise(ends)]
 
 
-def _optional(column: pa.Array) -> list[Any]:
-    return [None] * len(column) if column.null_count == len(column) else column.to_pylist()
-
-
 def matches_in(blob: bytes, streams: Sequence[bytes], tally: MatchTally) -> Iterator[Match]:
-    """The matches of a blob; notes go to the tally. `streams`: the ids of the scope, sorted."""
-    batch = _unpacked(blob, MATCHES)
+    """Yield the matches of a blob; add notes to the tally. `streams` has the ids of the scope, sorted."""
+    batch = _unpack(blob, MATCHES)
     numbers = [batch.column(name).to_numpy(zero_copy_only=False).tolist() for name in ORDER_KEYS[:4]]
     texts = [_bytes_of(batch.column(name)) for name in ("leaf_hash", "label", "row")]
-    others = [_optional(batch.column(name)) for name in ("partial", "fault", "verified", *Witness._fields)]
+    optional = [batch.column(name) for name in ("partial", "fault", "verified", *Witness._fields)]
+    empty = [None] * batch.num_rows  # a column of NULLs alone: cheaper than its own list
+    others = [empty if column.null_count == len(column) else column.to_pylist() for column in optional]
     for row in zip(*numbers, *texts, *others, strict=True):
         ts, stream, epoch, stream_seq, leaf_hash, label, data, partial, fault, verified, *witness = row
         if ts < 0:
@@ -298,8 +300,8 @@ def matches_in(blob: bytes, streams: Sequence[bytes], tally: MatchTally) -> Iter
 
 
 def pairs_in(blob: bytes) -> list[tuple[bytes, bytes]]:
-    """The key and partial of each group in a blob."""
-    batch = _unpacked(blob, GROUPS)
+    """Return the key and partial of each group in a blob."""
+    batch = _unpack(blob, GROUPS)
     return list(zip(*(_bytes_of(column) for column in batch.columns), strict=True))
 
 
@@ -307,7 +309,7 @@ def pairs_in(blob: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def group_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
-    """What some slices or files add to each group; the empty key carries what was skipped."""
+    """Yield the contribution of some slices or files to each group; the empty key carries skipped entries."""
     aggregate = job.descriptor.aggregate
     assert aggregate is not None  # noqa: S101 - only aggregates come here
     tally = MatchTally()
@@ -325,11 +327,11 @@ def group_batches(job: QueryJob, part: Part) -> Iterator[pa.RecordBatch]:
         yield from ({"key": key, "partial": group.to_bytes()} for key, group in groups.items())
         yield from ({"key": b"", "partial": data} for data in _skip_rows(tally))
 
-    yield from batched(rows(), arrow_schema(GROUPS))
+    yield from to_batches(rows(), arrow_schema(GROUPS))
 
 
-def merged_batches(descriptor: QueryDescriptor, sorted_rows: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
-    """One row per group, from rows sorted by key."""
+def merge_batches(descriptor: QueryDescriptor, sorted_rows: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
+    """Yield one row per group, from rows sorted by key."""
     aggregate = descriptor.aggregate
     assert aggregate is not None  # noqa: S101 - only aggregates come here
 
@@ -349,4 +351,4 @@ def merged_batches(descriptor: QueryDescriptor, sorted_rows: Iterable[tuple[byte
         if current is not None:
             yield {"key": current, "partial": partial.to_bytes()}
 
-    yield from batched(rows(), arrow_schema(GROUPS))
+    yield from to_batches(rows(), arrow_schema(GROUPS))

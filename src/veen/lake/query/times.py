@@ -10,7 +10,7 @@ _SECOND: Final = timedelta(seconds=1)
 
 
 def seconds_of(text: str) -> int:
-    """Seconds since 1970; ValueError for fractions, other zones and days that no calendar has."""
+    """Parse a timestamp into seconds since 1970. Raise ValueError for fractions, other zones and invalid dates."""
     if _FORM.fullmatch(text) is None:
         raise ValueError("expected YYYY-MM-DDTHH:MM:SSZ, without fractions of a second")
     try:
@@ -21,7 +21,7 @@ def seconds_of(text: str) -> int:
 
 
 def timestamp(seconds: int) -> str:
-    """The inverse; ValueError outside of the years 1 to 9999."""
+    """Format seconds since 1970. Raise ValueError outside of the years 1 to 9999."""
     try:
         moment = _EPOCH + timedelta(seconds=seconds)
     except OverflowError as exc:

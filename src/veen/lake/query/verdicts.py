@@ -1,4 +1,4 @@
-"""Verdicts over results of queries: what was compared, and what was not (D-181, D-190).
+"""Verdicts over results of queries, with the extent of the comparison (D-181, D-190).
 
 A result states its own extent: the labels that it covers and their heads. A directory that ends before these heads, or
 lacks entries below them, makes the verdict incomplete; another answer over the same entries makes it bad.
@@ -30,10 +30,10 @@ class ResultCheck:
 
 
 def check_result(data_dir: str, recorded: Recorded, **how: Unpack[Execution]) -> ResultCheck:
-    """Execute the query of a result again over the entries that it covers, and judge the result by that.
+    """Execute the query of a result again over the entries that it covers, and return the verdict.
 
-    The verdict has a row for each label. It is bad if the answer is another one, or if the hub did not sign the root at
-    the end of a label. It is incomplete if the directory does not have all covered entries.
+    The verdict has a row for each label. It is bad if the answer differs, or if the hub did not sign the root at the
+    end of a label. It is incomplete if the directory does not have all covered entries.
     """
     heads, identity = heads_of(recorded.coverage), how.get("identity")
     pinned = pin(data_dir)
@@ -48,7 +48,7 @@ def check_result(data_dir: str, recorded: Recorded, **how: Unpack[Execution]) ->
     if not rows or any(row.behind for row in rows):
         return ResultCheck(verdict=Verdict.of(rows), comparison=None)
     try:
-        reasons = [*_signed(data_dir, recorded, heads, identity)]
+        reasons = [*_check_signed(data_dir, recorded, heads, identity)]
         comparison = verify(data_dir, recorded, **how)
     except VerifyError as exc:
         return ResultCheck(verdict=Verdict.of(rows, [Reason(Because.EVIDENCE, str(exc))]), comparison=None)
@@ -61,10 +61,10 @@ def check_result(data_dir: str, recorded: Recorded, **how: Unpack[Execution]) ->
     return ResultCheck(verdict=Verdict.of(rows, [*reasons, *_unread(recorded.coverage)]), comparison=comparison)
 
 
-def _signed(
+def _check_signed(
     data_dir: str, recorded: Recorded, heads: Mapping[bytes, int], identity: HubIdentity | None
 ) -> Iterator[Reason]:
-    """Give a reason for each root at the end of a label that the hub did not sign, or that cannot be read."""
+    """Yield a reason for each root at the end of a label that the hub did not sign, or that cannot be read."""
     prefix = plan_query(data_dir, recorded.descriptor, heads=heads, identity=identity)
     for label_range in prefix.labels:
         place, receipt = f"{label_range.label.hex()}: the receipt of entry {label_range.head}", label_range.head_receipt
@@ -89,8 +89,8 @@ def _unread(coverage: Json) -> Iterator[Reason]:
 def page_verdict(digest: ResultDigest, offset: int, limit: int, rows: int) -> Verdict:
     """Return the verdict over a page whose rows were checked against the digest.
 
-    It covers the rows that were asked for, and not whether the digest is true: the log shows that (`check_result`). No
-    signature was checked, so the store or the service itself states how many rows there are.
+    It covers the rows that were asked for. The log proves the digest (`check_result`). No signature was checked, so the
+    store or the service itself states the number of rows.
     """
     expected = max(0, min(limit, digest.row_count - offset))
     log = f"rows {offset} to {offset + expected} of result {digest.result_id}"

@@ -1,6 +1,6 @@
-"""The audit on Spark: the same functions, applied by executors to the chunks where they lie (DESIGN §7).
+"""The audit on Spark: the same functions, applied by executors to the chunks where they are (DESIGN §7).
 
-Tasks are paths and ranges; files are opened on the executor. Results are small and come back pickled, in waves, so that
+Tasks are paths and ranges; files are opened on the executor. Results are small and return pickled, in waves, so that
 the driver holds those of one wave at a time.
 """
 
@@ -15,7 +15,7 @@ from veen.io.places import open_fs
 from veen.lake.log.columns import Column
 from veen.lake.spark.connect import parallelism
 from veen.lake.spark.runner import over
-from veen.lake.spark.session import described
+from veen.lake.spark.session import describe
 from veen.lake.spark.settings import SparkSettings
 from veen.verify.audit.context import AuditContext
 from veen.verify.audit.engine import Step, Weight, cut
@@ -32,7 +32,7 @@ _RESULTS: Final = (Column("part", "BIGINT", pa.int64(), ""), Column("results", "
 
 
 class SparkEngine:
-    """Applies steps in `mapInArrow`. `partitions` fixes how many tasks there are; None lets the bytes decide."""
+    """Engine that applies steps in `mapInArrow`. `partitions` is the number of tasks. Default: by size of the log."""
 
     def __init__(self, session: "SparkSession", partitions: int | None = None) -> None:
         self._session, self._partitions = session, partitions
@@ -44,7 +44,7 @@ class SparkEngine:
         parts = cut(tasks, self._parts(sum(map(weight, tasks)), len(tasks)), weight)
         for first in range(0, len(parts), _WAVE):
             wave = parts[first : first + _WAVE]
-            with described(self._session, f"audit, {what}: parts {first + 1} to {first + len(wave)} of {len(parts)}"):
+            with describe(self._session, f"audit, {what}: parts {first + 1} to {first + len(wave)} of {len(parts)}"):
                 yield from self._wave(step, context, wave)
 
     def _parts(self, size: int, count: int) -> int:

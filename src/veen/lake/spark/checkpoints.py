@@ -1,4 +1,4 @@
-"""Checkpoints as rows: those that seals left in a directory, or the one of each label that a hub signs now."""
+"""Checkpoints as rows: those that seals left in a directory, or the current one of each label from a hub."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -17,7 +17,7 @@ from veen.io.places import open_fs
 from veen.lake.log import columns
 from veen.lake.log.columns import Column
 from veen.lake.log.hub_link import HubLink
-from veen.lake.log.options import HubAddress, Options
+from veen.lake.log.options import Options
 from veen.storage.scan import inventory, read_file
 
 _RANGE: Final = "tooling/checkpoint_range"
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 class CheckpointReader(DataSourceReader):
-    """One row each; what is no checkpoint is a row that says so."""
+    """Reader of checkpoints, one row each; an invalid one is a row that says so."""
 
     def __init__(self, options: Options, wanted: Sequence[Column]) -> None:
         self._path, self._hub, self._labels = options.path, options.hub, options.selection.labels
@@ -43,18 +43,21 @@ class CheckpointReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if self._hub is not None:
-            rows = _rows_of(self._hub)
+            with HubLink(self._hub) as link:
+                rows = [_row(self._hub.url, item) for item in link.run(_fetch_latest)]
             rows = [row for row in rows if self._labels is None or row.get("label") in {None, *self._labels}]
         else:
             assert self._path is not None  # noqa: S101 - there is exactly one of them
-            rows = _stored(self._path, partition.value or ())  # None: PySpark makes one if a plan has no partitions
+            rows = _read_stored(
+                self._path, partition.value or ()
+            )  # None: PySpark makes one if a plan has no partitions
         arrays = {
             column.name: pa.array([row.get(column.name) for row in rows], column.arrow) for column in self._wanted
         }
         yield pa.record_batch(arrays, schema=columns.arrow_schema(self._wanted))
 
 
-def _stored(uri: str, paths: Sequence[str]) -> list[Row]:
+def _read_stored(uri: str, paths: Sequence[str]) -> list[Row]:
     fs = open_fs(uri)
     rows = []
     for path in paths:
@@ -65,13 +68,8 @@ def _stored(uri: str, paths: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _rows_of(address: HubAddress) -> list[Row]:
-    with HubLink(address) as link:
-        return [_row(address.url, item) for item in link.run(_ask)]
-
-
-async def _ask(calls: Calls) -> list[bytes]:
-    """The latest of every label, by (epoch, label): a full list goes on behind its last one (D-65)."""
+async def _fetch_latest(calls: Calls) -> list[bytes]:
+    """Return the latest checkpoint of every label, by (epoch, label); continue behind a full page (D-65)."""
     checkpoints: list[bytes] = []
     epoch_min, after = 0, None
     while True:

@@ -1,7 +1,7 @@
-"""Sessions with and without a SparkContext: what the pipeline asks of either.
+"""Sessions with and without a SparkContext: the facts that the pipeline needs of either.
 
 Spark Connect gives its clients DataFrames and settings, and no SparkContext. Results do not depend on the difference:
-the number of tasks comes from settings, descriptions of jobs become tags, and progress says phases without tasks.
+the number of tasks comes from settings, descriptions of jobs become tags, and progress has phases without tasks.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_LOCAL: Final = re.compile(r"local\[(\d+)(?:,\s*\d+)?\]")
+_LOCAL_MASTER: Final = re.compile(r"local\[(\d+)(?:,\s*\d+)?\]")
 _TASKS: Final = 8  # where nothing says how many cores a cluster has: enough for a few, and cheap for one
 
 
@@ -19,13 +19,13 @@ def is_connect(session: "SparkSession") -> bool:
 
 
 def parallelism(session: "SparkSession") -> int:
-    """How many tasks the cluster runs at a time, as far as the session tells."""
+    """Return the number of tasks that the cluster runs at a time, as far as the session states it."""
     if not is_connect(session):
         return int(session.sparkContext.defaultParallelism)
     default = session.conf.get("spark.default.parallelism", None)
     if default is not None and default.isdecimal():
         return max(1, int(default))
-    local = _LOCAL.fullmatch(session.conf.get("spark.master", "") or "")
+    local = _LOCAL_MASTER.fullmatch(session.conf.get("spark.master", "") or "")
     if local is not None:
         return max(1, int(local[1]))
     instances, cores = (session.conf.get(f"spark.executor.{name}", None) or "" for name in ("instances", "cores"))
@@ -35,11 +35,11 @@ def parallelism(session: "SparkSession") -> int:
 
 
 def partition_count(frame: "DataFrame") -> int:
-    """How many partitions a frame has; over Connect, about how many."""
+    """Return the number of partitions of a frame; over Connect an estimate."""
     session: Any = frame.sparkSession
     return parallelism(session) if is_connect(session) else frame.rdd.getNumPartitions()
 
 
 def tag_of(what: str) -> str:
-    """A description as a tag, which may hold no comma."""
+    """Return a description as a tag, which must not contain commas."""
     return what.replace(",", ";")

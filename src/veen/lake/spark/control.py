@@ -1,9 +1,9 @@
-"""Jobs of one piece of work among others in a session: their own scheduler pool, their progress, and their end.
+"""Control of the jobs of one piece of work in a shared session: scheduler pool, progress, cancellation.
 
-Jobs that a thread starts inside `controlled` form a group. A thread of its own looks at them a few times a second: it
-reports their tasks, and once the work is to stop it cancels them, again and again until the work has ended, so that a
-job which begins a moment later does not escape. With Spark Connect a tag takes the place of the group, and neither
-pools nor tasks are known.
+Jobs that a thread starts inside `control_jobs` form a group. A watcher thread polls them a few times a second: it
+reports their tasks, and once the work is stopped it cancels them, again and again until the work has ended, so that a
+job which begins a moment later does not escape. With Spark Connect a tag replaces the group, and neither pools nor
+tasks are known.
 """
 
 import threading
@@ -20,7 +20,7 @@ FAIR: Final = {"spark.scheduler.mode": "FAIR"}  # for a new session whose users 
 
 Report = Callable[[int, int], None]
 
-_EVERY_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 _REPORT_EVERY: Final = 3  # looks
 _PROPERTIES: Final = (
     "spark.jobGroup.id",
@@ -31,14 +31,14 @@ _PROPERTIES: Final = (
 
 
 @contextmanager
-def controlled(
+def control_jobs(
     session: "SparkSession", name: str, *, pool: str | None, stopped: threading.Event, report: Report
 ) -> Iterator[None]:
-    """Jobs of this thread are the group `name` in `pool`, report how many tasks are done of all, and end if stopped."""
+    """Run the jobs of this thread as group `name` in `pool`; report finished and all tasks; cancel them if stopped."""
     if is_connect(session):
         session.addTag(tag := tag_of(name))
         try:
-            with _watched(lambda: session.interruptTag(tag), lambda: None, stopped):
+            with _watch(lambda: session.interruptTag(tag), lambda: None, stopped):
                 yield
         finally:
             session.removeTag(tag)
@@ -49,7 +49,7 @@ def controlled(
     context.setLocalProperty("spark.scheduler.pool", pool)
     tasks = GroupTasks(context.statusTracker(), name)
     try:
-        with _watched(lambda: context.cancelJobGroup(name), lambda: report(*tasks.count()), stopped):
+        with _watch(lambda: context.cancelJobGroup(name), lambda: report(*tasks.count()), stopped):
             yield
     finally:
         for key, value in before.items():  # the thread is used again
@@ -57,12 +57,12 @@ def controlled(
 
 
 @contextmanager
-def _watched(cancel: Callable[[], object], look: Callable[[], None], stopped: threading.Event) -> Iterator[None]:
+def _watch(cancel: Callable[[], object], look: Callable[[], None], stopped: threading.Event) -> Iterator[None]:
     ended = threading.Event()
 
     def watch() -> None:
         looks = 0
-        while not ended.wait(_EVERY_SECONDS):
+        while not ended.wait(_POLL_SECONDS):
             looks += 1
             try:
                 if stopped.is_set():
@@ -82,15 +82,15 @@ def _watched(cancel: Callable[[], object], look: Callable[[], None], stopped: th
 
 
 class GroupTasks:
-    """Counts the tasks of a group of jobs. Owned by one thread."""
+    """Counter of the tasks of a group of jobs. Owned by one thread."""
 
     def __init__(self, tracker: Any, group: str) -> None:
-        """`tracker` is SparkContext.statusTracker()."""
+        """Set the tracker, SparkContext.statusTracker(), and the group."""
         self._tracker, self._group = tracker, group
         self._ended: dict[int, tuple[int, int]] = {}  # by job: it is not asked about again
 
     def count(self) -> tuple[int, int]:
-        """Tasks done, and all tasks of the jobs that have begun so far."""
+        """Return the number of finished tasks, and of all tasks of the jobs that have begun so far."""
         done = total = 0
         for job in sorted(self._tracker.getJobIdsForGroup(self._group)):
             job_done, job_total = self._ended.get(job) or self._count_job(job)

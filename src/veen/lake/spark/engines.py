@@ -13,26 +13,26 @@ from veen.storage.pinned import pin
 
 Engine = Literal["python", "spark"]
 AUTO_BYTES: Final = 32 << 20
-_MIB: Final = 1 << 20
+_MIB: Final = 1024 * 1024
 
 
 class EngineChoice(NamedTuple):
-    """The engine, and the sentence that says so."""
+    """The engine, and a sentence with the reason."""
 
     engine: Engine
     reason: str
 
 
 def log_bytes(uri: str) -> int:
-    """About how many bytes of log a directory has. Reads names and sizes only."""
+    """Return the approximate size of a directory's log in bytes. Read names and sizes only."""
     return sum(chunk.size for chunk in pin(uri).chunks())
 
 
 def choose_engine(size: int, *, for_spark: str | None = None, for_python: str | None = None) -> EngineChoice:
-    """For `size` bytes of log.
+    """Choose an engine for `size` bytes of log.
 
     `for_spark` and `for_python` name an option that only this engine obeys: it decides whatever the size, since an
-    option that is given must not be ignored. So does a running spark-submit.
+    option must not be ignored. A running spark-submit also decides.
     """
     about = f"{size / _MIB:.1f} MiB of log"
     if for_spark is not None:

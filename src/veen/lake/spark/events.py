@@ -10,7 +10,7 @@ from veen.lake.log.entries import Level
 from veen.lake.log.events import SILVER, EventJob, event_batches, prefix_of
 from veen.lake.log.keys import KeyFile
 from veen.lake.log.prefix import Prefix
-from veen.lake.spark.runner import over, timed_tasks
+from veen.lake.spark.runner import divide_timed, over
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,13 +25,13 @@ def events_frame(
     verify: Level = "hash",
     **selected: Any,
 ) -> "DataFrame":
-    """The same entries as a DataFrame with the columns of SILVER, in no order: sort by SORT_KEYS where it matters.
+    """Return the entries as a DataFrame with the columns of SILVER, unsorted: sort by SORT_KEYS where it matters.
 
-    One prefix: `make_prefix` it first to have the cuts next to the frame. `parts` is how many tasks to divide it into.
+    The frame is of one prefix: call `make_prefix` first to have its cuts. `parts` is the number of tasks.
     """
     prefix = prefix_of(source, selected)
     job = EventJob(prefix.uri, keys.absolute(), verify, prefix.identity)
-    tasks = timed_tasks(spark, prefix, parts)
+    tasks = divide_timed(spark, prefix, parts)
     if not tasks:
         return spark.createDataFrame([], ddl(SILVER))
     return over(spark, tasks, lambda slices: event_batches(job, slices), SILVER)

@@ -1,7 +1,7 @@
-"""Whether executors have what tasks need, checked before any task is sent to them.
+"""Check that executors have the modules of the tasks, before any task is sent to them.
 
-A task that imports veen fails where veen is missing, with a traceback from inside Spark. So the question is put by a
-function that travels by value and needs nothing but Python: not even PyArrow.
+A task that imports veen fails where veen is missing, with a traceback from inside Spark. So the check is a function
+that travels by value and needs nothing but Python: not even PyArrow.
 """
 
 import platform
@@ -26,7 +26,7 @@ _HOLD_SECONDS: Final = 0.2  # a task that ends at once would leave all others to
 
 @dataclass(frozen=True, slots=True, order=True)
 class Executor:
-    """What one executor's Python said about itself."""
+    """Report of one executor's Python about itself."""
 
     host: str
     process: int  # of the daemon from which its workers come
@@ -37,7 +37,7 @@ class Executor:
 
 
 def _probe(numbers: Iterable[int]) -> Iterator[tuple[Any, ...]]:
-    """On an executor, by value: every name it uses comes from within."""
+    """Yield the report of an executor. Runs there by value: it uses no name from outside."""
     import importlib
     import os
     import platform
@@ -64,10 +64,12 @@ def _probe(numbers: Iterable[int]) -> Iterator[tuple[Any, ...]]:
         yield socket.gethostname(), os.getppid(), platform.python_version(), version, tuple(lacking), unread
 
 
-def ask(session: "SparkSession", *, key_file: str | None = None, patience: float = _PATIENCE_SECONDS) -> list[Executor]:
-    """One answer per executor; a cluster that has not all of them yet is given a moment.
+def ask_executors(
+    session: "SparkSession", *, key_file: str | None = None, patience: float = _PATIENCE_SECONDS
+) -> list[Executor]:
+    """Return one report per executor; wait a moment for executors that are still starting.
 
-    ExecutorUnfit if none comes: Spark itself would wait for ever.
+    Raise ExecutorUnfit if there is none: Spark itself would wait forever.
     """
     if is_connect(session):
         raise ConnectUnsupported("executors are asked one by one, for which Spark Connect has no way")
@@ -82,20 +84,20 @@ def ask(session: "SparkSession", *, key_file: str | None = None, patience: float
         executors |= {
             Executor(*answer) for answer in context.parallelize(range(tasks), tasks).mapPartitions(probe).collect()
         }
-        if len(executors) >= _executors(context):
+        if len(executors) >= _count_executors(context):
             break
         time.sleep(_HOLD_SECONDS * number)
     return sorted(executors)
 
 
-def _executors(context: Any) -> int:
-    """How many there are; on one machine the driver is the only one."""
+def _count_executors(context: Any) -> int:
+    """Return the number of executors; on one machine the driver is the only one."""
     return len(context.statusTracker().getExecutorInfos()) - (not context.master.startswith("local"))
 
 
 def _await(context: Any, patience: float) -> None:
     deadline = time.monotonic() + patience
-    while not _executors(context):
+    while not _count_executors(context):
         if time.monotonic() > deadline:
             raise ExecutorUnfit(
                 f"no executor came within {patience:.0f} s: the cluster is busy, or none of its machines has the "
@@ -104,8 +106,8 @@ def _await(context: Any, patience: float) -> None:
         time.sleep(_HOLD_SECONDS)
 
 
-def faults(executor: Executor) -> Iterator[str]:
-    """Why an executor cannot do our work, if it cannot."""
+def find_faults(executor: Executor) -> Iterator[str]:
+    """Yield the reasons why an executor cannot run our tasks."""
     where = f"executor on {executor.host}"
     ours = platform.python_version()
     if executor.python.rsplit(".", 1)[0] != ours.rsplit(".", 1)[0]:  # pickles and native modules differ by minor
@@ -119,9 +121,9 @@ def faults(executor: Executor) -> Iterator[str]:
 
 
 def check(session: "SparkSession", *, key_file: str | None = None) -> list[Executor]:
-    """The executors, all of them fit; or ExecutorUnfit with what is wrong first."""
-    executors = ask(session, key_file=key_file)
+    """Return the executors. Raise ExecutorUnfit with the first fault if one is unfit."""
+    executors = ask_executors(session, key_file=key_file)
     for executor in executors:
-        for fault in faults(executor):
+        for fault in find_faults(executor):
             raise ExecutorUnfit(fault)
     return executors

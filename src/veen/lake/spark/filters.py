@@ -1,4 +1,4 @@
-"""What the filters of a query say about which chunks can hold its rows."""
+"""Selection of chunks by the filters of a query."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ from pyspark.sql.datasource import (
 from veen.lake.log.slices import Selection
 
 
-def narrowed(selection: Selection, condition: Filter) -> Selection:
-    """What a filter on label, stream, position or time says about chunks; others say nothing."""
+def narrow_selection(selection: Selection, condition: Filter) -> Selection:
+    """Narrow a selection by a filter on label, stream, position or time; ignore other filters."""
     attribute: tuple[str, ...] = getattr(condition, "attribute", ())
     value: Any = getattr(condition, "value", None)
     if len(attribute) != 1 or value is None:
@@ -25,19 +25,19 @@ def narrowed(selection: Selection, condition: Filter) -> Selection:
     if name in ("label", "stream_id") and isinstance(condition, (EqualTo, In)):
         values = [value] if isinstance(condition, EqualTo) else [element for element in value if element is not None]
         named = [bytes(element) for element in values]
-        return selection.narrowed(labels=named) if name == "label" else selection.narrowed(streams=named)
+        return selection.narrow(labels=named) if name == "label" else selection.narrow(streams=named)
     if name not in ("stream_seq", "hub_ts"):
         return selection
     if isinstance(condition, EqualTo):
-        return _bounded(selection, name, value, value)
+        return _narrow_bounds(selection, name, value, value)
     if isinstance(condition, (GreaterThan, GreaterThanOrEqual)):
-        return _bounded(selection, name, value + isinstance(condition, GreaterThan), None)
+        return _narrow_bounds(selection, name, value + isinstance(condition, GreaterThan), None)
     if isinstance(condition, (LessThan, LessThanOrEqual)):
-        return _bounded(selection, name, None, value - isinstance(condition, LessThan))
+        return _narrow_bounds(selection, name, None, value - isinstance(condition, LessThan))
     return selection
 
 
-def _bounded(selection: Selection, name: str, first: int | None, last: int | None) -> Selection:
+def _narrow_bounds(selection: Selection, name: str, first: int | None, last: int | None) -> Selection:
     if name == "stream_seq":
-        return selection.narrowed(first_seq=first, last_seq=last)
-    return selection.narrowed(first_ts=first, last_ts=last)
+        return selection.narrow(first_seq=first, last_seq=last)
+    return selection.narrow(first_ts=first, last_ts=last)

@@ -40,11 +40,11 @@ _OPENED: Final = pa.struct(
 def register_functions(
     spark: "SparkSession", *, keys: str | None = None, identity: str | None = None
 ) -> tuple[str, ...]:
-    """Register what the files allow, and say which: veen_body, veen_verify with `identity`, veen_open with `keys`.
+    """Register SQL functions; return their names.
 
-    veen_body(schema, body)    the body as JSON text; NULL if it is no CBOR
-    veen_verify(msg, receipt)  whether both signatures hold and the receipt is of this message
-    veen_open(msg)             schema, payload, body; or ok = false and the reason
+    veen_body(schema, body)    the body as JSON text; NULL if it is not CBOR
+    veen_verify(msg, receipt)  true for valid signatures and a receipt of this message; needs `identity`
+    veen_open(msg)             schema, payload, body; or ok = false and the reason; needs `keys`
     """
     from pyspark.sql.functions import arrow_udf
 
@@ -65,7 +65,7 @@ def _absolute(name: str, path: str) -> str:
 
 
 def _body(schema: pa.Array, body: pa.Array) -> pa.Array:
-    """`schema` is there for decoders of schemas to come; today every body is CBOR."""
+    """Convert bodies to JSON. `schema` is for later decoders of schemas; today every body is CBOR."""
     return pa.array([None if data is None else json_of(data) for data in body.to_pylist()], pa.string())
 
 
@@ -101,12 +101,12 @@ def _holds(hub: HubIdentity, raw: bytes, receipt_raw: bytes) -> bool:
 def _opener(path: str) -> Callable[..., pa.Array]:
     def open_column(msg: pa.Array) -> pa.Array:
         opener = RowOpener(KeyFile(path).load())
-        return pa.array([None if raw is None else _opened(opener, raw) for raw in msg.to_pylist()], _OPENED)
+        return pa.array([None if raw is None else _open_msg(opener, raw) for raw in msg.to_pylist()], _OPENED)
 
     return open_column
 
 
-def _opened(opener: RowOpener, raw: bytes) -> dict[str, Any]:
+def _open_msg(opener: RowOpener, raw: bytes) -> dict[str, Any]:
     try:
         return opener.open_msg(raw)
     except VeenError:

@@ -1,7 +1,7 @@
-"""Progress of Spark jobs, in one line, while they run.
+"""Progress of running Spark jobs in one line.
 
-Spark is asked a few times a second by a thread of its own. That it cannot be asked, because it is stopping or has
-forgotten a stage, is no reason for anything to fail: the line then says less.
+A thread polls Spark a few times a second. A failed poll, because Spark is stopping or has forgotten a stage, is no
+error: the line then says less.
 """
 
 import json
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from veen.lake.spark.connect import is_connect
-from veen.lake.spark.session import doing
+from veen.lake.spark.session import current_work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,9 +25,9 @@ _EVERY_SECONDS: Final = 0.5
 
 
 def entries_behind(query: "StreamingQuery") -> int | None:
-    """How many entries of the log a stream has not read yet, as of its last progress; None before the first one.
+    """Return the number of unread entries of a stream, as of its last progress; None before the first one.
 
-    Of a query over several logs, all of them together.
+    For a query over several logs it is the sum over all.
     """
     progress: Any = query.lastProgress
     if progress is None:
@@ -40,7 +40,7 @@ def entries_behind(query: "StreamingQuery") -> int | None:
 
 
 def _heads_of(offset: Any) -> dict[str, int]:
-    """The heads of an offset as Spark shows it: JSON text, a mapping, or nothing; other sources have no heads."""
+    """Return the heads of an offset in any form of Spark: JSON text, a mapping, or nothing. Other sources have none."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)
@@ -51,7 +51,7 @@ def _heads_of(offset: Any) -> dict[str, int]:
 
 
 class SparkStage(Protocol):
-    """What Spark tells about a stage."""
+    """Attributes of a stage in Spark's status tracker."""
 
     @property
     def numTasks(self) -> int: ...  # noqa: N802 - Spark's names
@@ -64,7 +64,7 @@ class SparkStage(Protocol):
 
 
 class Tracker(Protocol):
-    """SparkContext.statusTracker()."""
+    """Interface of SparkContext.statusTracker()."""
 
     def getActiveStageIds(self) -> list[int]: ...  # noqa: N802 - Spark's names
     def getStageInfo(self, stageId: int, /) -> SparkStage | None: ...  # noqa: N802, N803
@@ -89,8 +89,8 @@ def _tasks(tracker: Tracker) -> _Tasks:
     )
 
 
-def line(tracker: Tracker, phase: str, *, on_cluster: bool = False) -> str:
-    """`pass 2: 12 of 40 tasks, 2 running, 1 failed and tried again`; the phase alone where Spark has nothing to do."""
+def format_line(tracker: Tracker, phase: str, *, on_cluster: bool = False) -> str:
+    """Format progress as `pass 2: 12 of 40 tasks, 2 running, 1 failed and tried again`, or the phase alone."""
     tasks = _tasks(tracker)
     if not tasks.total:
         return phase
@@ -105,10 +105,10 @@ def line(tracker: Tracker, phase: str, *, on_cluster: bool = False) -> str:
 
 
 @contextmanager
-def watching(session: "SparkSession", tell: Tell, *, every: float = _EVERY_SECONDS) -> Iterator[Tell]:
-    """While inside, `tell` gets a line about the tasks that run. Gives a function that names the phase.
+def watch_tasks(session: "SparkSession", tell: Tell, *, every: float = _EVERY_SECONDS) -> Iterator[Tell]:
+    """Pass `tell` a line about running tasks while inside; provide a function that sets the phase.
 
-    Where nobody names it, the description of the jobs does.
+    Without a phase the description of the jobs is shown.
     """
     phase = ""
     done = threading.Event()
@@ -126,7 +126,7 @@ def watching(session: "SparkSession", tell: Tell, *, every: float = _EVERY_SECON
     def ask() -> None:
         while not done.wait(every):
             try:
-                tell(line(tracker, phase or doing(), on_cluster=on_cluster))
+                tell(format_line(tracker, phase or current_work(), on_cluster=on_cluster))
             except Exception:  # noqa: S112 - any error of a bridge to a JVM that may be going away
                 continue
 

@@ -1,4 +1,4 @@
-"""The runner: one Spark task for each part of some work, and jobs that say what they do and why they failed (D-120)."""
+"""The runner: one Spark task for each part of some work, and jobs with descriptions and readable errors (D-120)."""
 
 import gc
 import pickle
@@ -12,9 +12,9 @@ from veen.lake.log.columns import Column, ddl
 from veen.lake.log.errors import PipelineError, SparkFailed
 from veen.lake.log.prefix import Prefix
 from veen.lake.log.slices import Slice, divide
-from veen.lake.log.times import TIMES, Times, survey_batches, surveyed_times, with_times
+from veen.lake.log.times import TIMES, Times, survey_batches, times_by_slice, with_times
 from veen.lake.spark.connect import parallelism
-from veen.lake.spark.session import described
+from veen.lake.spark.session import describe
 from veen.lake.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
@@ -30,11 +30,10 @@ T = TypeVar("T")
 def over(
     spark: "SparkSession", tasks: Sequence[T], run: Callable[[T], Iterable[pa.RecordBatch]], columns: Sequence[Column]
 ) -> "DataFrame":
-    """A DataFrame of what `run` gives for each of `tasks`, with a Spark task for each.
+    """Return a DataFrame of the batches that `run` gives for each of `tasks`, with a Spark task for each.
 
-    Tasks are small values: paths and ranges, never keys. A few of them are part of the function that every task is
-    given. Many travel as rows, so that a task is given its own and no other: else the plan of a long log would be read
-    again by each of its tasks.
+    Tasks are small values: paths and ranges, never keys. A few of them are part of the function that every task gets.
+    Many travel as rows, so that a task gets only its own: else each task of a long log would read the whole plan again.
     """
     payloads = [pickle.dumps(task) for task in tasks]
     count = len(payloads)
@@ -50,7 +49,7 @@ def over(
 
 
 def _rows_of(spark: "SparkSession", payloads: Sequence[bytes]) -> "DataFrame":
-    """One partition for each task."""
+    """Return a frame of the payloads with one partition for each."""
     schema = pa.schema([("number", pa.int32()), ("task", pa.binary())])
     table = pa.table([pa.array(range(len(payloads)), pa.int32()), pa.array(payloads, pa.binary())], schema=schema)
     frame = spark.createDataFrame(table)
@@ -69,7 +68,7 @@ def _each(
             yield from run(load(value))
 
 
-def collected(
+def collect(
     spark: "SparkSession | None",
     tasks: Sequence[T],
     run: Callable[[T], Iterable[pa.RecordBatch]],
@@ -78,28 +77,28 @@ def collected(
     what: str,
     failure: type[PipelineError],
 ) -> list[Any]:
-    """All rows of `over`, which are few, of those attempts that counted; without Spark, of this process."""
+    """Return all rows of `over`, which must be few; without Spark run the tasks in this process."""
     if spark is None or not tasks:
         return [row for task in tasks for batch in run(task) for row in batch.to_pylist()]
-    with job(spark, what, failure):
+    with run_job(spark, what, failure):
         return list(over(spark, tasks, run, columns).collect())
 
 
 @contextmanager
-def job(spark: "SparkSession", what: str, failure: type[PipelineError]) -> Iterator[None]:
-    """Jobs that begin here say `what` they do; one that fails raises `failure` with one line, not pages of a JVM."""
+def run_job(spark: "SparkSession", what: str, failure: type[PipelineError]) -> Iterator[None]:
+    """Describe the jobs that begin inside; raise `failure` with one line for a failed one, not pages of a JVM."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
-        with described(spark, what):
+        with describe(spark, what):
             yield
     except (PySparkException, Py4JError) as exc:  # a local iterator passes on what the JVM threw as it is
         raise failure(words_of(str(exc))) from None
 
 
 def words_of(text: str) -> str:
-    """The line of ours in the traceback of a worker, or the first line there is."""
+    """Return our line in the traceback of a worker, or its first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("veen.") and ": " in line]
     return ours[-1].partition(": ")[2] if ours else lines[0] if lines else "the job failed"
@@ -109,36 +108,36 @@ def words_of(text: str) -> str:
 
 
 def parts_for(spark: "SparkSession", size: int) -> int:
-    """How many tasks to open `size` bytes of log in."""
+    """Return the number of tasks to open `size` bytes of log."""
     open_bytes = SparkSettings.of(spark).open_bytes
     if size <= min(_ONE_TASK_BYTES, open_bytes):
         return 1
     return min(_MAX_TASKS, max(parallelism(spark), size // open_bytes))
 
 
-def surveyed(
+def survey_times(
     spark: "SparkSession | None", uri: str, tasks: Sequence[Sequence[Slice]], *, what: str, failure: type[PipelineError]
 ) -> list[Times | None]:
-    """The times of every slice, found by the cluster or, without one, here."""
+    """Return the times of every slice, found by the cluster or, without one, here."""
     numbered, count = [], 0
     for task in tasks:
         numbered.append((count, task))
         count += len(task)
-    rows = collected(spark, numbered, lambda task: survey_batches(uri, *task), TIMES, what=what, failure=failure)
-    return surveyed_times(rows, count)
+    rows = collect(spark, numbered, lambda task: survey_batches(uri, *task), TIMES, what=what, failure=failure)
+    return times_by_slice(rows, count)
 
 
-def timed_tasks(
+def divide_timed(
     spark: "SparkSession | None",
     prefix: Prefix,
     parts: int | None = None,
     *,
     failure: type[PipelineError] = SparkFailed,
 ) -> list[list[Slice]]:
-    """The prefix divided into tasks, each slice with ts* before it. Runs a job that surveys times."""
+    """Divide the prefix into tasks, each slice with ts* before it. Run a job that surveys times."""
     if parts is None:
         parts = parts_for(spark, prefix.size) if spark is not None else 1
     tasks = divide(prefix.slices, parts)
     if len(tasks) <= 1:
         return tasks  # one task reads all slices in order, and needs to know nothing of others
-    return with_times(tasks, surveyed(spark, prefix.uri, tasks, what="events: survey times", failure=failure))
+    return with_times(tasks, survey_times(spark, prefix.uri, tasks, what="events: survey times", failure=failure))

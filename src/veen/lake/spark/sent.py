@@ -1,9 +1,9 @@
-"""The receipts of a write, as a Parquet dataset that anything can read.
+"""Receipts of a write, as a Parquet dataset that any reader understands.
 
-A task puts its files when its rows are in the log, each in one step and under a name that follows from the write and
-the partition. All attempts of a task get the same receipts, so whichever comes last changes nothing, and whatever is
-in the dataset is in the log. That a write is complete is told by its record, `_writes/….json`, which the driver puts
-when all tasks are done.
+A task stores its files when its rows are in the log, each in one step and under a name that follows from the write and
+the partition. All attempts of a task get the same receipts, so the last one changes nothing, and whatever is in the
+dataset is in the log. The record of a write, `_writes/….json`, which the driver stores when all tasks are done, shows
+that it is complete.
 """
 
 import json
@@ -21,7 +21,7 @@ _ROWS_PER_FILE: Final = 65_536
 
 
 class Written(NamedTuple):
-    """What one task did."""
+    """Result of one task."""
 
     write_id: str
     partition: int
@@ -30,7 +30,7 @@ class Written(NamedTuple):
 
 
 class SentFiles:
-    """The receipts of one task; without a place to put them, they are only counted."""
+    """Receipts of one task; only counted if there is no place for them."""
 
     def __init__(self, plan: WritePlan, partition: int, stream_id: bytes) -> None:
         self._plan, self._partition, self._stream_id = plan, partition, stream_id
@@ -63,14 +63,14 @@ class SentFiles:
             }
         )
         if len(self._rows) >= _ROWS_PER_FILE:
-            self._put()
+            self._write_file()
 
     def close(self) -> Written:
         if self._rows:
-            self._put()
+            self._write_file()
         return Written(self._plan.write_id, self._partition, self._count, tuple(self._files))
 
-    def _put(self) -> None:
+    def _write_file(self) -> None:
         assert self._store is not None  # noqa: S101 - rows are kept only for a store
         sink = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(self._rows, arrow_schema(SENT)), sink, compression="zstd")
@@ -81,7 +81,7 @@ class SentFiles:
 
 
 def complete(receipts: str, stream: str, done: list[Written]) -> None:
-    """Put the record of a write whose tasks are all done. Where it had no rows, an empty file tells the columns."""
+    """Store the record of a write whose tasks are all done. Without rows, an empty file has the columns."""
     store = open_store(receipts)
     write_id = done[0].write_id
     files = sorted(name for task in done for name in task.files)
@@ -96,5 +96,5 @@ def complete(receipts: str, stream: str, done: list[Written]) -> None:
 
 
 def _name(write_id: str) -> str:
-    """What a user calls a write need not be fit for the name of a file."""
+    """Return a file name for a write. The user's name of it may contain anything."""
     return f"write-{sha256(write_id.encode()).hexdigest()[:20]}"

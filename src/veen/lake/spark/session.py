@@ -1,9 +1,9 @@
-"""The one place that makes a SparkSession.
+"""Creation of Spark sessions, in one place.
 
-A session that already runs is used as it is, as on a notebook server or a managed cluster: nothing static is set on it,
-it is never stopped by us, and only what our results depend on is set. Under spark-submit it is the submitter who says
-where to run. Otherwise a new session is made: quiet, in UTC, finding our data source in its Python workers, and on
-loopback unless a cluster is named.
+A running session is used as it is, as on a notebook server or a managed cluster: nothing static is set on it, we never
+stop it, and only settings that our results depend on are set. Under spark-submit the submitter decides where to run.
+Otherwise a new session is made: quiet, in UTC, finding our data source in its Python workers, and on loopback unless a
+cluster is named.
 """
 
 import os
@@ -67,17 +67,17 @@ _REGISTERED: Final = "spark.veen.registered"  # a mark of our own on the session
 
 
 def find_java() -> str:
-    """The java that Spark will start; JavaMissing names what was found instead."""
-    return _java()[0]
+    """Return the java that Spark will start. Raise JavaMissing if there is none, or an old one."""
+    return _find_java()[0]
 
 
 def java_version() -> str:
-    """What `java -version` says of it: the version, the build, and where it comes from."""
-    return _java()[1]
+    """Return the output of `java -version`: the version, the build, and the vendor."""
+    return _find_java()[1]
 
 
 @cache
-def _java() -> tuple[str, str]:
+def _find_java() -> tuple[str, str]:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
@@ -101,13 +101,13 @@ def spark_session(
     log_bytes: int | None = None,
     register: bool = True,
 ) -> "SparkSession":
-    """The session that runs, or a new one: on `master` if given, else on all cores of this machine.
+    """Return the running session, or a new one: on `master` if given, else on all cores of this machine.
 
-    `app`, `master`, `settings` and `log_bytes` are for a new session; one that runs keeps what it has. `log_bytes`, the
+    `app`, `master`, `settings` and `log_bytes` are for a new session; a running one keeps its own. `log_bytes`, the
     size of the log that it will read, chooses the compiler of its JVM. Without `register` it does not know
     `veen.receipts` and `veen.checkpoints` until `veen.lake.spark.settings.reader` is used: registering takes seconds.
     """
-    session = _running() or _started(app, master, settings or {}, log_bytes)
+    session = _find_running() or _start(app, master, settings or {}, log_bytes)
     for name, value in _REQUIRED.items():
         session.conf.set(name, value)
     if register:
@@ -116,7 +116,7 @@ def spark_session(
 
 
 def register_sources(session: "SparkSession") -> None:
-    """Spark finds `veen` by itself, but only one format per module; and it warns about one that it is told twice."""
+    """Register the formats that Spark does not find itself: it finds one per module, and warns about duplicates."""
     if session.conf.get(_REGISTERED, None) is None:
         from veen.lake.spark.source import CheckpointSource, ReceiptSource
 
@@ -135,11 +135,11 @@ def using_session(
     log_bytes: int | None = None,
     register: bool = True,
 ) -> Iterator["SparkSession"]:
-    """The session that was given or runs; or one that is stopped afterwards, because it was made for this."""
+    """Provide the given or running session, or a new one that is stopped afterwards."""
     if given is not None:
         yield given
         return
-    ours = _running() is None
+    ours = _find_running() is None
     session = spark_session(app, master=master, settings=settings, log_bytes=log_bytes, register=register)
     try:
         yield session
@@ -148,8 +148,8 @@ def using_session(
             session.stop()
 
 
-def _running() -> "SparkSession | None":
-    """Also one that another thread made: its settings stay as they are."""
+def _find_running() -> "SparkSession | None":
+    """Return the running session, also one of another thread; its settings remain."""
     try:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
@@ -158,7 +158,7 @@ def _running() -> "SparkSession | None":
     if {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"} & set(os.environ) or os.environ.get(
         "SPARK_API_MODE"
     ) == "connect":
-        return _connected()
+        return _connect()
     session = SparkSession.getActiveSession()
     # Of another thread's, Spark tells only by a name that is not public.
     if session is None and getattr(SparkContext, "_active_spark_context", None) is not None:
@@ -166,8 +166,8 @@ def _running() -> "SparkSession | None":
     return session
 
 
-def _connected() -> "SparkSession":
-    """The session of the server that the environment names; it is the user's, and never stopped by us."""
+def _connect() -> "SparkSession":
+    """Return the session of the server that the environment names; it is the user's, and we never stop it."""
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -181,7 +181,7 @@ def _connected() -> "SparkSession":
         raise SparkFailed(f"{os.environ['SPARK_REMOTE']}: {str(exc).splitlines()[0]}") from exc
 
 
-def _started(app: str, master: str | None, settings: Mapping[str, str], log_bytes: int | None) -> "SparkSession":
+def _start(app: str, master: str | None, settings: Mapping[str, str], log_bytes: int | None) -> "SparkSession":
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -201,7 +201,7 @@ def _started(app: str, master: str | None, settings: Mapping[str, str], log_byte
         if "spark.driver.extraJavaOptions" not in settings and chosen["spark.master"].startswith("local"):
             chosen["spark.driver.extraJavaOptions"] += " " + _start_options(log_bytes)
         conf = SparkConf().setAll(list(chosen.items()))
-        SparkContext(conf=conf, gateway=_launched_beside_imports(conf, chosen.get(_LOG)))
+        SparkContext(conf=conf, gateway=_launch_and_import(conf, chosen.get(_LOG)))
     builder = SparkSession.builder
     for name, value in chosen.items():
         builder = builder.config(name, value)
@@ -216,18 +216,18 @@ def _start_options(log_bytes: int | None) -> str:
     return start_options(class_archive(java_version(), spark_home()), log_bytes=log_bytes)
 
 
-def _launched_beside_imports(conf: Any, log: str | None) -> Any:
-    """A JVM, for which this process waits a second or two; meanwhile it imports what every job of ours needs."""
+def _launch_and_import(conf: Any, log: str | None) -> Any:
+    """Launch a JVM, which takes a second or two, and meanwhile import the modules of every job."""
     with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as pool:
-        launch = pool.submit(_launched, conf, log)
+        launch = pool.submit(_launch, conf, log)
         for module in _NEEDED:
             with suppress(ImportError):  # whoever needs it will say so
                 import_module(module)
         return launch.result()
 
 
-def _launched(conf: Any, log: str | None) -> Any:
-    """A JVM whose mutterings, and those of its Python workers, do not stand between our lines: to `log`, or nowhere."""
+def _launch(conf: Any, log: str | None) -> Any:
+    """Launch a JVM. Its stderr, and that of its Python workers, goes to `log`, or nowhere."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
@@ -247,8 +247,8 @@ _lock: Final = threading.Lock()
 
 
 @contextmanager
-def described(session: "SparkSession", what: str) -> Iterator[None]:
-    """Name the jobs inside for the Spark UI and for whoever shows progress."""
+def describe(session: "SparkSession", what: str) -> Iterator[None]:
+    """Name the jobs inside for the Spark UI and for progress."""
     undo = _name_jobs(session, what)
     with _lock:
         _doing.append(what)
@@ -271,7 +271,7 @@ def _name_jobs(session: "SparkSession", what: str) -> Callable[[], None]:
     return lambda: context.setJobDescription(before)
 
 
-def doing() -> str:
-    """The latest description that is still true, or nothing. Spark's own tracker does not know descriptions."""
+def current_work() -> str:
+    """Return the latest description in effect, or "". Spark's own tracker does not know descriptions."""
     with _lock:
         return _doing[-1] if _doing else ""

@@ -1,7 +1,7 @@
-"""`spark.veen.*`: settings of a Spark session for all that reads logs in it.
+"""Settings `spark.veen.*` of a Spark session, for all that reads logs in it.
 
-They are read on the driver when work begins. Spark gives a data source nothing but its options, so `reader` puts those
-that concern the source there.
+They are read on the driver when work begins. Spark passes a data source only its options, so `reader` sets those that
+concern the source.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
-    """How much of a log one Spark task takes."""
+    """Amount of log that one Spark task takes."""
 
     partition_bytes: int = 64 * _MIB
     open_bytes: int = 8 * _MIB  # opening costs far more than reading: smaller tasks than those of the source
@@ -46,7 +46,7 @@ class SparkSettings:
 
 
 def reader(session: "SparkSession", name: str = "veen") -> "DataFrameReader":
-    """`session.read.format(name)` with the options that the session's settings imply; later options win."""
+    """Return `session.read.format(name)` with the options that the session's settings imply; later options win."""
     from veen.lake.spark.session import register_sources
 
     if name != "veen":  # which Spark finds by itself

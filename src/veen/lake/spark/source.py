@@ -32,7 +32,7 @@ from veen.lake.log.opened import OPENED, OPENED_LEAN, open_slices
 from veen.lake.log.options import Options, WriteOptions
 from veen.lake.log.slices import Slice, budget, pack
 from veen.lake.log.sources import DirectorySource, LogSource
-from veen.lake.spark.filters import narrowed
+from veen.lake.spark.filters import narrow_selection
 from veen.storage import layout
 from veen.storage.pinned import LogView
 
@@ -41,13 +41,13 @@ _HUB_ID: Final = "hub_id"
 
 
 class DataLoss(PipelineError):
-    """Entries that a stream has not read yet are gone."""
+    """Entries that were removed before a stream read them."""
 
     hint = "Restore the directory, or go on without them: option('failOnDataLoss', 'false')."
 
 
 class NotAHub(PipelineError):
-    """A directory that holds no log: neither the data directory of a hub nor a copy of one."""
+    """A directory without a log: neither the data directory of a hub nor a copy of one."""
 
     hint = "Give the data directory of a hub, which has a directory `log`, or a copy of it."
 
@@ -73,7 +73,7 @@ def _check_hub_directory(options: Options) -> None:
 
 
 class _Reading:
-    """What both readers do on an executor. The value of a partition: its slices, and the hub's identity."""
+    """The part of both readers that runs on executors. The value of a partition: its slices, and the hub's identity."""
 
     def __init__(self, options: Options, wanted: Sequence[Column]) -> None:
         self._source, self._keys = _source(options), options.keys
@@ -102,7 +102,7 @@ def _partitions(slices: Iterable[Slice], pinned: LogView, options: Options) -> l
 
 
 class EntryPartitionReader(DataSourceReader):
-    """One batch read of a pinned prefix."""
+    """Batch read of a pinned prefix."""
 
     def __init__(self, options: Options, wanted: Sequence[Column], pinned: LogView) -> None:
         self._options, self._selection, self._pinned = options, options.selection, pinned
@@ -116,19 +116,19 @@ class EntryPartitionReader(DataSourceReader):
         return self._reading.read(partition)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What executors need: what was pinned is in their tasks."""
+        """Return the state for executors: their tasks have the slices."""
         return {"_reading": self._reading}
 
 
 class NarrowingReader(EntryPartitionReader):
-    """One that chooses chunks by the filters of the query, for those who ask for it.
+    """Reader that selects chunks by the filters of the query; only by option.
 
     Spark 4.3 keeps the tasks of the last query that had filters for all that read the same DataFrame: a later one
     without them, or another branch of the same one, would silently miss rows. So this is never the default.
 
     A session in which the setting for filters is off refuses every reader that overrides `pushFilters`, before it could
     be asked: it looks at `__func__` of the method. Where the setting is on, Spark calls the method without looking. So
-    this one says that it is the method of the base: without the setting nobody calls it, and the rows are the same.
+    this one pretends to be the method of the base: without the setting nobody calls it, and the rows are the same.
     """
 
     @property
@@ -137,7 +137,7 @@ class NarrowingReader(EntryPartitionReader):
 
     def narrow(self, condition: Filter) -> None:
         """Leave out chunks in which no row can satisfy a filter."""
-        self._selection = narrowed(self._selection, condition)
+        self._selection = narrow_selection(self._selection, condition)
 
 
 class _PushedFilters:
@@ -148,7 +148,7 @@ class _PushedFilters:
         self.__func__ = DataSourceReader.pushFilters  # of the instance: of the class it would be bound
 
     def __call__(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Every filter goes back to Spark, which filters the rows."""
+        """Yield every filter back to Spark, which filters the rows."""
         for condition in filters:
             self._reader.narrow(condition)
             yield condition
@@ -164,14 +164,14 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: dict[str, int] | None = None  # heads at the last look, whatever the limit of a batch
         self._last: LogView | None = None  # at the last look: what was new by then
 
-    def _pinned(self, begun: Mapping[str, int] | None = None) -> LogView:
-        """As it is now; without files that were read before `begun`, which would only be listed again each time."""
+    def _pin_now(self, begun: Mapping[str, int] | None = None) -> LogView:
+        """Pin the source; omit files that were read before `begun`, which would only be listed again each time."""
         after = {bytes.fromhex(label): seq for label, seq in (begun or {}).items()}
         return self._source.pin(self._options.selection, after)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """All that is there now, in as many batches as the limit asks for, and nothing that comes later."""
-        self._target = self._heads(self._pinned())
+        """Fix the target: all entries that are there now, in as many batches as the limit requires."""
+        self._target = self._heads(self._pin_now())
 
     def _heads(self, pinned: LogView) -> dict[str, int]:
         takes = self._options.selection.takes
@@ -182,7 +182,7 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return {_HEADS: {}, **self._hub_of(self._pinned())}
+        return {_HEADS: {}, **self._hub_of(self._pin_now())}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         limit = self._options.max_entries
@@ -190,7 +190,7 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         begun = start[_HEADS]
-        pinned = self._last = self._pinned(begun)
+        pinned = self._last = self._pin_now(begun)
         self._check_hub(start, pinned)
         heads = self._heads(pinned)
         for label, seq in begun.items():
@@ -208,11 +208,11 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_HEADS: {**begun, **budget(begun, heads, rows)}, **self._hub_of(pinned)}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return all that is there: `veen.lake.spark.progress.entries_behind` counts from it."""
+        """Return all heads: `veen.lake.spark.progress.entries_behind` counts from them."""
         return None if self._newest is None else {_HEADS: self._newest}
 
     def _hub_of(self, pinned: LogView) -> dict[str, str]:
-        """What the pinned key signed: kept with the offsets, so that no later batch reads another log (D-174)."""
+        """Return the pinned hub_id. It is kept with the offsets, so that no later batch reads another log (D-174)."""
         if self._options.hub is None or self._options.hub.pin is None or pinned.identity is None:
             return {}
         return {_HUB_ID: pinned.identity.hub_id.hex()}
@@ -232,31 +232,31 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             heads[label] = begun[label]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        pinned = self._covering(start[_HEADS], end[_HEADS])
+        pinned = self._pin_for(start[_HEADS], end[_HEADS])
         self._check_hub(end, pinned)
         slices: list[Slice] = []
         for label, last in sorted(end[_HEADS].items()):
             first = start[_HEADS].get(label, 0) + 1
             if first > last:
                 continue
-            chosen = self._options.selection.narrowed(labels=[bytes.fromhex(label)], first_seq=first, last_seq=last)
+            chosen = self._options.selection.narrow(labels=[bytes.fromhex(label)], first_seq=first, last_seq=last)
             slices += self._source.slices(pinned, chosen)
             self._check_whole(pinned, label, first, last)
         return _partitions(slices, pinned, self._options)
 
-    def _covering(self, begun: dict[str, int], heads: dict[str, int]) -> LogView:
-        """The last look, if all of the batch was there by then; after a restart there was none."""
+    def _pin_for(self, begun: dict[str, int], heads: dict[str, int]) -> LogView:
+        """Return the last pin if it has all of the batch; after a restart there is none."""
         last = self._last
         if last is None:
-            return self._pinned(begun)
+            return self._pin_now(begun)
         for label, seq in heads.items():
             label_pin, first = last.labels.get(bytes.fromhex(label)), begun.get(label, 0) + 1
             if seq >= first and (label_pin is None or label_pin.left_out >= first or label_pin.size < seq):
-                return self._pinned(begun)
+                return self._pin_now(begun)
         return last
 
     def _check_whole(self, pinned: LogView, label: str, first: int, last: int) -> None:
-        """Also when a batch is planned again after a restart, by when its end may be gone."""
+        """Raise DataLoss for a gap, also when a batch is planned again after a restart and its end may be gone."""
         label_pin = pinned.labels.get(bytes.fromhex(label))
         size = label_pin.size if label_pin else 0
         gaps = (*(label_pin.holes if label_pin else ()), (size + 1, last))
@@ -280,23 +280,23 @@ class EntrySource(DataSource):
         return "veen"
 
     def schema(self) -> str:
-        """The columns that the options ask for. Where none of them arrives (CREATE TABLE), a reader will refuse."""
+        """Return the columns that the options select. Without options (CREATE TABLE) the reader will refuse."""
         options = {name.lower(): value for name, value in self.options.items()}
         if "keys" in options:
             if self.COLUMNS is not columns.ENTRIES:
                 raise OptionError(f"keys: {self.name()} has nothing to open; format('veen') has")
-            return columns.ddl(columns.offered(options.get("columns", "lean"), OPENED, OPENED_LEAN))
-        return columns.ddl(columns.offered(options.get("columns", "lean"), self.COLUMNS, self.LEAN))
+            return columns.ddl(columns.parse_columns(options.get("columns", "lean"), OPENED, OPENED_LEAN))
+        return columns.ddl(columns.parse_columns(options.get("columns", "lean"), self.COLUMNS, self.LEAN))
 
-    def _wanted(self, schema: StructType, options: Options) -> tuple[Column, ...]:
-        """A user's own schema may name any column."""
-        return columns.chosen(schema.fieldNames(), self.COLUMNS if options.keys is None else OPENED)
+    def _columns_of(self, schema: StructType, options: Options) -> tuple[Column, ...]:
+        """Return the columns of a user's own schema, which may name any column."""
+        return columns.select_columns(schema.fieldNames(), self.COLUMNS if options.keys is None else OPENED)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Spark pickles a source once, and plans every query of a DataFrame from that copy.
+        """Pin the prefix on pickling. Spark pickles a source once, and plans every query of a DataFrame from that copy.
 
-        What is pinned here is therefore the one prefix that all of them see. It happens when the DataFrame is made, or
-        when it is first read if its schema was given, since nothing needs to be asked of us before.
+        The prefix pinned here is therefore the one that all of them see. Spark pickles when the DataFrame is made, or
+        when it is first read if its schema was given.
         """
         try:
             options = Options.of(self.options)
@@ -309,13 +309,13 @@ class EntrySource(DataSource):
         _check_hub_directory(options)
         pinned = self._pinned or _source(options).pin(options.selection)
         return (NarrowingReader if options.push_filters else EntryPartitionReader)(
-            options, self._wanted(schema, options), pinned
+            options, self._columns_of(schema, options), pinned
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = Options.of(self.options)
         _check_hub_directory(options)
-        return EntryStream(options, self._wanted(schema, options))
+        return EntryStream(options, self._columns_of(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from veen.lake.spark.writer import BatchWriter
@@ -356,4 +356,4 @@ class CheckpointSource(EntrySource):
 
         options = Options.of(self.options)
         _check_hub_directory(options)
-        return CheckpointReader(options, self._wanted(schema, options))
+        return CheckpointReader(options, self._columns_of(schema, options))

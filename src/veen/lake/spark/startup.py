@@ -1,11 +1,11 @@
-"""The start of a Java virtual machine for Spark: a class-data archive, and a compiler that suits the work.
+"""Start of a Java virtual machine for Spark: a class-data archive, and a compiler that suits the work.
 
 Loading and verifying some ten thousand classes is most of what Spark does before its first job. HotSpot can keep them
 in a file (AppCDS): the first session leaves it behind when its JVM ends, or `veen doctor --prepare-spark` makes it, and
-every later JVM of the same Java and the same jars maps it. A JVM goes on without an archive that does not fit.
+every later JVM of the same Java and the same jars maps it. A JVM ignores an archive that does not fit.
 
-An archive is written under a name of its own and gets its final name when a later start sees that it is whole: HotSpot
-writes the header last. `VEEN_SPARK_ARCHIVE` names another directory for archives; `off` means none.
+An archive is written under a temporary name and gets its final name when a later start sees that it is complete:
+HotSpot writes the header last. `VEEN_SPARK_ARCHIVE` names another directory for archives; `off` means none.
 """
 
 import os
@@ -40,7 +40,7 @@ _PAUSE_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """Where the archive of one Java and one set of jars is, or will be."""
+    """Path of the archive for one Java and one set of jars; it may not exist yet."""
 
     path: Path
 
@@ -50,11 +50,11 @@ class ClassArchive:
 
     @property
     def temporary(self) -> Path:
-        """Where this process lets its JVM write one."""
+        """Path at which this process lets its JVM write an archive."""
         return self.path.with_name(f"{self.path.stem}.{os.getpid()}.new")
 
     def adopt(self) -> bool:
-        """Give a whole archive of an earlier JVM its name; remove what a killed one left. Whether there is one now."""
+        """Rename a complete archive of an earlier JVM; remove those of killed ones. Return True if there is one now."""
         for candidate in sorted(self.path.parent.glob(f"{self.path.stem}.*.new")):
             with suppress(OSError):  # another process may do the same
                 if not self.path.exists() and _is_whole(candidate):
@@ -73,7 +73,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def class_archive(java: str, spark: Path, environ: Mapping[str, str] = os.environ) -> ClassArchive | None:
-    """The archive for this Java (what `java -version` says) and the jars of this Spark; None if it is switched off."""
+    """Return the archive for this `java -version` and the jars of this Spark; None if archives are switched off."""
     place = environ.get(ARCHIVE_VARIABLE, "")
     if place == "off":
         return None
@@ -87,7 +87,7 @@ def class_archive(java: str, spark: Path, environ: Mapping[str, str] = os.enviro
 
 
 def start_options(archive: ClassArchive | None, *, log_bytes: int | None) -> str:
-    """What the JVM of a local session is started with; a log of unknown size gets both compilers."""
+    """Return options of a local session's JVM. A log of unknown size gets both compilers."""
     options = [_C1] if log_bytes is not None and log_bytes <= C1_BYTES else []
     if archive is not None:
         try:
@@ -110,10 +110,10 @@ def _archive_options(archive: ClassArchive) -> list[str]:
 
 
 def prepare() -> ClassArchive | None:
-    """Start Spark once in a process of its own, so that an archive is there; None if archives are switched off.
+    """Start Spark once in another process, so that there is an archive; return None if archives are switched off.
 
-    SparkFailed if the JVM left none. With one there already, nothing is done. Python's bytecode is compiled, too, where
-    the packages can be written to: installers leave that out, and each worker would do it again.
+    Raise SparkFailed if the JVM left none. Do nothing if there is one. Python's bytecode is compiled, too, where the
+    packages are writable: installers leave that out, and each worker would do it again.
     """
     from veen.lake.spark.session import java_version
     from veen.lake.spark.submit import spark_home
@@ -149,7 +149,7 @@ def _compile_bytecode(spark: Path) -> None:
 
 
 def _rehearse() -> None:
-    """What every command of ours does with Spark: a task for each part, a shuffle, a sort, rows to the driver."""
+    """Run what every command does with Spark: a task for each part, a shuffle, a sort, rows to the driver."""
     from veen.lake.spark.session import spark_session
 
     session = spark_session("preparation", log_bytes=0, register=False)

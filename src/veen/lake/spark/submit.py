@@ -70,7 +70,7 @@ sys.exit(code)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What is asked of a cluster."""
+    """Request to a cluster."""
 
     command: Sequence[str]  # words of a veen command
     master: str
@@ -91,7 +91,7 @@ class Plan:
 
 
 def spark_home() -> Path:
-    """SPARK_HOME if it says something, else where pip put PySpark."""
+    """Return SPARK_HOME, or else the directory of the installed PySpark."""
     if home := os.environ.get("SPARK_HOME"):
         return Path(home)
     try:
@@ -102,7 +102,7 @@ def spark_home() -> Path:
 
 
 def spark_version() -> str:
-    """Of the PySpark that is installed here."""
+    """Return the version of the installed PySpark."""
     try:
         return importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError as exc:
@@ -113,14 +113,16 @@ def spark_version() -> str:
 
 
 def pack_code(target: Path) -> Path:
-    """The package as a zip: the same bytes for the same code."""
+    """Pack the package as a zip: the same bytes for the same code."""
     roots = [Path(_root(name)) for name in _PACKAGES]
-    return _zipped(target, ((file, f"{root.name}/{file.relative_to(root)}") for root in roots for file in _files(root)))
+    return _write_zip(
+        target, ((file, f"{root.name}/{file.relative_to(root)}") for root in roots for file in _files(root))
+    )
 
 
 def pack_all(target: Path) -> Path:
-    """The package and every distribution that veen[spark] needs, but Spark itself."""
-    archive_path = _zipped(target, _installed())
+    """Pack the package and every distribution that veen[spark] needs, except Spark itself."""
+    archive_path = _write_zip(target, _files_to_ship())
     with zipfile.ZipFile(archive_path, "a") as archive:
         names = set(archive.namelist())
         for root in map(Path, map(_root, _PACKAGES)):  # an editable installation lists no files
@@ -143,8 +145,8 @@ def _files(root: Path) -> Iterator[Path]:
     yield from (path for path in sorted(root.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
 
 
-def _installed() -> Iterator[tuple[Path, str]]:
-    for name in _needed():
+def _files_to_ship() -> Iterator[tuple[Path, str]]:
+    for name in _distributions_to_ship():
         for file in importlib.metadata.files(name) or ():
             path, parts = Path(str(file.locate())), file.parts
             # Scripts lie outside of the packages; tests of others are a third of all the bytes.
@@ -152,8 +154,8 @@ def _installed() -> Iterator[tuple[Path, str]]:
                 yield path, file.as_posix()
 
 
-def _needed() -> list[str]:
-    """Distributions that veen[spark] needs on this machine, all the way down."""
+def _distributions_to_ship() -> list[str]:
+    """Return the distributions that veen[spark] needs on this machine, recursively."""
     needed: dict[str, None] = {}
     waiting = [("veen", frozenset({"spark"}))]
     while waiting:
@@ -180,7 +182,7 @@ def _requirement(text: str, extras: frozenset[str]) -> tuple[str, frozenset[str]
     return match[1], frozenset(part.strip() for part in (match[2] or "").split(",") if part.strip())
 
 
-def _zipped(target: Path, files: Iterable[tuple[Path, str]]) -> Path:
+def _write_zip(target: Path, files: Iterable[tuple[Path, str]]) -> Path:
     with zipfile.ZipFile(target, "w") as archive:
         for path, name in files:
             archive.writestr(_info(name), path.read_bytes(), compresslevel=_LEVEL)
@@ -198,7 +200,7 @@ def _info(name: str) -> zipfile.ZipInfo:
 
 
 def stage(asked: Submission, staging: Path) -> None:
-    """Put into `staging` whatever travels."""
+    """Write all files that travel into `staging`."""
     (staging / _MAIN).write_text(_APPLICATION)
     if asked.ship == "code":
         pack_code(staging / _CODE)
@@ -207,8 +209,10 @@ def stage(asked: Submission, staging: Path) -> None:
 
 
 def plan(asked: Submission, staging: Path) -> Plan:
-    """How spark-submit is to be called once `stage` has put everything in place."""
-    confs = {**_defaults(asked), **_paths(asked), **asked.confs}
+    """Return the command line of spark-submit after `stage`."""
+    # Those of a session of our own. Options of the driver's JVM name a file of this machine.
+    own = {name: value for name, value in OWN.items() if asked.deploy_mode == "client" or "driver" not in name}
+    confs = {**own, **_paths(asked), **asked.confs}
     words = [str(spark_home() / "bin" / "spark-submit"), "--master", asked.master, "--deploy-mode", asked.deploy_mode]
     words += ["--name", f"veen {' '.join(asked.command[:2])}"]
     if asked.ship == "code":
@@ -223,13 +227,10 @@ def plan(asked: Submission, staging: Path) -> Plan:
         environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
         environment["PYSPARK_PYTHON"] = asked.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
         # The driver's own Python workers look for data sources, with the Python of the executors.
-        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*_import_paths(), *_pythonpath()]))
+        imported = [str(Path(_root(name)).parent) for name in _PACKAGES]
+        inherited = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*imported, *inherited]))
     return Plan(words=tuple(words), environment=environment, exit_file=staging / _EXIT)
-
-
-def _defaults(asked: Submission) -> dict[str, str]:
-    """Those of a session of our own; options of the driver's JVM name a file of this machine."""
-    return {name: value for name, value in OWN.items() if asked.deploy_mode == "client" or "driver" not in name}
 
 
 def _paths(asked: Submission) -> dict[str, str]:
@@ -245,17 +246,8 @@ def _paths(asked: Submission) -> dict[str, str]:
     return confs
 
 
-def _import_paths() -> list[str]:
-    """Where this process imports the package and its needs from."""
-    return [str(Path(_root(name)).parent) for name in _PACKAGES]
-
-
-def _pythonpath() -> list[str]:
-    return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-
-
 def submit(asked: Submission, staging: Path) -> int:
-    """Run it to its end; the exit code is that of the veen command. SubmitFailed if it did not get as far."""
+    """Run the command to its end and return its exit code. Raise SubmitFailed if it did not start."""
     find_java()
     stage(asked, staging)
     command = plan(asked, staging)

@@ -1,8 +1,8 @@
-"""`df.write.format("veen")` and `df.writeStream.format("veen")`: rows become sealed, signed, durable messages.
+"""Writers of `df.write.format("veen")` and `df.writeStream.format("veen")`: rows become durable messages.
 
-The driver makes the plan: who writes, where to, under which name. Tasks do the sending, each with client keys of its
-own (`veen.lake.spark.writing`), and read the identity by its path; no key is ever in a plan. A row is written when its
-receipt has been verified. Rows of one partition keep their order in the log; partitions go side by side.
+The driver makes the plan: identity, stream and name of the write. Tasks send, each with its own client keys
+(`veen.lake.spark.writing`), and read the identity by its path; no key is ever in a plan. A row is written when its
+receipt has been verified. Rows of one partition keep their order in the log; partitions run in parallel.
 """
 
 import uuid
@@ -59,13 +59,13 @@ _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # how S
 
 @dataclass(frozen=True)
 class Done(WriterCommitMessage):
-    """What a task tells the driver."""
+    """Message of a task to the driver."""
 
     written: Written
 
 
 def check_columns(schema: StructType) -> None:
-    """OptionError unless rows of this schema can be messages."""
+    """Raise OptionError unless rows of this schema can be messages."""
     if unknown := [name for name in schema.fieldNames() if name not in INPUT]:
         columns = "; ".join(f"{name}: {what}" for name, what in INPUT.items())
         raise OptionError(f"there is no column {', '.join(unknown)} in a message. Columns are {columns}")
@@ -82,7 +82,7 @@ def _is_body(kind: DataType) -> bool:
 
 
 def _is_json(kind: DataType) -> bool:
-    """Times, decimals and bytes have no form in JSON that all agree on: cast them to STRING."""
+    """Return True for types with an undisputed JSON form. Times, decimals and bytes must be cast to STRING."""
     if isinstance(kind, StructType):
         return all(_is_json(field.dataType) for field in kind.fields)
     return _is_json(kind.elementType) if isinstance(kind, ArrayType) else isinstance(kind, _JSON)
@@ -123,7 +123,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """One write per micro-batch, named by the query and the batch: a batch that is run again doubles nothing."""
+    """One write per micro-batch, named by the query and the batch: a repeated batch doubles nothing."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         _check(options, schema, overwrite=overwrite)
@@ -152,7 +152,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _complete(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """What was sent is in the log; the batch is run again, and recognised."""
+        """Do nothing: sent rows are in the log, and the repeated batch recognises them."""
 
 
 def _check(options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
@@ -169,7 +169,7 @@ def _complete(options: WriteOptions, messages: list[WriterCommitMessage | None])
 
 
 def write_rows(plan: WritePlan, partition: int, batches: Iterator[pa.RecordBatch]) -> Written:
-    """All rows of a partition, in order; returns when the last one is in the log."""
+    """Send all rows of a partition, in order; return when the last one is in the log."""
     identity, keys = open_keys(plan.options)
     sent = SentFiles(plan, partition, keys.stream_id)
     names: dict[int, str | None] = {}
@@ -194,7 +194,7 @@ def write_rows(plan: WritePlan, partition: int, batches: Iterator[pa.RecordBatch
 def _groups(
     plan: WritePlan, partition: int, batches: Iterator[pa.RecordBatch], names: dict[int, str | None]
 ) -> Iterator[list[tuple[int, Draft]]]:
-    """Rows as drafts, a bounded number at a time; `names` gets their keys."""
+    """Yield rows as drafts, a bounded number at a time; store their keys in `names`."""
     most = _BATCHES_AT_ONCE * plan.options.batch
     group: list[tuple[int, Draft]] = []
     row, size = 0, 0

@@ -1,6 +1,6 @@
-"""One task's rows into messages, such that sending them again is always harmless (D-56).
+"""Sending of one task's rows as messages, such that sending them again is harmless (D-56).
 
-Spark runs a task again when it fails, and twice at once when it is slow, so what is sent must follow from the rows and
+Spark runs a task again when it fails, and twice at once when it is slow, so messages must follow from the rows and
 nothing else. Everything that is random elsewhere is derived here, by HKDF from the identity's secret:
 
     client key   of (hub, stream, write, partition, n): each task has its own, so tasks need no common numbers, and
@@ -9,12 +9,12 @@ nothing else. Everything that is random elsewhere is derived here, by HKDF from 
                  so no keystream is ever used twice
     prev_ack     0: such a key acknowledges nothing
 
-So each attempt makes the same bytes. The hub recognises what it has and tells where it stands (DUPLICATE, which it
-checks before the epoch), and the first receipt counts. Other bytes under a number that was used mean that the rows
-changed between two attempts, and are refused: `RowsChanged`.
+So each attempt makes the same bytes. The hub recognises a message that it has (DUPLICATE, which it checks before the
+epoch), and the first receipt counts. Other bytes under a used number mean that the rows changed between two attempts,
+and are refused: `RowsChanged`.
 
-Where labels rotate, a task begins with the label of the epoch in which the write began, and goes to the next one when
-the hub says that an epoch is over: what an earlier attempt put into it would have been recognised there.
+Where labels rotate, a task begins with the label of the epoch in which the write began, and moves to the next one when
+the hub says that an epoch is over: rows that an earlier attempt sent there would have been recognised.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ _MAX_DOUBTS, _FIRST_DOUBT_SECONDS = 6, 0.05  # three seconds in all
 
 
 class RowRefused(PipelineError):
-    """A row that cannot be sent, or that the hub will not admit. Rows before it are in the log."""
+    """A row that cannot be sent, or that the hub refuses. Rows before it are in the log."""
 
     hint = "Mend the row and write again under the same writeId: what is in the log already is recognised."
 
@@ -63,14 +63,14 @@ class RowRefused(PipelineError):
 
 
 class RowsChanged(RowRefused):
-    """The rows of a partition are not those that an earlier attempt has sent."""
+    """Rows of a partition that differ from those that an earlier attempt sent."""
 
     hint = "Make the rows the same each time: sort within partitions, and persist or checkpoint what is random."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """One write, as every task and every attempt must see it."""
+    """One write, the same for every task and every attempt."""
 
     options: WriteOptions
     write_id: str
@@ -87,7 +87,7 @@ class RowDelivery(NamedTuple):
 
 
 def open_keys(options: WriteOptions) -> tuple[Identity, StreamKeys]:
-    """The identity and the keys of the stream, from paths; nothing of them is kept but here."""
+    """Open the identity and the keys of the stream by their paths."""
     passphrase = None
     if options.passphrase_file is not None:
         try:
@@ -99,7 +99,7 @@ def open_keys(options: WriteOptions) -> tuple[Identity, StreamKeys]:
             raise OptionError(f"passphraseFile {exc}. {exc.hint}") from exc
     try:
         fs = PrivateFs(Path(options.identity))
-        if (mode := fs.exposed_mode(KEYSTORE)) is not None:
+        if (mode := fs.read_exposed_mode(KEYSTORE)) is not None:
             raise OpenPermissions(str(fs.root / KEYSTORE), mode)
         keystore = Keystore.open(fs, passphrase)
         return keystore.identity, keystore.secrets.keyring.for_stream(options.stream)
@@ -111,7 +111,7 @@ def open_keys(options: WriteOptions) -> tuple[Identity, StreamKeys]:
 
 
 def draft_of(row: dict[str, Any], default_schema: str | None) -> Draft:
-    """What a row says; ValueError names what is wrong with it."""
+    """Convert a row to a draft. Raise ValueError for an invalid one."""
     body, schema, parent = row["body"], row.get("schema") or default_schema, row.get("parent_id")
     if body is None:
         raise ValueError("body is null")
@@ -126,7 +126,7 @@ def draft_of(row: dict[str, Any], default_schema: str | None) -> Draft:
 
 
 def _bytes_of(body: Any) -> bytes:
-    """Bytes as they are, text in UTF-8, anything else as JSON with sorted names: equal rows give equal bytes."""
+    """Return bytes as they are, text in UTF-8, others as JSON with sorted names: equal rows give equal bytes."""
     if isinstance(body, bytes):
         return body
     if isinstance(body, str):
@@ -161,9 +161,9 @@ class _Lane:
         return Writer(session, store, None, state, epoch=self.epoch)
 
     def seal(self, draft: Draft, client_seq: int) -> Prepared:
-        """Seal a row with a key that follows from everything it is bound to, so that a retry gives the same message.
+        """Seal a row with a key that follows from all its inputs, so that a retry gives the same message.
 
-        Messages that differ in anything have no key stream in common: a token or another reader changes it.
+        Messages that differ in anything share no key stream: a token or another reader changes the key.
         """
         content = cbor.encode([draft.body, draft.schema, draft.parent, draft.expires_at])
         bound = [
@@ -181,7 +181,7 @@ class _Lane:
 
 
 class RowSender:
-    """Sends the rows of one partition, in order. `store` is this attempt's own and may be thrown away."""
+    """Sender of the rows of one partition, in order. `store` belongs to this attempt and may be discarded."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class RowSender:
         self._waits = self._doubts = 0
 
     async def send(self, drafts: Sequence[tuple[int, Draft]]) -> list[RowDelivery]:
-        """All of them, or an error that names the first row that is not in the log."""
+        """Send all drafts. Raise an error that names the first row that is not in the log."""
         done: list[RowDelivery] = []
         while len(done) < len(drafts):
             lane, writer = await self._ready()
@@ -210,7 +210,7 @@ class RowSender:
             outcomes = await writer.send_prepared(list(batches(sealed, self._plan.options.batch)))
             for (row, _), outcome in zip(turn, outcomes, strict=True):
                 if not isinstance(outcome, Sent):
-                    await self._refused(lane, row, outcome)
+                    await self._on_refused(lane, row, outcome)
                     break
                 done.append(RowDelivery(row, lane.epoch, outcome))
                 lane.used += 1
@@ -225,8 +225,8 @@ class RowSender:
         except VeenError as exc:  # too large, or a header that is none
             raise RowRefused(f"{self._at(row)}: {exc}") from exc
 
-    async def _refused(self, lane: _Lane, row: int, error: VeenError) -> None:
-        """Goes on in the next epoch, or raises."""
+    async def _on_refused(self, lane: _Lane, row: int, error: VeenError) -> None:
+        """Continue in the next epoch or with the next key, or raise."""
         reason = refusal_of(error) if isinstance(error, HubRefused) else None
         if reason is Refusal.EPOCH and isinstance(error, HubRefused):
             current = error.detail.get("expected")  # the hub's epoch at that moment, not what our clock makes of it
@@ -265,15 +265,15 @@ class RowSender:
         return self._lane, self._writer
 
     def _seed(self, number: int) -> bytes:
-        """Equal for all attempts of a task, and for no other task."""
+        """Return the seed of a client key: equal for all attempts of a task, and for no other task."""
         place = [self._session.hub_id, self._keys.stream_id, self._plan.write_id, self._partition, number]
         info = b"veen/spark-writer" + cbor.encode(place)
         return hkdf.hkdf(self._identity.id_sign.seed, b"", info, SEED_BYTES)
 
     async def _authority(self, client_id: bytes) -> bytes | None:
-        """Where the hub asks for capabilities, the identity issues them: a token names one client key (D-49).
+        """Return the token of a client key where the hub asks for one; the identity issues it (D-49).
 
-        It derives them from a token of its own, or the hub trusts it as an issuer.
+        It derives the token from its own, or the hub trusts it as an issuer.
         """
         if not self._session.status.capability_gating:
             return None

@@ -11,7 +11,7 @@ from veen.lake.tables.gold import Refreshed, cuts_of, refresh, replace_gold, tab
 from veen.lake.tables.loading import LoadReport, load
 from veen.lake.tables.log import TableLog
 from veen.lake.tables.publishing import PublishedTable, PublishRefused, iceberg_catalog, publish
-from veen.lake.tables.reading import chosen_files, digest, read, rows
+from veen.lake.tables.reading import digest, read, rows, select_files
 from veen.lake.tables.rewriting import KEEP_SEC, Rewritten, Vacuumed, compact, erase, vacuum
 from veen.lake.tables.schema import COLUMNS, ddl_of
 from veen.lake.tables.showing import Shown, TableShown, show
@@ -37,7 +37,6 @@ __all__ = [
     "TableLog",
     "TableShown",
     "Vacuumed",
-    "chosen_files",
     "compact",
     "cuts_of",
     "ddl_of",
@@ -51,6 +50,7 @@ __all__ = [
     "register_duckdb",
     "replace_gold",
     "rows",
+    "select_files",
     "show",
     "stream",
     "tables_of",

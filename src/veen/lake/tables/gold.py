@@ -1,9 +1,9 @@
 """Gold: states of folds, bound to the roots of the log they were made of (OVL-11), replaced as a whole.
 
-A fold goes on from its last snapshot where the log is at hand, or is made anew from silver, which needs no keys. When
-payloads were erased meanwhile it is made anew: what is gone from silver must not live on in a state. It is also made
-anew when other keys read the log now, or if it does not say which keys did: entries that open now may have been sealed
-then, and the other way round.
+A fold resumes from its last snapshot where the log is at hand, or runs again over silver, which needs no keys. It
+starts from the beginning when payloads were erased meanwhile: what is gone from silver must not live on in a state. It
+does so too when other keys read the log now, or if the state does not name its keys: entries that open now may have
+been sealed then, and the reverse.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from veen.lake.tables.manifest import Change, TableState
 from veen.lake.tables.parts import read_part, write_part
 from veen.lake.tables.reading import read, rows
 from veen.lake.tables.schema import arrow_of
-from veen.lake.tables.states import declared_states, is_state, state_entries, state_tables
+from veen.lake.tables.states import definitions_of, is_state, state_entries, state_tables
 from veen.overlays.framework.registry import BUILTIN
 from veen.overlays.framework.snapshot import Cut, Snapshot
 
@@ -37,7 +37,7 @@ _FILE_ROWS: Final = 100_000  # of a state: a reader passes over the files whose 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refreshed:
-    """A state in gold."""
+    """Result of `refresh`: a state in gold."""
 
     version: int
     fold: str
@@ -47,7 +47,7 @@ class Refreshed:
 
 
 def cuts_of(state: TableState) -> tuple[Cut, ...]:
-    """Where rows of silver are bound to the log: for each label, the last root that could be read."""
+    """Return the last readable root of each label: it binds the rows of silver to the log."""
     return tuple(
         Cut(label=bytes.fromhex(label), upto_seq=head.root_seq, mmr_root=bytes.fromhex(head.mmr_root))
         for label, head in sorted(state.heads.items())
@@ -58,9 +58,9 @@ def cuts_of(state: TableState) -> tuple[Cut, ...]:
 def replace_gold(
     log: TableLog, state: TableState, group: str, tables: Mapping[str, pa.Table], meta: Mapping[str, Any]
 ) -> TableState:
-    """Put rows of `group` in place of those that were there, in all given tables and in one commit.
+    """Replace the rows of `group` in all given tables, in one commit.
 
-    Tables of states that nobody declares any more lose theirs.
+    Tables of states that are no longer declared lose theirs.
     """
     add = {}
     replaced = {*tables, *filter(is_state, state.files)}
@@ -82,48 +82,48 @@ def refresh(
     keys: KeyFile | None = None,
     parts: int | None = None,
 ) -> Refreshed:
-    """Bring the state of a fold up to what is loaded; with nothing new, nothing is written.
+    """Bring the state of a fold up to the loaded rows; write nothing if there are no new ones.
 
-    With the log and its keys, only what is new is folded. Without, silver is folded from its beginning.
+    With the log and its keys only new entries are folded. Without them silver is folded from its beginning.
     """
     log = TableLog(to)
-    state = log.existing()
+    state = log.require_state()
     cuts = cuts_of(state)
     meta_before = state.meta.get(fold)
     readers = _readers(state, keys if path is not None else None)
     bound = _bound(state, cuts, readers)
     maker = BUILTIN.with_installed().make_fold(fold)
-    declared = None if maker is None else declared_states(maker)  # None: not installed here, so nothing is known
+    declared = None if maker is None else definitions_of(maker)  # None: not installed here, so nothing is known
     if meta_before is not None and meta_before["bound"] == bound and declared in (None, meta_before.get("tables")):
         return Refreshed(version=state.version, fold=fold, state_hash=meta_before["state_hash"], changed=False)
-    resumable = meta_before is not None and meta_before["erased"] == _erased(state)
+    resumable = meta_before is not None and meta_before["erased"] == _hash_erased(state)
     if path is not None and keys is not None:
-        result = _from_log(log, state, fold, path, keys, cuts, spark, parts, resume=resumable)
+        result = _fold_log(log, state, fold, path, keys, cuts, spark, parts, resume=resumable)
     else:
-        result = _from_silver(log, state, fold, cuts, spark, parts)
+        result = _fold_silver(log, state, fold, cuts, spark, parts)
     meta = {
         "bound": bound,
-        "erased": _erased(state),
+        "erased": _hash_erased(state),
         "state_hash": result.state_hash.hex(),
         "plan": result.plan,
-        "tables": declared_states(result.fold),
+        "tables": definitions_of(result.fold),
         "readers": {stream_id.hex(): mark for stream_id, mark in sorted(result.readers.items())},
         "unopened": [[skip.label.hex(), skip.reason, skip.count, skip.first_seq] for skip in result.unopened],
     }
-    after = replace_gold(log, state, fold, _tables(fold, result), meta)
+    after = replace_gold(log, state, fold, _make_tables(fold, result), meta)
     return Refreshed(
         version=after.version, fold=fold, state_hash=result.state_hash.hex(), changed=True, resumed=result.resumed
     )
 
 
 def _bound(state: TableState, cuts: tuple[Cut, ...], readers: Mapping[str, str]) -> str:
-    """Return what a state depends on, in short: cuts, what was erased, and whose keys opened the entries."""
+    """Return a hash of all that a state depends on: cuts, erased ranges, and the keys that opened the entries."""
     places = [(cut.label, cut.upto_seq, cut.mmr_root) for cut in cuts]
-    return sha256(repr((places, _erased(state), sorted(readers.items()))).encode()).hexdigest()
+    return sha256(repr((places, _hash_erased(state), sorted(readers.items()))).encode()).hexdigest()
 
 
 def _readers(state: TableState, keys: KeyFile | None) -> Mapping[str, str]:
-    """Return the marks of the readers by stream: of these keys, or of those that the tables were loaded with."""
+    """Return the marks of readers by stream: of these keys, or of those that loaded the tables."""
     from veen.lake.folds.api import LEVEL
 
     if keys is None:
@@ -132,11 +132,11 @@ def _readers(state: TableState, keys: KeyFile | None) -> Mapping[str, str]:
     return {stream_id.hex(): mark for stream_id, mark in marks.items()}
 
 
-def _erased(state: TableState) -> str:
+def _hash_erased(state: TableState) -> str:
     return sha256(repr(sorted(state.erased.items())).encode()).hexdigest()
 
 
-def _from_log(
+def _fold_log(
     log: TableLog,
     state: TableState,
     fold: str,
@@ -162,7 +162,7 @@ def _from_log(
     )
 
 
-def _from_silver(
+def _fold_silver(
     log: TableLog, state: TableState, fold: str, cuts: tuple[Cut, ...], spark: "SparkSession | None", parts: int | None
 ) -> "FoldResult":
     from veen.lake import folds
@@ -172,19 +172,19 @@ def _from_silver(
         entries = (entry_of(row) for row in rows(log, version=state.version))
         inside = [entry for entry in entries if entry.stream_seq <= ends.get(entry.label, 0)]
         return folds.run(inside, fold, engine="python", cuts=cuts)
-    frame = _upto(spark, read(spark, log.store, version=state.version), cuts)
+    frame = _rows_within(spark, read(spark, log.store, version=state.version), cuts)
     return folds.run(frame, fold, spark=spark, cuts=cuts, parts=parts)
 
 
-def _upto(spark: "SparkSession", frame: "DataFrame", cuts: tuple[Cut, ...]) -> "DataFrame":
-    """Rows that the cuts bind: behind a last entry that is damaged, nothing does."""
+def _rows_within(spark: "SparkSession", frame: "DataFrame", cuts: tuple[Cut, ...]) -> "DataFrame":
+    """Select the rows that the cuts bind. Nothing binds rows behind a damaged last entry."""
     ends = spark.createDataFrame([(cut.label, cut.upto_seq) for cut in cuts], "label BINARY, upto_seq BIGINT")
     joined = frame.join(ends.hint("broadcast"), "label")
     return joined.where("stream_seq <= upto_seq").drop("upto_seq")
 
 
 def snapshot_of(log: TableLog, state: TableState, fold: str) -> Snapshot | None:
-    """The snapshot in gold, if there is one."""
+    """Return the snapshot in gold, if there is one."""
     for file in state.of("gold_state"):
         if file.group == fold:
             for row in read_part(log.store, "gold_state", file).to_pylist():
@@ -193,7 +193,7 @@ def snapshot_of(log: TableLog, state: TableState, fold: str) -> Snapshot | None:
 
 
 def earlier_state(log: TableLog, state: TableState, fold: str) -> "EarlierState | None":
-    """Return the state in gold with what decided it, if there is one; gold of earlier releases does not say by whom."""
+    """Return the state in gold with its readers; None if there is none, or an earlier release wrote no readers."""
     from veen.lake.folds.coverage import UnopenedCount
     from veen.lake.folds.states import EarlierState
 
@@ -211,11 +211,11 @@ def earlier_state(log: TableLog, state: TableState, fold: str) -> "EarlierState 
 
 
 def tables_of(result: "FoldResult") -> dict[str, pa.Table]:
-    """The state of a fold as tables with the columns that its overlay declares, by name; needs no place for tables."""
+    """Return the state of a fold as tables with the columns that its overlay declares, by name."""
     return state_tables(result.fold.name, result.fold, result.view, result.state_hash)
 
 
-def _tables(fold: str, result: "FoldResult") -> dict[str, pa.Table]:
+def _make_tables(fold: str, result: "FoldResult") -> dict[str, pa.Table]:
     bindings = [
         {
             "fold": fold,

@@ -1,10 +1,9 @@
-"""Indexes: what is in a data file, so that a query opens only the files that can have a row for it.
+"""Indexes of data files: a query opens only the files that can have a row for it.
 
-A manifest has one for each file of bronze, silver and typed tables: of columns the least and the greatest value, how
-many are NULL and, if they are few, all values; of labels how many rows there are of each kind. Of recorder events also
-the same of paths of the payload that a user has named (`payload.amount`), for each kind of value by itself. An index
-leaves files out and never decides about a row. Whoever opens a file compares its index with what is in it
-(`read_part`).
+A manifest has one for each file of bronze, silver and typed tables: of columns the least and the greatest value, the
+number of NULLs and, if they are few, all values; of labels the number of rows of each kind. Of recorder events it has
+the same for paths of the payload that a user has named (`payload.amount`), apart for each kind of value. An index
+excludes files and never decides about a row. `read_part` compares the index of a file with its rows.
 """
 
 import json
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 from veen.io.inside import FileRefused
 from veen.lake.log.errors import OptionError
 from veen.lake.query.fields import FieldPath
-from veen.lake.tables.typed import installed, is_typed
+from veen.lake.tables.typed import is_typed, load_declarations
 from veen.overlays.recorder.events import EVENTS_TABLE
 
 _MAX_VALUES: Final = 16  # of a column: so many are listed one by one
@@ -37,7 +36,7 @@ Scalar = str | int | bool | Decimal
 
 
 class ColumnRange(NamedTuple):
-    """The values of one column. Times are whole seconds."""
+    """Range of the values of one column. Times are whole seconds."""
 
     least: Scalar | None  # of a long text its beginning; None: there is no value
     greatest: Scalar | None  # None: there is no value, or it is too long a text
@@ -45,7 +44,7 @@ class ColumnRange(NamedTuple):
     values: tuple[Scalar, ...] | None = None  # all of them in order; None: too many, or one is too long
 
     def may_be(self, op: str, value: Any) -> bool:
-        """Whether a row may have a value for which `op` holds; `value` is a tuple for `in`."""
+        """Return False if no row has a value for which `op` holds. `value` is a tuple for `in`."""
         if op == "in":
             return any(self.may_be("=", scalar) for scalar in value)
         least: Any = self.least
@@ -69,9 +68,9 @@ class ColumnRange(NamedTuple):
 
 
 class PathRange(NamedTuple):
-    """The values at one path of payloads. A condition compares values of one kind, so each kind has its range.
+    """Range of the values at one path of payloads, apart for each kind that a condition can compare.
 
-    Null, arrays, objects and what is not there fit no condition: they are in no range.
+    Null, arrays, objects and missing values fit no condition: they are in no range.
     """
 
     flags: ColumnRange
@@ -79,7 +78,7 @@ class PathRange(NamedTuple):
     texts: ColumnRange
 
     def may_be(self, op: str, value: Any) -> bool:
-        """Whether a payload may have a value there for which `op` holds; `value` is a tuple for `in`."""
+        """Return False if no payload has a value there for which `op` holds. `value` is a tuple for `in`."""
         if op == "in":
             return any(self.may_be("=", scalar) for scalar in value)
         if type(value) is bool:
@@ -88,26 +87,35 @@ class PathRange(NamedTuple):
 
     def to_json(self) -> list[Any]:
         least, greatest, nulls, values = self.numbers
-        numbers = (_text(least), _text(greatest), nulls, None if values is None else list(map(_text, values)))
+        numbers = (
+            _number_to_text(least),
+            _number_to_text(greatest),
+            nulls,
+            None if values is None else list(map(_number_to_text, values)),
+        )
         return [self.flags, numbers, self.texts]
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
         flags, numbers, texts = value
         least, greatest, nulls, values = numbers
-        exact = None if values is None else list(map(_number, values))
-        ranges = cls(_range_of(flags), _range_of([_number(least), _number(greatest), nulls, exact]), _range_of(texts))
+        exact = None if values is None else list(map(_parse_number, values))
+        ranges = cls(
+            _parse_range(flags),
+            _parse_range([_parse_number(least), _parse_number(greatest), nulls, exact]),
+            _parse_range(texts),
+        )
         for kind, column in zip((bool, Decimal, str), ranges, strict=True):
             if type(column.least) not in (kind, type(None)):
                 raise ValueError("a range of another kind")
         return ranges
 
 
-def _text(number: Any) -> str | None:
+def _number_to_text(number: Any) -> str | None:
     return None if number is None else str(number)
 
 
-def _number(text: Any) -> Decimal | None:
+def _parse_number(text: Any) -> Decimal | None:
     if text is None:
         return None
     number = Decimal(text if type(text) is str else "")
@@ -117,7 +125,7 @@ def _number(text: Any) -> Decimal | None:
 
 
 class RowCount(NamedTuple):
-    """How many rows of a label are of a kind, and the first of them."""
+    """Number of rows of a label of one kind, and the first of them."""
 
     label: str  # in hex
     kind: str  # silver: the schema in hex, or why it could not be opened; typed: the issue, or nothing
@@ -126,7 +134,7 @@ class RowCount(NamedTuple):
 
 
 class FileIndex(NamedTuple):
-    """What is in one file."""
+    """Index of one file."""
 
     columns: Mapping[str, ColumnRange]
     counts: tuple[RowCount, ...]
@@ -138,19 +146,19 @@ class FileIndex(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """FileRefused for what is no index."""
+        """Parse an index. Raise FileRefused if it is invalid."""
         try:
             columns, counts, *paths = value
             return cls(
-                {name: _range_of(members) for name, members in columns.items()},
-                tuple(_count_of(members) for members in counts),
+                {name: _parse_range(members) for name, members in columns.items()},
+                tuple(_parse_count(members) for members in counts),
                 {path_of(name).name: PathRange.from_json(ranges) for name, ranges in paths[0].items()} if paths else {},
             )
         except (TypeError, ValueError, AttributeError, InvalidOperation, OptionError) as exc:
             raise FileRefused("the index of a file is none") from exc
 
 
-def _range_of(members: Any) -> ColumnRange:
+def _parse_range(members: Any) -> ColumnRange:
     least, greatest, nulls, values = members
     scalars = [scalar for scalar in (least, greatest, *(values or ())) if scalar is not None]
     if type(nulls) is not int or not all(type(scalar) in _SCALARS for scalar in scalars):
@@ -160,7 +168,7 @@ def _range_of(members: Any) -> ColumnRange:
     return ColumnRange(least, greatest, nulls, None if values is None else tuple(values))
 
 
-def _count_of(members: Any) -> RowCount:
+def _parse_count(members: Any) -> RowCount:
     label, kind, count, first_seq = members
     if not (type(label) is type(kind) is str and type(count) is type(first_seq) is int and count > 0):
         raise ValueError("no count")
@@ -171,7 +179,7 @@ def _count_of(members: Any) -> RowCount:
 
 
 def path_of(name: Any) -> FieldPath:
-    """A path of payloads that can have an index; OptionError for anything else."""
+    """Parse a path of payloads that can have an index. Raise OptionError for anything else."""
     try:
         path = FieldPath.of(name if type(name) is str else "")
     except ValueError as exc:
@@ -182,7 +190,7 @@ def path_of(name: Any) -> FieldPath:
 
 
 def paths_after(before: Collection[str], add: Collection[str], drop: Collection[str]) -> tuple[str, ...]:
-    """The paths that have an index from now on; OptionError for a name that is none."""
+    """Return the indexed paths after a change. Raise OptionError for an invalid or unknown name."""
     names = {path_of(name).name for name in add}
     for name in drop:
         if name not in before:
@@ -194,14 +202,14 @@ def paths_after(before: Collection[str], add: Collection[str], drop: Collection[
 
 
 def index_of(table: str, rows: pa.Table, paths: Collection[str] = ()) -> FileIndex:
-    """The index of a file with these rows."""
-    columns = {name: _column_range(rows.column(name)) for name in _indexed(table, rows.column_names)}
+    """Build the index of a file with these rows."""
+    columns = {name: _column_range(rows.column(name)) for name in _index_columns(table, rows.column_names)}
     ranges = path_ranges(rows, paths) if table == EVENTS_TABLE.name and paths else {}
-    return FileIndex(columns, _counts(table, rows), ranges)
+    return FileIndex(columns, _count_rows(table, rows), ranges)
 
 
 def path_ranges(rows: pa.Table, names: Collection[str]) -> dict[str, PathRange]:
-    """What the payloads of these rows have at some paths."""
+    """Return the ranges of the values at some paths of the payloads."""
     paths = [path_of(name) for name in sorted(names)]
     # A payload that has the first name of no path need not be parsed. A step that is a number may mean a place.
     markers = [json.dumps(path.path[0], ensure_ascii=False) for path in paths if not path.path[0].isdecimal()]
@@ -240,10 +248,10 @@ def _range_of_values(values: list[Any], rows: int) -> ColumnRange:
     return ColumnRange(*bounds, rows - len(values), listed)
 
 
-def _indexed(table: str, names: Iterable[str]) -> list[str]:
+def _index_columns(table: str, names: Iterable[str]) -> list[str]:
     if not is_typed(table):
         return ["hub_ts"]
-    declared = installed().get(table)
+    declared = load_declarations().get(table)
     own = {column.name for column in declared.columns if column.kind in _KINDS} if declared is not None else set()
     return [name for name in names if name in own or name in _PLACES]
 
@@ -252,11 +260,11 @@ def _column_range(column: pa.ChunkedArray) -> ColumnRange:
     bounds = pc.min_max(column).as_py()
     if bounds["min"] is None:
         return ColumnRange(None, None, column.null_count, ())
-    least, greatest = _plain(bounds["min"]), _plain(bounds["max"])
+    least, greatest = _to_scalar(bounds["min"]), _to_scalar(bounds["max"])
     values: tuple[Scalar, ...] | None = None
     distinct = pc.unique(column).drop_null()
     if len(distinct) <= _MAX_VALUES:
-        listed = sorted(map(_plain, distinct.to_pylist()))
+        listed = sorted(map(_to_scalar, distinct.to_pylist()))
         if not any(isinstance(value, str) and len(value) > _MAX_TEXT for value in listed):
             values = tuple(listed)
     if isinstance(least, str):
@@ -265,11 +273,11 @@ def _column_range(column: pa.ChunkedArray) -> ColumnRange:
     return ColumnRange(least, greatest, column.null_count, values)
 
 
-def _plain(value: Any) -> Any:
+def _to_scalar(value: Any) -> Any:
     return int(value.timestamp()) if isinstance(value, datetime) else value
 
 
-def _counts(table: str, rows: pa.Table) -> tuple[RowCount, ...]:
+def _count_rows(table: str, rows: pa.Table) -> tuple[RowCount, ...]:
     if is_typed(table):
         kinds = rows.column("issue").fill_null("")
     elif table == "silver":

@@ -1,8 +1,8 @@
 """Loading: entries of a log become rows of bronze and silver, each exactly once.
 
-The manifest knows how far each label was loaded. A load reads what lies behind that, writes files, and commits them
-together with the new heads; so whatever is repeated, interrupted or run twice, a row is there once. Tasks are pure
-functions of a job and a part of the log: Spark runs them, or one process does.
+The manifest has the position up to which each label was loaded. A load reads what follows, writes files, and commits
+them together with the new heads; so a load that is repeated, interrupted or run twice still stores each row once. Tasks
+are pure functions of a job and a part of the log, run by Spark or by one process.
 """
 
 import json
@@ -19,7 +19,7 @@ from veen.io.local import Fs
 from veen.io.places import absolute, open_fs
 from veen.io.stores import TableStore
 from veen.lake.folds.readers import reader_mark
-from veen.lake.log.columns import ENTRIES, Column, arrow_schema, batched, chosen
+from veen.lake.log.columns import ENTRIES, Column, arrow_schema, select_columns, to_batches
 from veen.lake.log.decryption import columns_of
 from veen.lake.log.entries import Level, ReadSpec, batches
 from veen.lake.log.events import SILVER, EventJob, rows_of
@@ -27,14 +27,14 @@ from veen.lake.log.keys import KeyFile
 from veen.lake.log.prefix import Prefix, make_prefix
 from veen.lake.log.slices import Slice, budget
 from veen.lake.log.times import Clock
-from veen.lake.spark.runner import collected, timed_tasks
+from veen.lake.spark.runner import collect, divide_timed
 from veen.lake.tables.errors import LoadFailed, LogMoved, OtherHub
 from veen.lake.tables.index import index_of, paths_after
 from veen.lake.tables.log import TableLog
 from veen.lake.tables.manifest import Change, DataFile, TableHead, TableState
 from veen.lake.tables.parts import TARGET_BYTES, PartWriter, read_part
 from veen.lake.tables.schema import BRONZE, arrow_of
-from veen.lake.tables.typed import definition_of, installed, typed_batches
+from veen.lake.tables.typed import definition_of, load_declarations, to_typed_batches
 from veen.overlays.framework.typed_table import TypedTable
 from veen.overlays.recorder.events import EVENTS_TABLE
 from veen.storage.pinned import pin
@@ -53,14 +53,14 @@ RESULTS: Final = (
 )
 _DERIVED: Final = ("ts", "ok", "reason")
 _READ: Final = (
-    *chosen([column.name for column in BRONZE if column.name not in _DERIVED], ENTRIES),
-    *chosen(["ok"], ENTRIES),
+    *select_columns([column.name for column in BRONZE if column.name not in _DERIVED], ENTRIES),
+    *select_columns(["ok"], ENTRIES),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadJob:
-    """What every task knows. A path of keys, and no key (D-120)."""
+    """Arguments of every task: the path of the keys, never a key (D-120)."""
 
     uri: str
     to: TableStore
@@ -74,7 +74,7 @@ class LoadJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """What a load has done."""
+    """Result of a load."""
 
     version: int
     entries: int = 0
@@ -87,11 +87,11 @@ class LoadReport:
 
 
 def load_task(job: LoadJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    """Write the rows of some slices; what comes out says which files, and how far the time of labels went.
+    """Write the rows of some slices; yield the files, and the new heads of labels.
 
     Each entry is read and checked once: its batch gives the rows of bronze, then those of silver, then typed ones.
     """
-    declared = _declared(job.typed)
+    declared = _check_declarations(job.typed)
     names = ("bronze", "silver", *(table.name for table in declared))
     writers = {name: PartWriter(job.to, name, target_bytes=job.target_bytes, paths=job.indexes) for name in names}
     heads: dict[str, TableHead] = {}
@@ -102,19 +102,22 @@ def load_task(job: LoadJob, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]
             label, head = _head_of(batch)
             heads[label] = heads.get(label, head).later(head)
 
-    for batch in _silver(job, slices, add_bronze):
+    for batch in _read_silver(job, slices, add_bronze):
         writers["silver"].add(batch)
-        for name, part in typed_batches(batch, declared):
+        for name, part in to_typed_batches(batch, declared):
             writers[name].add(part)
-    results = list(_files(writers.values()))
+    results = list(_file_results(writers.values()))
     results += ({"kind": "head", "name": label, "value": json.dumps(head)} for label, head in heads.items())
-    results += _readers(job, slices)
+    results += _reader_results(job, slices)
     yield pa.RecordBatch.from_pylist(results, schema=arrow_schema(RESULTS))
 
 
-def _declared(typed: Mapping[str, str]) -> list[TypedTable]:
-    """The declarations that the driver knows, which a task must know as well: rows that it left out would be lost."""
-    tables = installed()
+def _check_declarations(typed: Mapping[str, str]) -> list[TypedTable]:
+    """Return the declarations of typed tables. Raise LoadFailed if a task has other ones than the driver.
+
+    Rows of a table that a task does not know would be lost.
+    """
+    tables = load_declarations()
     for name, definition in typed.items():
         if name not in tables or definition_of(tables[name]) != definition:
             raise LoadFailed(
@@ -123,22 +126,22 @@ def _declared(typed: Mapping[str, str]) -> list[TypedTable]:
     return [tables[name] for name in sorted(typed)]
 
 
-def _files(writers: Iterable[PartWriter]) -> Iterator[dict[str, str]]:
+def _file_results(writers: Iterable[PartWriter]) -> Iterator[dict[str, str]]:
     for writer in writers:
-        for file in writer.done():
+        for file in writer.finish():
             yield {"kind": "file", "name": writer.table, "value": json.dumps(file.to_json())}
 
 
-def _readers(job: LoadJob, slices: Sequence[Slice]) -> Iterator[dict[str, str]]:
+def _reader_results(job: LoadJob, slices: Sequence[Slice]) -> Iterator[dict[str, str]]:
     keyring = job.keys.load()
     names = {keys.stream_id for keys in keyring.entries}
-    streams = {part.stream.resolved(names) for part in slices}
+    streams = {part.stream.match_stream(names) for part in slices}
     for stream_id in sorted({stream.stream_id or b"" for stream in streams if stream is not None}):
         yield {"kind": "reader", "name": stream_id.hex(), "value": reader_mark(keyring, stream_id, job.level)}
 
 
 def _head_of(batch: pa.RecordBatch) -> tuple[str, TableHead]:
-    """How far a batch goes; it is of one label and in its order."""
+    """Return label and head of a batch, which is of one label and in its order."""
     seqs, roots = batch.column("stream_seq"), batch.column("mmr_root")
     rooted = np.flatnonzero(roots.is_valid().to_numpy(zero_copy_only=False))
     head = TableHead(seqs[-1].as_py(), batch.column("ts")[-1].as_py())
@@ -148,8 +151,11 @@ def _head_of(batch: pa.RecordBatch) -> tuple[str, TableHead]:
     return batch.column("label")[0].as_py().hex(), head
 
 
-def _checked(fs: Fs, part: Slice) -> Slice:
-    """Rows stay as they were loaded, so a file that cannot be read just now must not become damage for good."""
+def _check_present(fs: Fs, part: Slice) -> Slice:
+    """Raise LogMoved if the file of a slice is gone.
+
+    Rows stay as they were loaded, so a file that cannot be read for the moment must not become permanent damage.
+    """
     if part.chunk.kind in ("missing", "journal", "active"):  # an active chunk is found again under its sealed name
         return part
     try:
@@ -163,42 +169,42 @@ def _checked(fs: Fs, part: Slice) -> Slice:
     return part
 
 
-def _silver(
+def _read_silver(
     job: LoadJob, slices: Sequence[Slice], add_bronze: Callable[[pa.RecordBatch], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of SILVER; those of BRONZE go to `add_bronze` as they are read."""
+    """Yield rows of SILVER; pass those of BRONZE to `add_bronze` as they are read."""
     fs, clock = open_fs(job.uri), Clock()
     spec = ReadSpec(columns=_READ, level=job.level, identity=job.identity)
     opener = EventJob(job.uri, job.keys, job.level, job.identity).opener()
 
-    def entered() -> Iterator[Slice]:
+    def enter_slices() -> Iterator[Slice]:
         for part in slices:
             clock.enter(part)
             if part.is_missing:
-                for batch in _missing(part, clock):
+                for batch in _bronze_of_hole(part, clock):
                     add_bronze(batch)
             yield part
 
     def read(part: Slice) -> Iterator[pa.RecordBatch]:
         names = [column.name for column in columns_of(part)]
-        for batch in batches(fs, _checked(fs, part), spec):
-            if (rows := _bronze(part, batch, clock)).num_rows:
+        for batch in batches(fs, _check_present(fs, part), spec):
+            if (rows := _bronze_of(part, batch, clock)).num_rows:
                 add_bronze(rows)
             yield batch.select(names)
 
-    events = (event for event, _, _ in opener.entries(fs, entered(), read=read))
-    return batched(rows_of(events, opener.names), arrow_schema(SILVER))
+    events = (event for event, _, _ in opener.entries(fs, enter_slices(), read=read))
+    return to_batches(rows_of(events, opener.names), arrow_schema(SILVER))
 
 
-def _missing(part: Slice, clock: Clock) -> Iterator[pa.RecordBatch]:
+def _bronze_of_hole(part: Slice, clock: Clock) -> Iterator[pa.RecordBatch]:
     stream = part.stream
     position = {"label": stream.label, "epoch": stream.epoch, "stream_id": _stream_id(part), "ts": clock.ts}
-    rows = (position | {"stream_seq": seq, "ok": False, "reason": "missing"} for seq in part.missing_seqs())
-    return batched(rows, arrow_of("bronze"))
+    rows = (position | {"stream_seq": seq, "ok": False, "reason": "missing"} for seq in part.seqs())
+    return to_batches(rows, arrow_of("bronze"))
 
 
-def _bronze(part: Slice, batch: pa.RecordBatch, clock: Clock) -> pa.RecordBatch:
-    """Rows of BRONZE: what the frames say, as far as they can be believed."""
+def _bronze_of(part: Slice, batch: pa.RecordBatch, clock: Clock) -> pa.RecordBatch:
+    """Return rows of BRONZE from the frames of a slice, with the fields that can be trusted."""
     schema = arrow_of("bronze")
     seqs = batch.column("stream_seq").to_numpy()
     inside = (seqs >= part.first) & (seqs <= part.last)
@@ -239,8 +245,8 @@ def commit_prefix(
 ) -> TableState:
     """Load one prefix and commit it."""
     state = complete_typed(log, state, job.typed, spark=spark)
-    tasks = timed_tasks(spark, prefix, parts, failure=LoadFailed)
-    results = collected(
+    tasks = divide_timed(spark, prefix, parts, failure=LoadFailed)
+    results = collect(
         spark, tasks, lambda slices: load_task(job, slices), RESULTS, what=f"tables: {kind}", failure=LoadFailed
     )
     add: dict[str, list[DataFile]] = {table: [] for table in (*LOADED, *job.typed)}
@@ -268,28 +274,28 @@ def commit_prefix(
     return log.commit(state, change)
 
 
-def typed_now() -> dict[str, str]:
-    """The typed tables that a load fills, with the hashes of their declarations."""
-    return {name: definition_of(table) for name, table in installed().items()}
+def definitions_of_typed() -> dict[str, str]:
+    """Return the typed tables that a load fills, with the hashes of their declarations."""
+    return {name: definition_of(table) for name, table in load_declarations().items()}
 
 
 def complete_typed(
     log: TableLog, state: TableState, typed: Mapping[str, str], *, spark: "SparkSession | None" = None
 ) -> TableState:
-    """Make typed tables that are new to these tables, or declared anew, from silver. Needs no keys."""
+    """Derive typed tables that are new or were declared anew from silver. Needs no keys."""
     new = {name: text for name, text in typed.items() if state.typed.get(name) != text}
     if not state.version or not new:
         return state
     store, paths = log.store, state.indexes
 
     def derive(file: DataFile) -> Iterator[pa.RecordBatch]:
-        declared = _declared(new)
+        declared = _check_declarations(new)
         writers = {table.name: PartWriter(store, table.name, paths=paths) for table in declared}
-        for name, part in typed_batches(read_part(store, "silver", file), declared):
+        for name, part in to_typed_batches(read_part(store, "silver", file), declared):
             writers[name].add(part)
-        yield pa.RecordBatch.from_pylist(list(_files(writers.values())), schema=arrow_schema(RESULTS))
+        yield pa.RecordBatch.from_pylist(list(_file_results(writers.values())), schema=arrow_schema(RESULTS))
 
-    results = collected(spark, state.of("silver"), derive, RESULTS, what="tables: typed", failure=LoadFailed)
+    results = collect(spark, state.of("silver"), derive, RESULTS, what="tables: typed", failure=LoadFailed)
     add: dict[str, list[DataFile]] = {name: [] for name in new}
     for row in results:
         add[row["name"]].append(DataFile.from_json(row["name"], json.loads(row["value"])))
@@ -306,7 +312,7 @@ def complete_typed(
 def complete_indexes(
     log: TableLog, state: TableState, paths: tuple[str, ...], *, spark: "SparkSession | None" = None
 ) -> TableState:
-    """Give every file of recorder events the indexes of these paths, and of no others. Files stay as they are."""
+    """Give every file of recorder events the indexes of these paths and no others. Files do not change."""
     store, table = log.store, EVENTS_TABLE.name
     files = [file for file in state.of(table) if file.file_index is not None and {*file.file_index.paths} != {*paths}]
     if not files and state.indexes == paths:
@@ -320,7 +326,7 @@ def complete_indexes(
             [{"kind": "file", "name": table, "value": value}], schema=arrow_schema(RESULTS)
         )
 
-    results = collected(spark, files, describe, RESULTS, what="tables: index", failure=LoadFailed)
+    results = collect(spark, files, describe, RESULTS, what="tables: index", failure=LoadFailed)
     described = tuple(DataFile.from_json(table, json.loads(row["value"])) for row in results)
     return log.commit(state, Change(kind="index", at=log.now, add={table: described}, indexes=paths))
 
@@ -340,13 +346,13 @@ def load(
     indexes: Collection[str] = (),
     drop_indexes: Collection[str] = (),
 ) -> LoadReport:
-    """Bring the tables at `to` up to the log at `path`; with nothing new, nothing is written.
+    """Bring the tables at `to` up to the log at `path`; write nothing if there are no new entries.
 
-    `indexes` are paths of payloads (`payload.amount`) that queries select by: from now on each file of recorder events
-    has an index of them, those that are there already included, until `drop_indexes` names them.
+    `indexes` are paths of payloads (`payload.amount`) that queries select by: each file of recorder events, existing
+    ones included, has an index of them from now on, until `drop_indexes` names them.
 
-    What was loaded stays as it is: entries that no key opened are rows with the reason `sealed`, also when a later load
-    comes with more keys.
+    Loaded rows do not change: an entry that no key opened remains a row with the reason `sealed`, also when a later
+    load has more keys.
     """
     if engine == "spark" and spark is None:
         from veen.lake.spark.session import spark_session
@@ -367,7 +373,7 @@ def load(
         level=verify,
         identity=pinned.identity,
         target_bytes=target_bytes,
-        typed=typed_now(),
+        typed=definitions_of_typed(),
         indexes=paths,
     )
     while True:
@@ -377,7 +383,7 @@ def load(
         if not prefix.labels:
             break
         state = commit_prefix(log, state, prefix, job, spark=used, parts=parts)
-    state = complete_typed(log, log.made(state, job.typed), job.typed, spark=used)
+    state = complete_typed(log, log.ensure_made(state, job.typed), job.typed, spark=used)
     state = complete_indexes(log, state, paths, spark=used)
     return LoadReport(
         version=state.version,
@@ -389,5 +395,6 @@ def load(
 
 
 def check_hub(state: TableState, identity: HubIdentity | None) -> None:
+    """Raise OtherHub if the tables are of another hub than the log."""
     if state.hub is not None and identity is not None and state.hub != identity.hub_id.hex():
         raise OtherHub(f"the tables are of hub {state.hub}, the log is of {identity.hub_id.hex()}")

@@ -1,4 +1,4 @@
-"""The log of manifests: it gives the state of the tables, and is the only way to change them."""
+"""Log of manifests: the state of the tables, and the only way to change it."""
 
 import contextlib
 import time
@@ -41,8 +41,11 @@ class TableLog:
         return int(self._now())
 
     def state(self, version: int | None = None) -> TableState:
-        """The tables as they are, or as they were; an empty state if there are none. Lists no directory of data."""
-        last = self._last() if version is None else self._read(version)
+        """Return the current state or that of a version; an empty state if there are no tables.
+
+        No directory of data is listed.
+        """
+        last = self._read_last() if version is None else self._read(version)
         if last is None:
             if version is None:
                 return TableState()
@@ -60,19 +63,19 @@ class TableLog:
             state = apply(state, manifest.change, version=manifest.version, digest=manifest.digest)
         return state
 
-    def existing(self, version: int | None = None) -> TableState:
-        """The same; NoTable if there is nothing."""
+    def require_state(self, version: int | None = None) -> TableState:
+        """Return the state. Raise NoTable if there are no tables."""
         state = self.state(version)
         if not state.version:
             raise NoTable(f"{self.store.uri}: there are no tables")
         return state
 
-    def made(self, state: TableState, typed: Mapping[str, str] | None = None) -> TableState:
-        """The same state; tables of an empty log are tables, too."""
+    def ensure_made(self, state: TableState, typed: Mapping[str, str] | None = None) -> TableState:
+        """Return the state; commit an empty one first if there are no tables. An empty log has tables, too."""
         return state if state.version else self.commit(state, Change(kind="load", at=self.now, typed=typed))
 
     def last_base(self, state: TableState) -> int:
-        """The newest version up to `state` from which reading can begin."""
+        """Return the newest version up to `state` whose manifest repeats everything."""
         at = state.version
         while at > 1:
             manifest = self._read(at)
@@ -82,10 +85,10 @@ class TableLog:
         return at
 
     def commit(self, state: TableState, change: Change, *, whole: bool = False) -> TableState:
-        """Make a change to the tables as they were read; TableBusy if they are not so any more.
+        """Commit a change to the tables as they were read. Raise TableBusy if they changed meanwhile.
 
-        Before this line nothing has happened; after it, everything has. `whole`: the manifest repeats everything, so
-        that those before it are not needed any more.
+        The change is atomic: writing the manifest makes all of it visible. With `whole` the manifest repeats
+        everything, so that earlier ones are not needed any more.
         """
         version = state.version + 1
         after = apply(state, change, version=version, digest="")
@@ -93,14 +96,16 @@ class TableLog:
         data = manifest_of(change, version=version, prev=state.digest, base=base, writer=uuid.uuid4().hex)
         manifest = read_manifest(data, manifest_path(version))
         assert manifest is not None  # noqa: S101 - written a line above
-        if not self._put(version, data):
+        # The step that makes all of it visible. Data files were written before, under names that no manifest has; a
+        # writer that loses the race for this version leaves only such files, which `vacuum` removes.
+        if not self._write_manifest(version, data):
             raise TableBusy(f"{self.store.uri}: version {version} was made by somebody else")
         with contextlib.suppress(OSError):  # only a hint
             self.store.put(_LATEST, str(version).encode())
         return apply(state, change, version=version, digest=manifest.digest)
 
-    def _put(self, version: int, data: bytes) -> bool:
-        """Make a manifest; the place decides who of several writers does."""
+    def _write_manifest(self, version: int, data: bytes) -> bool:
+        """Write a manifest; the store decides which of several writers succeeds."""
         path = manifest_path(version)
         if self.store.put_new(path, data):
             return True
@@ -127,14 +132,14 @@ class TableLog:
             raise TableDamaged(f"{path}: says that it is version {manifest.version}")
         return manifest
 
-    def _last(self) -> TableManifest | None:
-        manifest = self._read(self._hint())
+    def _read_last(self) -> TableManifest | None:
+        manifest = self._read(self._find_start())
         while (following := self._read(manifest.version + 1 if manifest else 1)) is not None:
             manifest = following
         return manifest
 
-    def _hint(self) -> int:
-        """A version that may be there. Without the hint, the names of the manifests tell."""
+    def _find_start(self) -> int:
+        """Return a version that exists, by the hint, else by the names of the manifests; 0 if there is none."""
         try:
             hinted = int(self.store.get(_LATEST, _MAX_HINT_BYTES))
         except (FileNotFoundError, ValueError, FileRefused):

@@ -1,8 +1,8 @@
-"""Manifests: what belongs to the tables, one immutable file per change.
+"""Manifests: the contents of the tables, one immutable file per change.
 
-Version N is `manifests/N.json`: a line of JSON and a line with its hash, so half a manifest is none. A change is made
-when its manifest is there, all of it at once and over all tables; files that no manifest names are not there.
-Each names the hash of the one before it, and now and then one repeats everything, so that reading stays short.
+Version N is `manifests/N.json`: a line of JSON and a line with its hash, so an incomplete manifest is invalid. A change
+becomes visible with its manifest, at once and in all tables; files that no manifest names do not count. Each manifest
+names the hash of the one before it, and some repeat everything, so that reading stays short.
 """
 
 import json
@@ -28,7 +28,7 @@ _STATE: Final = re.compile(r"state_[a-z0-9_]{1,128}")  # by fold; the same
 
 
 class DataFile(NamedTuple):
-    """One Parquet file and what is in it."""
+    """One Parquet file: place, size, hash and index."""
 
     path: str
     rows: int
@@ -46,7 +46,7 @@ class DataFile(NamedTuple):
 
     @classmethod
     def from_json(cls, table: str, value: list[Any]) -> Self:
-        """FileRefused unless it names a file of `table`."""
+        """Parse the entry of a file. Raise FileRefused unless it names a file of `table`."""
         path, rows, size, digest, group, first_ts, last_ts, labels, *index = value
         ranges = tuple((label, first, last) for label, first, last in labels)
         if check_name(path, below=table) != f"{table}/{group}/{path.rpartition('/')[2]}" or not path.endswith(_SUFFIX):
@@ -60,7 +60,7 @@ class DataFile(NamedTuple):
 
 
 class TableHead(NamedTuple):
-    """How far a label was loaded, ts* there, and the last root that could be read, with its position."""
+    """Progress of loading a label: position, ts* there, and the last readable root with its position."""
 
     upto_seq: int
     ts: int
@@ -72,13 +72,13 @@ class TableHead(NamedTuple):
         return Mark(self.upto_seq, self.ts)
 
     def later(self, other: "TableHead") -> "TableHead":
-        """Both of them, whichever goes further in each respect."""
+        """Return the later values of both."""
         root = max((self.root_seq, self.mmr_root or ""), (other.root_seq, other.mmr_root or ""))
         return TableHead(max(self.upto_seq, other.upto_seq), max(self.ts, other.ts), root[0], root[1] or None)
 
 
 class Dead(NamedTuple):
-    """A file that was replaced, and by what; it is removed later, so that readers of older versions go on."""
+    """A replaced file, with the kind and time of the change. It is removed later, when its readers are done."""
 
     why: str
     at: int
@@ -86,7 +86,7 @@ class Dead(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What one manifest says. Everything but `kind` and `at` may be empty."""
+    """Contents of one manifest. Everything but `kind` and `at` may be empty."""
 
     kind: str  # load, stream, compact, erase, gold, typed, index, vacuum
     at: int  # seconds: for people, and for the grace of replaced files
@@ -121,7 +121,7 @@ class TableState:
     indexes: tuple[str, ...] = ()  # paths of payloads that new files have an index of
 
     def of(self, table: str) -> tuple[DataFile, ...]:
-        """The files of a table, by path."""
+        """Return the files of a table, by path."""
         by_path = self.files.get(table, {})
         return tuple(by_path[path] for path in sorted(by_path))
 
@@ -131,7 +131,7 @@ class TableState:
 
 
 def apply(state: TableState, change: Change, *, version: int, digest: str) -> TableState:
-    """The state after a change."""
+    """Return the state after a change."""
     files = {table: dict(by_path) for table, by_path in state.files.items()}
     dead = dict(state.dead)
     removed = set(change.remove)
@@ -146,6 +146,10 @@ def apply(state: TableState, change: Change, *, version: int, digest: str) -> Ta
     batches = dict(state.batches)
     if change.batch is not None:
         batches[change.batch[0]] = max(change.batch[1], batches.get(change.batch[0], -1))
+    # Loads with several marks: "", which no reader has.
+    readers = {
+        stream: mark if state.readers.get(stream, mark) == mark else "" for stream, mark in change.readers.items()
+    }
     return replace(
         state,
         version=version,
@@ -158,13 +162,9 @@ def apply(state: TableState, change: Change, *, version: int, digest: str) -> Ta
         dead=dead,
         meta={**state.meta, **change.meta},
         typed=state.typed if change.typed is None else change.typed,
-        readers={**state.readers, **_readers_after(state.readers, change.readers)},
+        readers={**state.readers, **readers},
         indexes=state.indexes if change.indexes is None else change.indexes,
     )
-
-
-def _readers_after(before: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    return {stream: mark if before.get(stream, mark) == mark else "" for stream, mark in new.items()}
 
 
 # --- bytes -------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def _readers_after(before: Mapping[str, str], new: Mapping[str, str]) -> dict[st
 def manifest_of(
     change: Change, *, version: int, prev: str | None, base: TableState | None = None, writer: str | None = None
 ) -> bytes:
-    """Return the manifest of a change; with `base` (the state after it) it also repeats everything.
+    """Encode the manifest of a change; with `base` (the state after it) it also repeats everything.
 
     `writer` is a random name of the attempt, so that a writer can tell its own manifest from an equal one.
     """
@@ -195,9 +195,9 @@ class TableManifest(NamedTuple):
 
 
 def read_manifest(data: bytes, path: str) -> TableManifest | None:
-    """None if it is not whole: then it was never finished. TableDamaged if it is whole and not one of ours.
+    """Decode a manifest; return None if it is incomplete. Raise TableDamaged if it is complete and invalid.
 
-    Every path in it was checked when this returns: whoever reads or removes files by a manifest stays in the tables.
+    Every path in it is checked here, so that readers and removers of files stay inside the tables.
     """
     line, newline, digest = data.partition(b"\n")
     checksum = digest.strip().decode("ascii", "replace")
@@ -207,8 +207,8 @@ def read_manifest(data: bytes, path: str) -> TableManifest | None:
         value = json.loads(line)
         if value["format"] != FORMAT:
             raise TableDamaged(f"{path}: format {value['format']} is not known to this version")
-        base = _state_of(value["base"], value["version"], checksum) if "base" in value else None
-        return TableManifest(value["version"], value["prev"], checksum, _change_of(value["change"]), base)
+        base = _parse_state(value["base"], value["version"], checksum) if "base" in value else None
+        return TableManifest(value["version"], value["prev"], checksum, _parse_change(value["change"]), base)
     except FileRefused as exc:
         raise TableDamaged(f"{path}: {exc}") from exc
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
@@ -233,7 +233,7 @@ def _change_json(change: Change) -> dict[str, Any]:
     }
 
 
-def _change_of(value: dict[str, Any]) -> Change:
+def _parse_change(value: dict[str, Any]) -> Change:
     batch = value["batch"]
     return Change(
         kind=value["kind"],
@@ -241,27 +241,27 @@ def _change_of(value: dict[str, Any]) -> Change:
         hub=value["hub"],
         batch=None if batch is None else (batch[0], batch[1]),
         heads={label: TableHead(*head) for label, head in value["heads"].items()},
-        erased=_ranges_of(value["erased"]),
-        add=_files_of(value["add"]),
-        remove=tuple(map(_data_path, value["remove"])),
-        gone=tuple(map(_data_path, value["gone"])),
+        erased=_parse_ranges(value["erased"]),
+        add=_parse_files(value["add"]),
+        remove=tuple(map(_check_data_path, value["remove"])),
+        gone=tuple(map(_check_data_path, value["gone"])),
         meta=value["meta"],
-        typed=_typed_of(value.get("typed")),
-        readers=_readers_of(value),
-        indexes=_indexes_of(value),
+        typed=_parse_typed(value.get("typed")),
+        readers=_parse_readers(value),
+        indexes=_parse_indexes(value),
     )
 
 
-def _readers_of(value: dict[str, Any]) -> dict[str, str]:
-    """Absent in manifests of earlier releases."""
+def _parse_readers(value: dict[str, Any]) -> dict[str, str]:
+    """Parse the readers, which manifests of earlier releases lack."""
     readers = value.get("readers", {})
     if not all(type(text) is str for member in readers.items() for text in member):
         raise FileRefused("a reader of a stream is none")
     return dict(readers)
 
 
-def _indexes_of(value: dict[str, Any]) -> tuple[str, ...] | None:
-    """Absent in manifests of earlier releases."""
+def _parse_indexes(value: dict[str, Any]) -> tuple[str, ...] | None:
+    """Parse the indexed paths, which manifests of earlier releases lack."""
     names = value.get("indexes")
     try:
         return None if names is None else tuple(path_of(name).name for name in names)
@@ -269,8 +269,8 @@ def _indexes_of(value: dict[str, Any]) -> tuple[str, ...] | None:
         raise FileRefused(str(exc)) from exc
 
 
-def _typed_of(value: Any) -> dict[str, str] | None:
-    """Absent in manifests of earlier releases."""
+def _parse_typed(value: Any) -> dict[str, str] | None:
+    """Parse the typed tables, which manifests of earlier releases lack."""
     if value is not None and not all(_TYPED.fullmatch(table) and type(text) is str for table, text in value.items()):
         raise FileRefused("a typed table has a name or a declaration that is none")
     return value if value is None else dict(value)
@@ -291,21 +291,21 @@ def _state_json(state: TableState) -> dict[str, Any]:
     }
 
 
-def _state_of(value: dict[str, Any], version: int, digest: str) -> TableState:
-    files = _files_of(value["files"])
+def _parse_state(value: dict[str, Any], version: int, digest: str) -> TableState:
+    files = _parse_files(value["files"])
     return TableState(
         version=version,
         digest=digest,
         hub=value["hub"],
         batches=value["batches"],
         heads={label: TableHead(*head) for label, head in value["heads"].items()},
-        erased=_ranges_of(value["erased"]),
+        erased=_parse_ranges(value["erased"]),
         files={table: {entry.path: entry for entry in listed} for table, listed in files.items()},
-        dead={_data_path(path): Dead(*entry) for path, entry in value["dead"].items()},
+        dead={_check_data_path(path): Dead(*entry) for path, entry in value["dead"].items()},
         meta=value["meta"],
-        typed=_typed_of(value.get("typed")) or {},
-        readers=_readers_of(value),
-        indexes=_indexes_of(value) or (),
+        typed=_parse_typed(value.get("typed")) or {},
+        readers=_parse_readers(value),
+        indexes=_parse_indexes(value) or (),
     )
 
 
@@ -316,7 +316,7 @@ def _files_json(files: Mapping[str, Iterable[DataFile]]) -> dict[str, Any]:
     }
 
 
-def _files_of(value: Mapping[str, Any]) -> dict[str, tuple[DataFile, ...]]:
+def _parse_files(value: Mapping[str, Any]) -> dict[str, tuple[DataFile, ...]]:
     if not all(map(_is_table, value)):
         raise FileRefused("there is a table that is none of ours")
     return {table: tuple(DataFile.from_json(table, file) for file in listed) for table, listed in value.items()}
@@ -326,8 +326,8 @@ def _is_table(name: str) -> bool:
     return name in TABLES or _TYPED.fullmatch(name) is not None or _STATE.fullmatch(name) is not None
 
 
-def _data_path(path: Any) -> str:
-    """The path of a data file of any table."""
+def _check_data_path(path: Any) -> str:
+    """Return the path of a data file of any table. Raise FileRefused for another path."""
     name = check_name(path)
     table, slash, _ = name.partition("/")
     if not _is_table(table) or not slash or not name.endswith(_SUFFIX):
@@ -335,5 +335,5 @@ def _data_path(path: Any) -> str:
     return name
 
 
-def _ranges_of(value: Mapping[str, Any]) -> dict[str, tuple[tuple[int, int, str], ...]]:
+def _parse_ranges(value: Mapping[str, Any]) -> dict[str, tuple[tuple[int, int, str], ...]]:
     return {label: tuple((a, b, kind) for a, b, kind in ranges) for label, ranges in value.items()}

@@ -1,7 +1,7 @@
-"""Parquet files: written once under names of their own, sorted so that statistics tell what is where.
+"""Parquet files: written once under unique names, sorted so that statistics are selective.
 
-A task holds no more than about `TARGET_BYTES` of rows. What it has written counts when a manifest says so; an attempt
-that failed leaves files that nobody names, and `vacuum` removes them.
+A task holds about `TARGET_BYTES` of rows at most. A file counts when a manifest names it; a failed attempt leaves
+unnamed files, and `vacuum` removes them.
 """
 
 import uuid
@@ -25,7 +25,7 @@ _ROW_GROUP: Final = 8_192
 
 
 class PartWriter:
-    """Rows of one table in; files of it out."""
+    """Writer of the rows of one table into files."""
 
     def __init__(
         self, store: TableStore, table: str, *, target_bytes: int = TARGET_BYTES, paths: Collection[str] = ()
@@ -36,14 +36,15 @@ class PartWriter:
         self.files: list[DataFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows go to the file of their stream and day; the largest is written when too much is held."""
-        for group, part in _grouped(batch):
+        """Add rows to the file of their stream and day; write the largest when too much is held."""
+        for group, part in _split_by_group(batch):
             self._held.setdefault(group, []).append(part)
             self._sizes[group] = self._sizes.get(group, 0) + part.nbytes
         while sum(self._sizes.values()) > self._target:
             self._flush(max(self._sizes, key=lambda group: (self._sizes[group], group)))
 
-    def done(self) -> list[DataFile]:
+    def finish(self) -> list[DataFile]:
+        """Write the remaining rows; return all files."""
         for group in sorted(self._held):
             self._flush(group)
         return self.files
@@ -54,7 +55,7 @@ class PartWriter:
         self.files.append(write_part(self._store, self.table, group, rows, paths=self._paths))
 
 
-def _grouped(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _split_by_group(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     if not batch.num_rows:
         return
     streams, times = batch.column("stream_id").to_pylist(), batch.column("ts").to_pylist()
@@ -74,13 +75,13 @@ def write_part(
     paths: Collection[str] = (),
     number: int | None = None,
 ) -> DataFile:
-    """One file, under a name that was never used before; `paths` of payloads have an index, too.
+    """Write one file under a new name and return its entry. `paths` of payloads get an index, too.
 
-    `number` is its place among files whose order counts: a table has its files in the order of their names.
+    `number` is its place among files whose order counts: a table lists its files by name.
     """
     name = uuid.uuid4().hex if number is None else f"{number:06}-{uuid.uuid4().hex}"
     path = f"{table}/{group}/{name}.parquet"
-    rows = _sorted(table, rows)
+    rows = _sort_rows(table, rows)
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd", row_group_size=_ROW_GROUP, store_schema=False)
     data = sink.getvalue().to_pybytes()
@@ -88,22 +89,23 @@ def write_part(
     file = DataFile(path, rows.num_rows, len(data), sha256(data).hexdigest(), group)
     if not is_partitioned(table):
         return file
-    return _described(table, file, rows, paths)
+    return _describe(table, file, rows, paths)
 
 
-def _described(table: str, file: DataFile, rows: pa.Table, paths: Collection[str]) -> DataFile:
-    """With what a manifest says about its rows."""
+def _describe(table: str, file: DataFile, rows: pa.Table, paths: Collection[str]) -> DataFile:
+    """Return the entry of a file with the facts about its rows that a manifest has."""
     times = pc.min_max(rows.column("ts")).as_py()
+    spans = rows.group_by("label").aggregate([("stream_seq", "min"), ("stream_seq", "max")]).to_pylist()
     return file._replace(
         rows=rows.num_rows,
         first_ts=times["min"],
         last_ts=times["max"],
-        labels=_ranges(rows),
+        labels=tuple(sorted((span["label"].hex(), span["stream_seq_min"], span["stream_seq_max"]) for span in spans)),
         file_index=index_of(table, rows, paths),
     )
 
 
-def _sorted(table: str, rows: pa.Table) -> pa.Table:
+def _sort_rows(table: str, rows: pa.Table) -> pa.Table:
     if not is_partitioned(table):
         return rows
     hour = pc.divide(rows.column("ts"), HOUR)
@@ -112,19 +114,14 @@ def _sorted(table: str, rows: pa.Table) -> pa.Table:
     return rows.take(order).combine_chunks()
 
 
-def _ranges(rows: pa.Table) -> tuple[tuple[str, int, int], ...]:
-    spans = rows.group_by("label").aggregate([("stream_seq", "min"), ("stream_seq", "max")]).to_pylist()
-    return tuple(sorted((span["label"].hex(), span["stream_seq_min"], span["stream_seq_max"]) for span in spans))
-
-
 def read_part(
     store: TableStore, table: str, file: DataFile, *, as_written: bool = False, check_paths: bool = True
 ) -> pa.Table:
-    """The rows of a file. TableDamaged if it is gone or is not, byte for byte, what was written.
+    """Read a file. Raise TableDamaged if it is gone or differs from what was written, byte for byte.
 
-    Also if its index in the manifest is not that of its rows. `as_written`: with the columns of the file, which may be
-    those of an overlay that is not installed here. Without `check_paths`, indexes of payloads are not compared, for
-    which payloads would have to be parsed.
+    Also if its index in the manifest is not that of its rows. `as_written` returns the columns of the file, which may
+    be those of an overlay that is not installed here. Without `check_paths`, indexes of payloads are not compared,
+    which would require parsing the payloads.
     """
     try:
         data = store.get(file.path, file.size)
@@ -141,6 +138,6 @@ def read_part(
     if file.file_index is None:
         return rows
     index = file.file_index if check_paths else file.file_index._replace(paths={})
-    if file._replace(file_index=index) != _described(table, file, rows, tuple(index.paths)):
+    if file._replace(file_index=index) != _describe(table, file, rows, tuple(index.paths)):
         raise TableDamaged(f"{file.path}: the manifest says something else about its rows than they do")
     return rows

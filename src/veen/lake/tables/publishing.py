@@ -1,11 +1,11 @@
-"""Tables as Delta and Iceberg, without copying a byte: the Parquet files are registered where they lie.
+"""Tables as Delta and Iceberg without copies: the Parquet files are registered where they are.
 
-One manifest becomes one commit, which says the version and the hash of the manifest: files that it adds are added
-there, files that compaction or erasure replaced are removed. What is published already is taken from the lake table
-itself, so publishing again goes on where it ended, and with nothing new it does nothing. The files that a lake table
-shows are compared with the manifest each time: what somebody else has added is removed, and what they removed is added.
+One manifest becomes one commit, which has the version and the hash of the manifest: files that it adds are added there,
+files that compaction or erasure replaced are removed. The published version is read from the lake table itself, so
+publishing resumes where it ended, and does nothing if there is nothing new. The files of a lake table are compared with
+the manifest each time: files that others added are removed, and files that they removed are added.
 
-Metadata hold counts and times only. Minima and maxima of other columns would be plaintext that outlives an erasure.
+Metadata have counts and times only. Minima and maxima of other columns would be plaintext that outlives an erasure.
 """
 
 import json
@@ -38,14 +38,14 @@ _S3: Final = ("s3", "s3a", "s3n")  # the last two as Hadoop calls it
 
 
 class PublishRefused(PipelineError, code="E.USAGE"):
-    """Tables that cannot be published where they lie, or not over what was published before."""
+    """Tables that cannot be published at their place, or over an earlier publication."""
 
     hint = "docs/tables.md says what can be published; the tables themselves are not changed by it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable:
-    """What one run did to one lake table."""
+    """Result of publishing one lake table."""
 
     format: LakeFormat
     table: str
@@ -58,7 +58,7 @@ class PublishedTable:
 
 
 class LakePlace(NamedTuple):
-    """Where tables lie, as libraries for lake tables call it."""
+    """Place of tables, in the form that libraries for lake tables expect."""
 
     uri: str  # a directory, or a URL without a query
     options: dict[str, str] | None = None  # of the store behind a URL; credentials come from the environment
@@ -69,7 +69,7 @@ class LakePlace(NamedTuple):
 
 
 def place_of(store: TableStore) -> LakePlace:
-    """Return where tables lie; PublishRefused for a place that cannot hold lake tables."""
+    """Return the place of tables. Raise PublishRefused for one that cannot hold lake tables."""
     if isinstance(store, LocalStore):
         return LakePlace(store.uri)
     parts = urlsplit(store.uri)
@@ -108,11 +108,11 @@ class LakeTable(Protocol):
 
     location: str
 
-    def published(self) -> int:
-        """The version of the manifest that it shows; 0 for a new one."""
+    def manifest_version(self) -> int:
+        """Return the version of the manifest that it shows; 0 for a new one."""
 
     def paths(self) -> set[str]:
-        """The data files that it has, relative to the tables."""
+        """Return its data files, relative to the tables."""
 
     def commit(self, change: LakeCommit) -> None: ...
 
@@ -120,22 +120,24 @@ class LakeTable(Protocol):
 def publish(
     to: str, formats: Iterable[LakeFormat] = LAKE_FORMATS, *, tables: Sequence[str] | None = None
 ) -> list[PublishedTable]:
-    """Bring the lake tables up to the manifests. PublishRefused, NoTable, TableDamaged or ExtraMissing."""
+    """Bring the lake tables up to the manifests. Raise PublishRefused, NoTable, TableDamaged or ExtraMissing."""
     log = TableLog(to)
     place, wanted = place_of(log.store), tuple(formats)
     if "iceberg" in wanted and not place.is_local:
         raise PublishRefused(
             f"{place.uri}: an Iceberg catalog is a SQLite file, which a bucket cannot hold; publish --delta there"
         )
-    state = log.existing()
-    names = _chosen(state, tables)
+    state = log.require_state()
+    names = _select_tables(state, tables)
     lakes = [(name, kind, open_lake(kind, place, name)) for kind in wanted for name in names]
     done: dict[tuple[str, LakeFormat], tuple[int, int, int]] = {(name, kind): (0, 0, 0) for name, kind, _ in lakes}
     for _, _, lake in lakes:
-        if lake.published() > state.version:
-            raise PublishRefused(f"{lake.location}: shows version {lake.published()}, the tables have {state.version}")
-    first = min((lake.published() for _, _, lake in lakes), default=state.version) + 1
-    foreign = {(name, kind): _foreign(log, name, lake) for name, kind, lake in lakes}
+        if lake.manifest_version() > state.version:
+            raise PublishRefused(
+                f"{lake.location}: shows version {lake.manifest_version()}, the tables have {state.version}"
+            )
+    first = min((lake.manifest_version() for _, _, lake in lakes), default=state.version) + 1
+    foreign = {(name, kind): _count_foreign(log, name, lake) for name, kind, lake in lakes}
     for at in _states(log, first, state):
         for name, kind, lake in lakes:
             change = _change(log.store, name, lake, at, is_last=at.version == state.version)
@@ -158,7 +160,7 @@ def publish(
     ]
 
 
-def _chosen(state: TableState, tables: Sequence[str] | None) -> list[str]:
+def _select_tables(state: TableState, tables: Sequence[str] | None) -> list[str]:
     ready = [name for name in ready_tables(state) if state.of(name)]
     if tables is None:
         return ready
@@ -168,9 +170,10 @@ def _chosen(state: TableState, tables: Sequence[str] | None) -> list[str]:
 
 
 def _states(log: TableLog, first: int, last: TableState) -> Iterator[TableState]:
-    """Each version that can still be read; a vacuum removes old manifests, and then several become one commit.
+    """Yield each version that can still be read, and always the last.
 
-    The last one always, so that lake tables which show it are compared with it.
+    A vacuum removes old manifests, and then several become one commit. The last is compared even with lake tables that
+    show it.
     """
     for version in range(first, last.version):
         try:
@@ -180,20 +183,20 @@ def _states(log: TableLog, first: int, last: TableState) -> Iterator[TableState]
     yield last
 
 
-def _foreign(log: TableLog, table: str, lake: LakeTable) -> int:
+def _count_foreign(log: TableLog, table: str, lake: LakeTable) -> int:
     """Count the files by which a lake table differs from the manifest that it shows."""
-    if not lake.published():
+    if not lake.manifest_version():
         return 0
     try:
-        state = log.state(lake.published())
+        state = log.state(lake.manifest_version())
     except (NoTable, TableDamaged):
         return 0  # a vacuum has removed it: what it named is not known any more
     return len({file.path for file in state.of(table)} ^ lake.paths())
 
 
 def _change(store: TableStore, table: str, lake: LakeTable, state: TableState, *, is_last: bool) -> LakeCommit | None:
-    """What a version changes; None for nothing, or for one whose files are gone again, as after an erasure."""
-    if state.version <= lake.published() and not is_last:
+    """Return the change of a version; None for nothing, or if its files are gone again, as after an erasure."""
+    if state.version <= lake.manifest_version() and not is_last:
         return None
     present = lake.paths()
     target = {file.path: file for file in state.of(table)}
@@ -217,7 +220,7 @@ def _group(path: str) -> str:
 
 
 def open_lake(kind: LakeFormat, place: LakePlace, table: str) -> LakeTable:
-    """Open the lake table of one of ours; it may be a new one."""
+    """Open a lake table, existing or new."""
     return DeltaLake(place, table) if kind == "delta" else IcebergLake(Path(place.uri), table)
 
 
@@ -225,7 +228,7 @@ def open_lake(kind: LakeFormat, place: LakePlace, table: str) -> LakeTable:
 
 
 class DeltaLake:
-    """A Delta table in the directory of one of ours, with `sid` and `day` as its partitions."""
+    """A Delta table in the directory of a table, partitioned by `sid` and `day`."""
 
     def __init__(self, place: LakePlace, table: str) -> None:
         try:
@@ -248,7 +251,7 @@ class DeltaLake:
     def _open(self) -> Any:
         return self._delta.DeltaTable(self.location, storage_options=self._options)
 
-    def published(self) -> int:
+    def manifest_version(self) -> int:
         return 0 if self._lake is None else int(self._lake.transaction_version(NAMESPACE) or 0)
 
     def paths(self) -> set[str]:
@@ -308,7 +311,7 @@ class DeltaLake:
 
 
 def iceberg_catalog(to: str) -> Any:
-    """The catalog of published tables: SQLite beside them, tables under the namespace `veen`."""
+    """Open the catalog of published tables: SQLite beside them, tables in the namespace `veen`."""
     try:
         from pyiceberg.catalog.sql import SqlCatalog
     except ImportError as exc:
@@ -319,7 +322,7 @@ def iceberg_catalog(to: str) -> Any:
 
 
 class IcebergLake:
-    """A table of the catalog beside the tables. Directories are no partitions there: files lack these columns."""
+    """A table of the catalog beside the tables. It has no partitions: the files lack these columns."""
 
     def __init__(self, root: Path, table: str) -> None:
         check_inside(root, f"{ICEBERG}/catalog.db")
@@ -332,12 +335,12 @@ class IcebergLake:
         if self._lake is not None and self._lake.schema().column_names != self._arrow.names:
             raise PublishRefused(f"{self.location}: was published with other columns; drop it from the catalog first")
 
-    def published(self) -> int:
+    def manifest_version(self) -> int:
         snapshot = None if self._lake is None else self._lake.current_snapshot()
         return 0 if snapshot is None else int(snapshot.summary.additional_properties.get(_VERSION, 0))
 
     def _files(self) -> dict[str, Any]:
-        """By path relative to the tables."""
+        """Return the files by path relative to the tables."""
         if self._lake is None:
             return {}
         prefix = f"file://{self._root}/"
@@ -366,7 +369,7 @@ class IcebergLake:
 
 
 def _properties(table: str) -> dict[str, str]:
-    """Bounds of `ts` only; counts of the other columns."""
+    """Return table properties: bounds of `ts` only, counts of the other columns."""
     properties = {"write.metadata.metrics.default": "counts"}
     if is_partitioned(table):
         properties["write.metadata.metrics.column.ts"] = "full"

@@ -1,7 +1,7 @@
-"""Reading tables: what the manifest names, and nothing else.
+"""Reading of tables: only files that a manifest names.
 
-A DataFrame, or an iteration, is one version of a table: changes that come later do not reach it. Files that `compact`
-replaces stay until `vacuum`; files that `erase` replaces are gone at once, and a reader of an older version is told so.
+A DataFrame or an iteration is one version of a table: later changes do not reach it. Files that `compact` replaces
+remain until `vacuum`; files that `erase` replaces are removed at once, and a reader of an older version gets an error.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -20,27 +20,27 @@ from veen.lake.tables.log import TableLog
 from veen.lake.tables.manifest import DataFile, TableState
 from veen.lake.tables.parts import read_part
 from veen.lake.tables.schema import COLUMNS, DAY, HOUR, PARTITIONS, arrow_of, columns_of, ddl_of, is_partitioned, sid_of
-from veen.lake.tables.states import installed_states, is_state, state_definition
-from veen.lake.tables.typed import definition_of, installed
+from veen.lake.tables.states import is_state, state_declarations, state_definition
+from veen.lake.tables.typed import definition_of, load_declarations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 def ready_tables(state: TableState) -> tuple[str, ...]:
-    """The tables that can be read: typed ones and states are complete as the installed overlays declare them."""
-    typed = (name for name, table in installed().items() if state.typed.get(name) == definition_of(table))
-    states = (name for name, table in installed_states().items() if _is_ready(state, name, state_definition(table)))
+    """Return the tables that can be read: fixed ones, and those complete as the installed overlays declare them."""
+    typed = (name for name, table in load_declarations().items() if state.typed.get(name) == definition_of(table))
+    states = (name for name, table in state_declarations().items() if _is_ready(state, name, state_definition(table)))
     return (*COLUMNS, *sorted(typed), *sorted(states))
 
 
 def _is_ready(state: TableState, table: str, definition: str) -> bool:
-    """Whether some fold was made with this table, and none with another declaration of it."""
+    """Return True if a fold made this table, and all folds made it with this declaration."""
     definitions = [meta["tables"][table] for meta in state.meta.values() if table in (meta.get("tables") or ())]
     return bool(definitions) and all(text == definition for text in definitions)
 
 
-def chosen_files(
+def select_files(
     state: TableState,
     table: str,
     *,
@@ -48,10 +48,10 @@ def chosen_files(
     first_ts: int | None = None,
     last_ts: int | None = None,
 ) -> tuple[DataFile, ...]:
-    """The files that can hold rows of these streams and this time (of ts, both ends included)."""
+    """Return the files that can have rows of these streams and this time (of ts, inclusive)."""
     columns_of(table)
     if table not in ready_tables(state):
-        what = f"--fold {installed_states()[table].fold} and its overlay" if is_state(table) else "its overlay"
+        what = f"--fold {state_declarations()[table].fold} and its overlay" if is_state(table) else "its overlay"
         raise NoTable(f"{table} is not complete at version {state.version}: run `veen table load` with {what}")
     sids = None if streams is None else {sid_of(stream_id) for stream_id in streams}
     return tuple(
@@ -73,13 +73,13 @@ def read(
     first_ts: int | None = None,
     last_ts: int | None = None,
 ) -> "DataFrame":
-    """One version of a table. The bounds choose files, not rows: `where` does the rest.
+    """Return one version of a table as a DataFrame. The bounds select files, not rows: add `where`.
 
-    Tasks read the files by `read_part`, as every engine does: a file that is not byte for byte what the manifest names
-    ends the query with TableDamaged, wherever it is read. Spark's own reader of Parquet notices nothing.
+    Tasks read the files by `read_part`, as every engine does: a file that differs from its manifest ends the query with
+    TableDamaged. Spark's own reader of Parquet would not notice.
     """
     log = TableLog(to)
-    files = chosen_files(log.existing(version), table, streams=streams, first_ts=first_ts, last_ts=last_ts)
+    files = select_files(log.require_state(version), table, streams=streams, first_ts=first_ts, last_ts=last_ts)
     schema = ddl_of(table)
     if not files:
         return spark.createDataFrame([], schema)
@@ -112,10 +112,10 @@ def _part(group: str, name: str) -> str:
 def rows(
     to: str | TableStore | TableLog, table: str = "silver", *, version: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Every row, in logical order (D-27); the files of a day are held at a time. Needs no Spark."""
+    """Yield every row in logical order (D-27). Hold the files of an hour at a time; need no Spark."""
     log = to if isinstance(to, TableLog) else TableLog(to)
-    state = log.existing(version)
-    files = chosen_files(state, table)
+    state = log.require_state(version)
+    files = select_files(state, table)
     if not is_partitioned(table):
         for file in files:
             yield from read_part(log.store, table, file).to_pylist()
@@ -135,7 +135,7 @@ def rows(
 
 
 def _by_hour(files: Iterable[DataFile]) -> Iterator[tuple[int, int, list[DataFile]]]:
-    """Give each hour with the files that reach into it. A file is looked at in its own hours only."""
+    """Yield each hour with the files that reach into it. A file is visited in its own hours only."""
     waiting = sorted(files, key=lambda file: file.first_ts, reverse=True)  # the next one is the last
     inside: list[DataFile] = []
     for first, last in _hours(tuple(waiting)):
@@ -146,7 +146,10 @@ def _by_hour(files: Iterable[DataFile]) -> Iterator[tuple[int, int, list[DataFil
 
 
 def _hours(files: Iterable[DataFile]) -> Iterator[tuple[int, int]]:
-    """The hours in which there can be rows; no file spans more than a day, unless beyond all calendars."""
+    """Yield the hours in which there can be rows.
+
+    No file spans more than a day, unless its times are beyond the calendar.
+    """
     ends = {(file.first_ts // HOUR, file.last_ts // HOUR) for file in files}
     begun = -1
     for first, last in sorted(ends):
@@ -164,7 +167,7 @@ def _order(row: dict[str, Any]) -> Order:
 
 
 def digest(to: str | TableStore | TableLog, table: str = "silver", *, version: int | None = None) -> str:
-    """SHA-256 of the canonical row stream: equal tables have equal digests, whatever files they are in."""
+    """Return SHA-256 of the canonical row stream: equal tables have equal digests, whatever their files."""
     names, hasher = arrow_of(table).names, sha256()
     for row in rows(to, table, version=version):
         hasher.update(cbor.encode([_plain(row[name]) for name in names]))
@@ -172,5 +175,5 @@ def digest(to: str | TableStore | TableLog, table: str = "silver", *, version: i
 
 
 def _plain(value: Any) -> Any:
-    """A timestamp in seconds, as bodies and receipts have it."""
+    """Convert a timestamp to seconds, as bodies and receipts have it."""
     return int(value.timestamp()) if isinstance(value, datetime) else value

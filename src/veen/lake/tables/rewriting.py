@@ -1,7 +1,7 @@
-"""Compaction, erasure and vacuum: larger files, payloads that the hub has erased, files that no manifest names.
+"""Compaction, erasure and vacuum: merge small files, drop erased payloads, remove files that no manifest names.
 
-Each is a commit like a load is: new files first, then one manifest. A crash before it leaves files that `vacuum` takes
-away; a crash behind it leaves replaced files, which the manifest remembers until they are removed.
+Each is a commit like a load: new files first, then one manifest. A crash before it leaves files that `vacuum` removes;
+a crash after it leaves replaced files, which the manifest lists until they are removed.
 """
 
 import json
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from veen.io.stores import TableStore
 from veen.lake.log.columns import arrow_schema
-from veen.lake.spark.runner import collected
+from veen.lake.spark.runner import collect
 from veen.lake.tables.errors import LoadFailed
 from veen.lake.tables.gold import refresh
 from veen.lake.tables.loading import LOADED, RESULTS, check_hub
@@ -22,8 +22,8 @@ from veen.lake.tables.manifest import TABLES, Change, DataFile, TableState
 from veen.lake.tables.parts import TARGET_BYTES, read_part, write_part
 from veen.lake.tables.publishing import DELTA_LOG
 from veen.lake.tables.schema import arrow_of
-from veen.lake.tables.states import installed_states
-from veen.lake.tables.typed import installed, is_typed
+from veen.lake.tables.states import state_declarations
+from veen.lake.tables.typed import is_typed, load_declarations
 from veen.storage.pinned import pin
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Ranges = Mapping[str, Sequence[tuple[int, int, str]]]  # by label in hex: first,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """What was replaced by what."""
+    """Result of `compact` or `erase`."""
 
     version: int
     files_before: int = 0
@@ -49,7 +49,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuumed:
-    """Numbers of the files that `vacuum` removed, by the reason."""
+    """Result of `vacuum`: numbers of removed files."""
 
     version: int
     replaced: int = 0
@@ -57,8 +57,8 @@ class Vacuumed:
     manifests: int = 0
 
 
-def _result(table: str, file: DataFile | None, replaced: Iterable[str], rows: int = 0) -> pa.RecordBatch:
-    """`file`: what stands for the replaced ones from now on; None if no row is left."""
+def _encode_result(table: str, file: DataFile | None, replaced: Iterable[str], rows: int = 0) -> pa.RecordBatch:
+    """Encode the result of a task. `file` replaces the files in `replaced`; None if no row is left."""
     new = None if file is None else file.to_json()
     value = json.dumps({"file": new, "replaced": list(replaced), "rows": rows})
     return pa.RecordBatch.from_pylist([{"kind": "file", "name": table, "value": value}], schema=arrow_schema(RESULTS))
@@ -90,9 +90,9 @@ def compact(
 ) -> Rewritten:
     """Merge small files of a stream and day. Rows do not change; readers of older versions are not disturbed."""
     log = TableLog(to)
-    state = log.existing()
-    loaded = (*LOADED, *(table for table in sorted(installed()) if table in state.typed))
-    work = [(table, group) for table in tables or loaded for group in _small(state.of(table), target_bytes)]
+    state = log.require_state()
+    loaded = (*LOADED, *(table for table in sorted(load_declarations()) if table in state.typed))
+    work = [(table, group) for table in tables or loaded for group in _group_small(state.of(table), target_bytes)]
     if not work:
         return Rewritten(version=state.version)
     store, paths = log.store, state.indexes
@@ -101,15 +101,15 @@ def compact(
         table, files = task
         rows = pa.concat_tables([read_part(store, table, file) for file in files])
         merged = write_part(store, table, files[0].group, rows, paths=paths)
-        yield _result(table, merged, (file.path for file in files))
+        yield _encode_result(table, merged, (file.path for file in files))
 
-    results = collected(spark, work, merge, RESULTS, what="tables: compact", failure=LoadFailed)
+    results = collect(spark, work, merge, RESULTS, what="tables: compact", failure=LoadFailed)
     state = _commit(log, state, "compact", results)
     return Rewritten(version=state.version, files_before=sum(len(files) for _, files in work), files_after=len(work))
 
 
-def _small(files: Sequence[DataFile], target_bytes: int) -> Iterator[tuple[DataFile, ...]]:
-    """Runs of small files of one stream and day, in time; a task holds one of them."""
+def _group_small(files: Sequence[DataFile], target_bytes: int) -> Iterator[tuple[DataFile, ...]]:
+    """Yield groups of small files of one stream and day, in order of time, a task for each."""
     groups: dict[str, list[DataFile]] = {}
     for file in files:
         if file.size < target_bytes // 2:
@@ -130,13 +130,13 @@ def _small(files: Sequence[DataFile], target_bytes: int) -> Iterator[tuple[DataF
 
 
 def erase(path: str, to: str | TableStore, *, spark: "SparkSession | None" = None) -> Rewritten:
-    """Follow the hub: what it has erased under its retention policy leaves the tables, too, and so do old files.
+    """Remove from the tables the payloads that the hub erased under its retention policy, and all replaced files.
 
-    The rows stay, as a load from now on would make them: `ok` false, reason `erased`. States in gold are made anew from
-    what is left. Readers of older versions are told that files are gone: that is the point.
+    The rows stay, as a load would make them now: `ok` false, reason `erased`. States in gold are folded again from the
+    rest. Readers of older versions get errors about removed files: erasure intends that.
     """
     log = TableLog(to)
-    state = log.existing()
+    state = log.require_state()
     if any(dead.why == "erase" for dead in state.dead.values()):  # an erasure that was interrupted
         state = _remove_replaced(log, state)
     pinned = pin(path)
@@ -152,11 +152,11 @@ def erase(path: str, to: str | TableStore, *, spark: "SparkSession | None" = Non
             fresh[name] = new
     results: list[dict[str, Any]] = []
     if fresh:
-        results = _rewritten(log, state, fresh, spark)
+        results = _rewrite(log, state, fresh, spark)
         applied = {label: tuple(sorted({*state.erased.get(label, ()), *new})) for label, new in fresh.items()}
         state = _commit(log, state, "erase", results, erased=applied)
     changed = [refresh(log.store, fold, spark=spark).changed for fold in sorted(state.meta)]  # also one begun before
-    state = log.existing()
+    state = log.require_state()
     if results or any(changed):
         state = _remove_replaced(log, state)
     values = [json.loads(row["value"]) for row in results]
@@ -168,8 +168,8 @@ def erase(path: str, to: str | TableStore, *, spark: "SparkSession | None" = Non
     )
 
 
-def _rewritten(log: TableLog, state: TableState, fresh: Ranges, spark: "SparkSession | None") -> list[Any]:
-    """A task for each file that may have rows in the ranges."""
+def _rewrite(log: TableLog, state: TableState, fresh: Ranges, spark: "SparkSession | None") -> list[Any]:
+    """Rewrite each file that may have rows in the ranges, one task each."""
     store, paths = log.store, state.indexes
     work = [
         (table, file)
@@ -184,17 +184,17 @@ def _rewritten(log: TableLog, state: TableState, fresh: Ranges, spark: "SparkSes
             left, count = _without_rows(read_part(store, table, file, as_written=True), fresh)
             if count:
                 new = write_part(store, table, file.group, left, paths=paths) if left.num_rows else None
-                yield _result(table, new, (file.path,), count)
+                yield _encode_result(table, new, (file.path,), count)
             return
         rows, count = _without_payload(table, read_part(store, table, file), fresh)
         if count:
-            yield _result(table, write_part(store, table, file.group, rows), (file.path,), count)
+            yield _encode_result(table, write_part(store, table, file.group, rows), (file.path,), count)
 
-    return collected(spark, work, rewrite, RESULTS, what="tables: erase", failure=LoadFailed)
+    return collect(spark, work, rewrite, RESULTS, what="tables: erase", failure=LoadFailed)
 
 
 def _without_payload(table: str, found: pa.Table, ranges: Ranges) -> tuple[pa.Table, int]:
-    """The rows as a load would make them now, and how many that changes."""
+    """Return the rows as a load would make them now, and the number of changed ones."""
     rows = found.to_pylist()
     count = 0
     for row in rows:
@@ -209,24 +209,25 @@ def _without_payload(table: str, found: pa.Table, ranges: Ranges) -> tuple[pa.Ta
 
 
 def _without_rows(content: pa.Table, ranges: Ranges) -> tuple[pa.Table, int]:
-    """Typed rows without those of erased entries, which have no body any more, and how many those are."""
+    """Return typed rows without those of erased entries, and the number of removed ones."""
     places = zip(content.column("label").to_pylist(), content.column("stream_seq").to_pylist(), strict=True)
     stays = [not any(a <= seq <= b for a, b, _ in ranges.get(label.hex(), ())) for label, seq in places]
     return content.filter(pa.array(stays, pa.bool_())), stays.count(False)
 
 
 def _remove_replaced(log: TableLog, state: TableState) -> TableState:
-    """All files that were replaced: also those that a compaction has replaced may hold payloads that are erased now.
+    """Remove all replaced files: those that compaction replaced may hold payloads that are erased now.
 
-    So may indexes in earlier manifests: one that repeats everything takes their place.
+    Indexes in earlier manifests may, too: a manifest that repeats everything replaces them.
     """
     gone = tuple(sorted(state.dead))
     if not gone:
         return state
+    # Files go before the manifest that forgets them: after a crash `dead` still names the rest, and `erase` goes on.
     for path in gone:
         log.store.remove(path)
     state = log.commit(state, Change(kind="erase", at=log.now, gone=gone), whole=True)
-    _old_manifests(log, state, 0)
+    _remove_old_manifests(log, state, 0)
     return state
 
 
@@ -234,9 +235,9 @@ def _remove_replaced(log: TableLog, state: TableState) -> TableState:
 
 
 def vacuum(to: str | TableStore, *, keep_sec: int = KEEP_SEC) -> Vacuumed:
-    """Remove files that were replaced, or never committed, more than `keep_sec` ago, and manifests nobody needs."""
+    """Remove files that were replaced, or never committed, more than `keep_sec` ago, and unneeded manifests."""
     log = TableLog(to)
-    state = log.existing()
+    state = log.require_state()
     gone = tuple(sorted(path for path, dead in state.dead.items() if dead.at + keep_sec <= log.now))
     for path in gone:
         log.store.remove(path)
@@ -245,7 +246,7 @@ def vacuum(to: str | TableStore, *, keep_sec: int = KEEP_SEC) -> Vacuumed:
     named = {path for files in state.files.values() for path in files} | set(state.dead)
     orphans = [
         file.path
-        for table in (*TABLES, *sorted({*installed(), *installed_states(), *state.files} - {*TABLES}))
+        for table in (*TABLES, *sorted({*load_declarations(), *state_declarations(), *state.files} - {*TABLES}))
         for file in log.store.walk(table)
         if file.path not in named and file.age_sec >= keep_sec and not file.path.startswith(f"{table}/{DELTA_LOG}/")
     ]
@@ -255,12 +256,12 @@ def vacuum(to: str | TableStore, *, keep_sec: int = KEEP_SEC) -> Vacuumed:
         version=state.version,
         replaced=len(gone),
         orphans=len(orphans),
-        manifests=_old_manifests(log, state, keep_sec),
+        manifests=_remove_old_manifests(log, state, keep_sec),
     )
 
 
-def _old_manifests(log: TableLog, state: TableState, keep_sec: int) -> int:
-    """Those before the last one that repeats everything; and drafts of commits that failed."""
+def _remove_old_manifests(log: TableLog, state: TableState, keep_sec: int) -> int:
+    """Remove manifests before the last one that repeats everything, and drafts of failed commits; return the count."""
     base = log.last_base(state)
     removed = 0
     for file in log.store.walk(MANIFESTS):

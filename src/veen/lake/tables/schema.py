@@ -1,4 +1,4 @@
-"""The columns of the tables, how rows are divided into files, and the order inside of one."""
+"""Columns of the tables, division of rows into files, and their order in a file."""
 
 from datetime import date, timedelta
 from typing import Final
@@ -8,8 +8,8 @@ import pyarrow as pa
 from veen.lake.log.columns import ENTRIES, Column, ddl
 from veen.lake.log.events import SILVER
 from veen.lake.tables.errors import NoTable
-from veen.lake.tables.states import FOLD, STATE_HASH, installed_states, state_columns
-from veen.lake.tables.typed import installed, is_typed, typed_columns
+from veen.lake.tables.states import FOLD, STATE_HASH, state_columns, state_declarations
+from veen.lake.tables.typed import columns_of_typed, is_typed, load_declarations
 
 _ENTRY: Final = {column.name: column for column in ENTRIES}
 _TS: Final = next(column for column in SILVER if column.name == "ts")
@@ -85,13 +85,13 @@ _LAST_DAY: Final = (date.max - date(1970, 1, 1)).days
 
 
 def columns_of(table: str) -> tuple[Column, ...]:
-    """NoTable if there is no table of this name, or no installed overlay declares it."""
+    """Return the columns of a table. Raise NoTable for an unknown name, or one that no installed overlay declares."""
     if table in COLUMNS:
         return COLUMNS[table]
-    typed = installed()
+    typed = load_declarations()
     if table in typed:
-        return typed_columns(typed[table])
-    states = installed_states()
+        return columns_of_typed(typed[table])
+    states = state_declarations()
     if table in states:
         return state_columns(states[table])
     raise NoTable(f"there is no table {table!r}; there are {', '.join((*COLUMNS, *typed, *states))}")
@@ -102,26 +102,26 @@ def arrow_of(table: str) -> pa.Schema:
 
 
 def ddl_of(table: str) -> str:
-    """As in docs/tables.md: the columns of the files, and those that their directories add."""
+    """Return the columns of the files and those of their directories as DDL, as in docs/tables.md."""
     columns = columns_of(table)
     return ddl((*columns, *PARTITIONS) if is_partitioned(table) else columns)
 
 
 def is_partitioned(table: str) -> bool:
-    """Whether its files are divided by stream and day."""
+    """Return True if the files of a table are divided by stream and day."""
     return table in SORT or is_typed(table)
 
 
 def sort_of(table: str) -> tuple[str, ...]:
-    """The columns that the rows of an hour are sorted by; of typed tables also where no overlay declares them."""
+    """Return the columns by which the rows of an hour are sorted; also of typed tables without a declaration."""
     if table in SORT:
         return SORT[table]
-    declared = installed().get(table)
+    declared = load_declarations().get(table)
     return (*(declared.sort if declared is not None else ()), "ts", "label", "epoch", "stream_seq")
 
 
 def day_of(ts: int) -> int:
-    """Days since 1970. A hub whose clock is beyond all calendars writes on the last day."""
+    """Return days since 1970. A time beyond the calendar belongs to the last day."""
     return min(ts // DAY, _LAST_DAY)
 
 
@@ -130,5 +130,5 @@ def sid_of(stream_id: bytes | None) -> str:
 
 
 def group_of(stream_id: bytes | None, day: int) -> str:
-    """The directory of rows, below their table."""
+    """Return the directory of rows, below their table."""
     return f"sid={sid_of(stream_id)}/day={(date(1970, 1, 1) + timedelta(days=day)).isoformat()}"

@@ -11,7 +11,7 @@ from veen.lake.tables.reading import digest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShown:
-    """One table."""
+    """Summary of one table."""
 
     table: str
     rows: int
@@ -23,7 +23,7 @@ class TableShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """All tables of one place, at one version."""
+    """Summary of all tables of one place at one version."""
 
     version: int
     hub: str | None
@@ -35,9 +35,9 @@ class Shown:
 
 
 def show(to: str | TableStore, *, version: int | None = None, digests: bool = False) -> Shown:
-    """`digests` reads every row, and so verifies every file."""
+    """Summarize the tables. With `digests` read every row, and so verify every file."""
     log = TableLog(to)
-    state = log.existing(version)
+    state = log.require_state(version)
     infos = []
     for table in state.files:
         files = state.of(table)

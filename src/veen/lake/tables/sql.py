@@ -1,7 +1,7 @@
 """SQL over typed tables and states by DuckDB: one SELECT, and a digest that others can compute again.
 
-Files are read by us, each held to its hash in the manifest, and given to DuckDB as tables in memory. DuckDB itself has
-no way to a file, to the network, to an extension or to objects of this process, and its settings are locked.
+Files are read here, each checked against its hash in the manifest, and passed to DuckDB as tables in memory. DuckDB
+itself has no access to files, the network, extensions or objects of this process, and its settings are locked.
 
 The result is a function of the statement, the version of the tables and DuckDB: one thread, UTC, rows in logical order.
 Rows without an ORDER BY have no order in SQL: they are sorted by their canonical JSON. Text is compared by its bytes.
@@ -29,7 +29,7 @@ from veen.lake.tables.errors import NoTable, TableDamaged
 from veen.lake.tables.log import TableLog
 from veen.lake.tables.manifest import TableState
 from veen.lake.tables.parts import read_part
-from veen.lake.tables.reading import chosen_files, ready_tables
+from veen.lake.tables.reading import ready_tables, select_files
 from veen.lake.tables.schema import COLUMNS, arrow_of, is_partitioned
 
 MAX_ROWS: Final = 1_000_000
@@ -50,7 +50,7 @@ _SETTINGS: Final = (
 
 
 class SqlRefused(PipelineError, code="E.USAGE"):
-    """A statement that is no single SELECT over the tables, or that DuckDB does not take."""
+    """A statement that is not a single SELECT over the tables, or that DuckDB rejects."""
 
     hint = (
         "Write one SELECT over typed tables and states; `veen table show TABLES` lists them, docs/typed-tables.md has "
@@ -60,7 +60,7 @@ class SqlRefused(PipelineError, code="E.USAGE"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlDigest:
-    """What is kept of a result: enough to execute it again and to compare."""
+    """Record of a result: enough to execute it again and to compare."""
 
     result_id: str
     sql: str
@@ -81,7 +81,7 @@ class SqlDigest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """TableDamaged for what is no digest."""
+        """Parse a digest. Raise TableDamaged if it is invalid."""
         try:
             value = canonical.parse(data)
             digest = cls(**{name: value[name] for name in cls.__dataclass_fields__})
@@ -102,7 +102,7 @@ class SqlResult:
 
 
 def sql_tables(state: TableState) -> tuple[str, ...]:
-    """The typed tables and states that are complete at this version and whose overlays are installed."""
+    """Return the typed tables and states that are complete at this version and whose overlays are installed."""
     return tuple(name for name in ready_tables(state) if name not in COLUMNS)
 
 
@@ -115,18 +115,18 @@ def run_sql(
     max_rows: int = MAX_ROWS,
     now: Callable[[], int] = lambda: int(time.time()),
 ) -> SqlResult:
-    """Answer one SELECT over one version of the tables. SqlRefused, NoTable or TableDamaged."""
+    """Execute one SELECT over one version of the tables. Raise SqlRefused, NoTable or TableDamaged."""
     duckdb = _duckdb()
     if len(sql) > _MAX_SQL:
         raise SqlRefused(f"the statement has more than {_MAX_SQL} characters")
     log = TableLog(to)
-    state = log.existing(version)
+    state = log.require_state(version)
     connection = duckdb.connect(
         ":memory:", config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}
     )
     try:
-        is_ordered = _checked(duckdb, connection, sql)
-        for name, rows in _inputs(log, state, sql):
+        is_ordered = _check_select(duckdb, connection, sql)
+        for name, rows in _read_inputs(log, state, sql):
             connection.register(name, rows)
         for setting in _SETTINGS:
             connection.execute(setting)
@@ -135,7 +135,7 @@ def run_sql(
         if len(set(columns)) != len(columns):
             twice = next(name for name in columns if columns.count(name) > 1)
             raise SqlRefused(f"two columns of the result are named {twice!r}: give one of them another name with AS")
-        encoded = [canonical.encode(row) for row in _rows(cursor, columns, max_rows)]
+        encoded = [canonical.encode(row) for row in _fetch_rows(cursor, columns, max_rows)]
     except duckdb.Error as exc:
         raise SqlRefused(f"DuckDB: {exc}") from exc
     except InvalidJson as exc:
@@ -169,8 +169,8 @@ def _duckdb() -> Any:
     return duckdb
 
 
-def _checked(duckdb: Any, connection: Any, sql: str) -> bool:
-    """Whether the statement has an order of its own. SqlRefused unless it is one SELECT."""
+def _check_select(duckdb: Any, connection: Any, sql: str) -> bool:
+    """Raise SqlRefused unless the text is one SELECT; return True if it has ORDER BY."""
     statements = duckdb.extract_statements(sql)
     if len(statements) != 1:
         raise SqlRefused(f"expected one statement; there are {len(statements)}")
@@ -184,8 +184,8 @@ def _checked(duckdb: Any, connection: Any, sql: str) -> bool:
     return any(modifier["type"] == "ORDER_MODIFIER" for modifier in modifiers)
 
 
-def _inputs(log: TableLog, state: TableState, sql: str) -> Iterator[tuple[str, pa.Table]]:
-    """The tables that the statement names, in logical order; TableDamaged unless files are what the manifest says."""
+def _read_inputs(log: TableLog, state: TableState, sql: str) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the tables that the statement names, in logical order. Raise TableDamaged for a file that was changed."""
     names = sql_tables(state)
     if not names:
         raise NoTable(f"{log.store.uri}: there are no typed tables at version {state.version}")
@@ -193,7 +193,7 @@ def _inputs(log: TableLog, state: TableState, sql: str) -> Iterator[tuple[str, p
     for name in names:
         if name not in sql.lower():
             continue
-        files = chosen_files(state, name)
+        files = select_files(state, name)
         size += sum(file.size for file in files)
         if size > _MAX_TABLE_BYTES:
             raise SqlRefused(f"the tables have more than {_MAX_TABLE_BYTES} bytes: use Spark SQL or DuckDB itself")
@@ -202,18 +202,18 @@ def _inputs(log: TableLog, state: TableState, sql: str) -> Iterator[tuple[str, p
         yield name, rows.sort_by(_ORDER) if is_partitioned(name) else rows
 
 
-def _rows(cursor: Any, columns: Sequence[str], max_rows: int) -> Iterator[Mapping[str, Json]]:
+def _fetch_rows(cursor: Any, columns: Sequence[str], max_rows: int) -> Iterator[Mapping[str, Json]]:
     count = 0
     while batch := cursor.fetchmany(_FETCH):
         count += len(batch)
         if count > max_rows:
             raise SqlRefused(f"the result has more than {max_rows} rows: add a LIMIT or an aggregate")
         for values in batch:
-            yield {name: _json(value) for name, value in zip(columns, values, strict=True)}
+            yield {name: _to_json(value) for name, value in zip(columns, values, strict=True)}
 
 
-def _json(value: Any) -> Json:
-    """A value of DuckDB in JSON: bytes as hex, times in UTC, what has no other form as its text."""
+def _to_json(value: Any) -> Json:
+    """Convert a DuckDB value to JSON: bytes as hex, times in UTC, other types as text."""
     if value is None or isinstance(value, bool | int | float | Decimal | str):
         return value
     if isinstance(value, bytes):
@@ -224,7 +224,7 @@ def _json(value: Any) -> Json:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, list | tuple):
-        return [_json(element) for element in value]
+        return [_to_json(element) for element in value]
     if isinstance(value, dict):
-        return {str(key): _json(element) for key, element in value.items()}
+        return {str(key): _to_json(element) for key, element in value.items()}
     return str(value)

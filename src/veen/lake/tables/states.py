@@ -1,11 +1,11 @@
-"""States as rows, so that SQL can ask for a key: with the columns that the overlay declares, and as JSON.
+"""States as rows for SQL: with the columns that the overlay declares, and as JSON.
 
-Rows of `state_…` are made by the declaration of the fold's own overlay and sorted by their key, so equal states give
-equal rows. A value that its column cannot have is kept in `unfit`, with the reason, as for events.
+Rows of `state_…` are made by the declaration of the fold's overlay and sorted by their key, so equal states give equal
+rows. A value that does not fit its column is kept in `unfit`, with the reason, as for events.
 
-Rows of `gold_entries` need no declaration: an entry of a state's maps in each. A state is a map, or an object whose
-fields are maps; maps in maps (records by entity and id) are followed to the innermost key. What stands there is one
-JSON value.
+Rows of `gold_entries` need no declaration: each is an entry of a map of the state. A state is a map, or an object whose
+fields are maps; maps in maps (records by entity and id) are followed to the innermost key. The value there is one JSON
+value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -20,7 +20,7 @@ import pyarrow as pa
 from veen.core.canonical import InvalidJson, Json, encode
 from veen.lake.log.columns import Column, arrow_schema
 from veen.lake.query.fields import payload_of
-from veen.lake.tables.typed import ARROW, FOREIGN, reason_of, written
+from veen.lake.tables.typed import ARROW, FOREIGN, reason_of, to_cell
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.joined import Joined
 from veen.overlays.framework.registry import BUILTIN
@@ -37,8 +37,8 @@ _UNFIT: Final = Column("unfit", "STRING", pa.string(), "values that fit no colum
 
 
 @cache
-def installed_states() -> Mapping[str, StateTable]:
-    """The declarations of all overlays that are built in or installed, by the name of the table."""
+def state_declarations() -> Mapping[str, StateTable]:
+    """Return the declarations of all built-in or installed overlays, by the name of the table."""
     return BUILTIN.with_installed().states
 
 
@@ -52,23 +52,23 @@ def state_columns(table: StateTable) -> tuple[Column, ...]:
 
 
 def state_definition(table: StateTable) -> str:
-    """A hash of the declaration. Rows of another one are made anew."""
+    """Return a hash of the declaration. Rows of another one are made again."""
     columns = [(column.name, column.kind) for column in table.columns]
     return sha256(repr((table.fold, table.part, columns, table.key)).encode()).hexdigest()
 
 
-def declared_states(fold: AnyFold) -> dict[str, str]:
-    """The tables of a fold's state, or of all its parts, with the hashes of their declarations."""
+def definitions_of(fold: AnyFold) -> dict[str, str]:
+    """Return the tables of a fold's state, or of all its parts, with the hashes of their declarations."""
     classes = set(_classes(fold))
-    return {name: state_definition(table) for name, table in installed_states().items() if table.fold in classes}
+    return {name: state_definition(table) for name, table in state_declarations().items() if table.fold in classes}
 
 
 def state_tables(name: str, fold: AnyFold, view: Any, state_hash: bytes) -> dict[str, pa.Table]:
-    """The rows of each table that an installed overlay declares for the fold, by the name of the table."""
+    """Return the rows of each table that an installed overlay declares for the fold, by the name of the table."""
     views = dict(_views(fold, view))
     return {
         table.name: _state_table(table, views[table.fold], {"fold": name, "state_hash": state_hash})
-        for table in installed_states().values()
+        for table in state_declarations().values()
         if table.fold in views
     }
 
@@ -115,11 +115,11 @@ def _state_row(table: StateTable, values: Mapping[str, object]) -> dict[str, Any
 def _cell(kind: ColumnKind, value: Any) -> Any:
     if value is None:
         return None
-    return encode(_json(value)).decode() if kind == "json" else written(kind, value)
+    return encode(_json(value)).decode() if kind == "json" else to_cell(kind, value)
 
 
 def _plain(value: Any) -> Json:
-    """A value as JSON has it, or what it is."""
+    """Return a value as JSON, or the name of its type if it has no JSON form."""
     try:
         plain = _json(value)
         encode(plain)
@@ -129,7 +129,7 @@ def _plain(value: Any) -> Json:
 
 
 def _order(table: StateTable, row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """By the key; rows that a declaration gives the same key, by all they have."""
+    """Return the sort key: the key of the row, then all its values, if a declaration repeats a key."""
     key = tuple((row[name] is not None, row[name]) for name in table.key)
     return key, repr(sorted(row.items()))
 
@@ -138,7 +138,7 @@ def _order(table: StateTable, row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def state_entries(state: Any) -> list[tuple[str, str, str]]:
-    """(part, key, value) in the order of part and key."""
+    """Return (part, key, value) in the order of part and key."""
     rows = []
     for path, value in _leaves(state, ()):
         *outer, key = path or ("",)

@@ -1,9 +1,8 @@
-"""Streaming into the tables: Spark says how far to go and when, the manifest says what is loaded.
+"""Streaming into the tables: Spark decides when and up to where, the manifest has what is loaded.
 
-A micro-batch is a set of positions. Its rows are made by the very code of a batch load, from the heads in the manifest
-up to those positions, and committed with them in one manifest. A batch that is played again after a crash ends where
-the heads are already, or goes on from them: nothing is lost or doubled, whatever was killed, and also if the checkpoint
-location is lost.
+A micro-batch is a set of positions. Its rows are made by the code of a batch load, from the heads in the manifest up to
+those positions, and committed with them in one manifest. A batch that is repeated after a crash resumes from the
+committed heads: nothing is lost or doubled, whatever was killed, even if the checkpoint location is lost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from veen.lake.log.entries import Level
 from veen.lake.log.keys import KeyFile
 from veen.lake.log.prefix import Mark, make_prefix
 from veen.lake.tables.gold import refresh
-from veen.lake.tables.loading import LoadJob, check_hub, commit_prefix, complete_typed, typed_now
+from veen.lake.tables.loading import LoadJob, check_hub, commit_prefix, complete_typed, definitions_of_typed
 from veen.lake.tables.log import TableLog
 from veen.lake.tables.manifest import TableState
 from veen.storage.pinned import pin
@@ -43,9 +42,9 @@ def stream(
 ) -> "StreamingQuery":
     """Keep bronze, silver and the states of `folds` up to date; exactly once, also after a crash.
 
-    `every` is a pace ("10 seconds"); `available_now` ends when all that is there has been loaded. `options` are those
-    of the source, such as maxEntriesPerTrigger. `checkpoint` is where Spark keeps its offsets: beside the tables, if
-    they lie in a directory.
+    `every` is an interval ("10 seconds"); `available_now` stops when all present entries are loaded. `options` are
+    those of the source, such as maxEntriesPerTrigger. `checkpoint` is the place of Spark's offsets. Default: beside the
+    tables, if they are in a directory.
     """
     log, path, keys = TableLog(to), absolute(path), keys.absolute()
     where = checkpoint or f"{log.store.uri}/{CHECKPOINT}"
@@ -88,7 +87,7 @@ def load_upto(
     parts: int | None = None,
     batch: tuple[str, int] | None = None,
 ) -> TableState:
-    """Load labels up to the given positions, in one commit; what is loaded already is passed over."""
+    """Load labels up to the given positions in one commit; skip what is loaded already."""
     log = TableLog(to)
     state = log.state()
     pinned = pin(path)
@@ -100,9 +99,9 @@ def load_upto(
         if last > marks.get(label, Mark()).upto_seq:
             upto[label] = last
     prefix = make_prefix(path, since=marks, upto=upto, pinned=pinned, roots=False)
-    typed = typed_now()
+    typed = definitions_of_typed()
     if not prefix.labels:
-        return complete_typed(log, log.made(state, typed), typed, spark=spark)
+        return complete_typed(log, log.ensure_made(state, typed), typed, spark=spark)
     job = LoadJob(
         uri=absolute(path),
         to=log.store,

@@ -1,8 +1,8 @@
-"""Typed tables: the events of one schema as columns, one table for each that an installed overlay declares.
+"""Typed tables: the events of one schema as columns, a table for each schema that an installed overlay declares.
 
 A row of silver whose schema has a table gives one row there: the fields of the body as columns, and the place in the
 log. No event of the schema is left out: one that its overlay refuses has NULL in all columns of the body, and its code
-in `issue`. A value that its column cannot have is kept in `unfit`, with the reason. Typed rows are a function of
+in `issue`. A value that does not fit its column is kept in `unfit`, with the reason. Typed rows are a function of
 silver, so a table that is new to a place is made from silver, without keys.
 """
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from veen.core.canonical import InvalidJson, encode
-from veen.lake.log.columns import Column, arrow_schema, batched
+from veen.lake.log.columns import Column, arrow_schema, to_batches
 from veen.lake.log.events import event_of
 from veen.lake.query.fields import payload_of, receipt_id_of
 from veen.overlays.framework.decode import Issue
@@ -55,8 +55,8 @@ _FROM_SILVER: Final = ("stream", "stream_id", "label", "epoch", "stream_seq", "l
 
 
 @cache
-def installed() -> Mapping[str, TypedTable]:
-    """The declarations of all overlays that are built in or installed, by the name of the table."""
+def load_declarations() -> Mapping[str, TypedTable]:
+    """Return the declarations of all built-in or installed overlays, by the name of the table."""
     return BUILTIN.with_installed().tables
 
 
@@ -64,22 +64,22 @@ def is_typed(table: str) -> bool:
     return table.startswith(PREFIX)
 
 
-def typed_columns(table: TypedTable) -> tuple[Column, ...]:
+def columns_of_typed(table: TypedTable) -> tuple[Column, ...]:
     own = (Column(column.name, *ARROW[column.kind], column.about) for column in table.columns)
     return (*own, *_PLACE)
 
 
 def definition_of(table: TypedTable) -> str:
-    """A hash of the declaration. Files of another one are made anew."""
-    columns = [(column.name, column.sql) for column in typed_columns(table)]
+    """Return a hash of the declaration. Files of another one are made again."""
+    columns = [(column.name, column.sql) for column in columns_of_typed(table)]
     columns += [(column.name, column.kind) for column in table.columns]  # two kinds may have one type
     return sha256(repr((table.schema.name, columns, table.sort)).encode()).hexdigest()
 
 
-def typed_batches(
+def to_typed_batches(
     silver: pa.RecordBatch | pa.Table, tables: Iterable[TypedTable]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Rows of typed tables for rows of silver, each batch with the name of its table."""
+    """Yield rows of typed tables for rows of silver, each batch with the name of its table."""
     by_schema = {table.schema.id: table for table in tables}
     opened = silver.filter(pc.and_kleene(silver.column("ok"), pc.is_valid(silver.column("schema"))))
     for schema in sorted({schema for schema in pc.unique(opened.column("schema")).to_pylist() if schema in by_schema}):
@@ -87,7 +87,7 @@ def typed_batches(
         rows = opened.filter(pc.equal(opened.column("schema"), schema))
         for part in rows.to_batches() if isinstance(rows, pa.Table) else (rows,):
             typed = (_row(table, row) for row in part.to_pylist())
-            for batch in batched(typed, arrow_schema(typed_columns(table))):
+            for batch in to_batches(typed, arrow_schema(columns_of_typed(table))):
                 yield table.name, batch
 
 
@@ -110,9 +110,9 @@ def _row(table: TypedTable, row: Mapping[str, Any]) -> dict[str, Any]:
         if column.name not in values:
             continue
         try:
-            own[column.name] = written(column.kind, values[column.name])
+            own[column.name] = to_cell(column.kind, values[column.name])
         except FOREIGN as exc:
-            unfit[column.name] = {"why": reason_of(exc), "value": _json(values[column.name])}
+            unfit[column.name] = {"why": reason_of(exc), "value": _fit_json(values[column.name])}
     return own | place | ({"issue": NO_VALUE, "unfit": encode(unfit).decode()} if unfit else {})
 
 
@@ -120,8 +120,8 @@ def reason_of(exc: Exception) -> str:
     return f"{type(exc).__name__}: {exc}"[:_MAX_REASON].encode(errors="replace").decode()
 
 
-def _json(value: Any) -> Any:
-    """A value as JSON has it, or what it is."""
+def _fit_json(value: Any) -> Any:
+    """Return a value as JSON, or the name of its type if it has no JSON form."""
     try:
         encode(payload_of(value))
     except (InvalidJson, TypeError, ValueError):
@@ -129,8 +129,11 @@ def _json(value: Any) -> Any:
     return payload_of(value)
 
 
-def written(kind: ColumnKind, value: Any) -> Any:
-    """A value as the column has it; TypeError or ValueError if it is none. None is NULL, or null in JSON."""
+def to_cell(kind: ColumnKind, value: Any) -> Any:
+    """Convert a value for a column of this kind. Raise TypeError or ValueError if it does not fit.
+
+    None is NULL, or null in JSON.
+    """
     if kind == "json":
         return encode(payload_of(value)).decode()
     return None if value is None else _WRITERS[kind](value)

@@ -1,9 +1,8 @@
-"""Verification of tables: their files, their rows under the roots of the log, and the lake tables beside them.
+"""Verification of tables: their files, their rows under the roots of the log, and published lake tables.
 
-Tables are derived from a log. A file that is not what its manifest names, rows that do not have the root of their
-label, and a lake table that shows other files are reasons of the kind `derived`: the log has everything, and the tables
-can be made again. If the log has another root than the tables were made under, one of the two was changed: that is
-evidence.
+Tables are derived from a log. A file that differs from its manifest, rows that do not have the root of their label, and
+a lake table that shows other files are reasons of the kind `derived`: the log has everything, and the tables can be
+made again. If the log has another root than the tables were made under, one of the two was changed: that is evidence.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +33,7 @@ _SHOWN: Final = 3  # paths that a reason names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCheck:
-    """The entries that were read, and the verdict over them."""
+    """Result of verifying tables: the numbers of files and rows read, and the verdict."""
 
     verdict: Verdict
     version: int = 0
@@ -59,18 +58,27 @@ class _Reading:
 def verify(to: str | TableStore, *, path: str | None = None, identity: HubIdentity | None = None) -> TableCheck:
     """Read every file of the newest version, and compare it with its manifest, with roots and with lake tables.
 
-    `path` is the log: its heads and roots are compared, too. Without it the tables themselves state how far they go.
+    `path` is the log: its heads and roots are compared, too. Without it the tables themselves state their heads.
     """
     log, reading = TableLog(to), _Reading()
     try:
-        state = log.existing()
+        state = log.require_state()
     except TableDamaged as exc:
         return TableCheck(verdict=Verdict.of([], [Reason(Because.DERIVED, str(exc))]))
     for table in state.files:
         for file in state.of(table):
-            _read(log.store, state, table, file, reading)
-    proven = _check_roots(state, reading)
-    rows = _rows_of_log(state, path, identity, proven, reading) if path is not None else _own_rows(state, proven)
+            _read_file(log.store, state, table, file, reading)
+    proven = {  # up to there the rows of bronze and silver have the root of the manifest
+        name: min(_prove_label(table, name, head, reading) for table in LOADED)
+        for name, head in sorted(state.heads.items())
+    }
+    if path is not None:
+        rows = _rows_of_log(state, path, identity, proven, reading)
+    else:
+        rows = [
+            Coverage(log=name, read=proven[name], head=head.upto_seq, stated_by=StatedBy.OWN_FILES, identity=None)
+            for name, head in sorted(state.heads.items())
+        ]
     lakes = tuple(_check_lakes(log, state, reading))
     return TableCheck(
         verdict=Verdict.of(rows, reading.reasons),
@@ -81,8 +89,8 @@ def verify(to: str | TableStore, *, path: str | None = None, identity: HubIdenti
     )
 
 
-def _read(store: TableStore, state: TableState, table: str, file: DataFile, reading: _Reading) -> None:
-    """Read one file; of a table that no installed overlay declares, its bytes."""
+def _read_file(store: TableStore, state: TableState, table: str, file: DataFile, reading: _Reading) -> None:
+    """Read one file; as written if no installed overlay declares its table."""
     try:
         content = read_part(store, table, file, as_written=table not in ready_tables(state))
     except TableDamaged as exc:
@@ -115,15 +123,7 @@ def _leaves(content: pa.Table) -> Iterator[tuple[bytes, list[Span]]]:
         )
 
 
-def _check_roots(state: TableState, reading: _Reading) -> dict[str, int]:
-    """Return how far each label was proven: its rows of bronze and silver have the root of the manifest."""
-    proven = {}
-    for name, head in sorted(state.heads.items()):
-        proven[name] = min(_proven(table, name, head, reading) for table in LOADED)
-    return proven
-
-
-def _proven(table: str, name: str, head: TableHead, reading: _Reading) -> int:
+def _prove_label(table: str, name: str, head: TableHead, reading: _Reading) -> int:
     if head.mmr_root is None:
         reading.add(Because.COVERAGE, f"{name}: no root was loaded, so nothing binds its rows to the log")
         return 0
@@ -142,17 +142,10 @@ def _proven(table: str, name: str, head: TableHead, reading: _Reading) -> int:
     return head.upto_seq
 
 
-def _own_rows(state: TableState, proven: Mapping[str, int]) -> list[Coverage]:
-    return [
-        Coverage(log=name, read=proven[name], head=head.upto_seq, stated_by=StatedBy.OWN_FILES, identity=None)
-        for name, head in sorted(state.heads.items())
-    ]
-
-
 def _rows_of_log(
     state: TableState, path: str, identity: HubIdentity | None, proven: Mapping[str, int], reading: _Reading
 ) -> list[Coverage]:
-    """Compare with the log: each label of it gets a row, and each root of the tables is looked for in it."""
+    """Compare with the log: return a row for each label, and look for each root of the tables in it."""
     pinned, fs = pin(path), open_fs(path)
     name = None if identity is None else f"hub {identity.hub_id.hex()}"
     if state.hub is not None and pinned.identity is not None and state.hub != pinned.identity.hub_id.hex():
@@ -189,7 +182,7 @@ def _check_lakes(log: TableLog, state: TableState, reading: _Reading) -> Iterato
                 continue
             try:
                 lake = open_lake(kind, place_of(log.store), table)
-                shown, version = lake.paths(), lake.published()
+                shown, version = lake.paths(), lake.manifest_version()
                 stated = log.state(version) if version else TableState()
             except (ExtraMissing, VeenError) as exc:
                 reading.add(Because.COVERAGE, f"{kind} table {table}: was not compared: {exc}")

@@ -19,16 +19,19 @@ from veen.overlays.discovery import directory
 from veen.overlays.federation import realm
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.joined import Joined
+from veen.overlays.framework.nouns import Noun
 from veen.overlays.framework.schema import AnySchema, SchemaClash, SchemaSet
 from veen.overlays.framework.speaking import SPEAKING, STATEMENTS
 from veen.overlays.framework.typed_table import StateTable, TypedTable
 from veen.overlays.id import bodies as identity
 from veen.overlays.id import fold as identity_fold
 from veen.overlays.id import letter as identity_letter
+from veen.overlays.id import nouns as identity_nouns
 from veen.overlays.id import tables as identity_tables
 from veen.overlays.naming import label_class as labelclass
 from veen.overlays.naming import schema_registry as schemaregistry
 from veen.overlays.operations import access, agreement, delegation, mirror, paid, publication, queryaudit, recovery
+from veen.overlays.operations import nouns as operation_nouns
 from veen.overlays.operations import schemas as operations
 from veen.overlays.operations import state_checkpoint as statecheckpoint
 from veen.overlays.recorder import checkpoint as recorder_checkpoint
@@ -38,6 +41,7 @@ from veen.overlays.rpc import messages as rpc
 from veen.overlays.wallet import bodies as wallet
 from veen.overlays.wallet import ledger
 from veen.overlays.wallet import letter as wallet_letter
+from veen.overlays.wallet import nouns as wallet_nouns
 
 GROUP: Final = "veen.overlays"
 
@@ -51,9 +55,13 @@ class Overlay:
     schemas: tuple[AnySchema, ...]
     folds: Mapping[str, Callable[..., AnyFold]]  # by state class; called with mirrors= and the fold's own settings
     tables: tuple[TypedTable, ...] = ()  # at most one for each schema
-    states: tuple[StateTable, ...] = ()  # of the folds
+    states: tuple[StateTable, ...] = ()  # of the folds; those of the nouns are added
+    nouns: tuple[Noun, ...] = ()  # `veen NAME`: commands, lists, tables and sections of the console follow from them
 
     def __post_init__(self) -> None:
+        own = {state.name for state in self.states}
+        of_nouns = (noun.state_table() for noun in self.nouns if noun.table)
+        object.__setattr__(self, "states", (*self.states, *(table for table in of_nouns if table.name not in own)))
         if strange := [state.name for state in self.states if state.fold not in self.folds]:
             raise ValueError(f"the overlay {self.name}: {strange[0]} is the table of a fold that it does not have")
         of = [table.schema for table in self.tables]
@@ -215,6 +223,7 @@ BUILTIN: Final = Registry(
             folds={"id": identity_fold.IdFold},
             tables=_tables(tuple(identity.SCHEMAS.values())),
             states=identity_tables.STATES,
+            nouns=tuple(identity_nouns.NOUNS.values()),
         ),
         Overlay(
             name="wallet",
@@ -223,6 +232,7 @@ BUILTIN: Final = Registry(
             folds={"wallet.ledger": ledger.LedgerFold},
             tables=_tables(tuple(wallet.SCHEMAS.values())),
             states=ledger.STATES,
+            nouns=tuple(wallet_nouns.NOUNS.values()),
         ),
         Overlay(
             name="realm",
@@ -273,6 +283,7 @@ BUILTIN: Final = Registry(
                 *queryaudit.STATES,
                 *mirror.STATES,
             ),
+            nouns=tuple(operation_nouns.NOUNS.values()),
         ),
         Overlay(
             name="speaks",

@@ -202,6 +202,12 @@ class _Leaf(NamedTuple):
         return record
 
 
+def kinds_of(record: type, names: Iterable[str]) -> dict[str, ColumnKind]:
+    """Return the kinds of some fields of a record, for a key."""
+    kinds = {name: kind for name, kind, _ in _scalars(record, "", ())}
+    return {name: kinds[name] for name in names}
+
+
 def _leaves(record: type, times: Collection[str]) -> Iterator[_Leaf]:
     for name, kind, path in _scalars(record, "", ()):
         kind = "time" if name in times else kind

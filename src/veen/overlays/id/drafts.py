@@ -1,11 +1,12 @@
-"""Messages of ID, each with the stream it belongs into (001 ID §4.1, §6 … §11). Nothing is sent here."""
+"""Messages of ID, each with the stream that it belongs to (001 ID §4.1, §6 … §11). Nothing is sent here."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from veen.core.event import Event
-from veen.overlays.framework.body import Draft
+from veen.core.wire import Wire
+from veen.overlays.framework.body import Body, Draft
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors, copy_draft
 from veen.overlays.id import bodies
 from veen.overlays.id.ids import (
@@ -26,9 +27,33 @@ class Addressed:
     draft: Draft
 
 
+def stream_of(body: Wire | None) -> bytes:
+    """Return the stream that a body of ID belongs to."""
+    match body:
+        case bodies.PrincipalRecord() | bodies.DeviceRecord():
+            return principal_stream(body.principal_pk)
+        case bodies.CtxProfile():
+            return ctx_stream(body.ctx_id, body.realm_id)
+        case bodies.OrgProfile() | bodies.GroupChange() | bodies.RoleBinding():
+            return org_stream(body.org_id)
+        case bodies.HandleMap():
+            return handle_stream(body.realm_id)
+        case bodies.ExternalLink():
+            return org_stream(body.org_id or b"") if body.ctx_id is None else ctx_stream(body.ctx_id, body.realm_id)
+        case bodies.IdRevocationRecord():  # a principal revokes in its own stream, an organization in its own
+            return org_stream(body.org_id or b"") if body.principal_pk is None else principal_stream(body.principal_pk)
+        case _:
+            raise TypeError(type(body).__name__)
+
+
+def addressed(body: Body, *, expires_at: int | None = None) -> Addressed:
+    """Return the message of a body, and its stream. A body that is not allowed is a FormatError."""
+    draft = _SCHEMAS[type(body)].draft(body, expires_at=expires_at)
+    return Addressed(stream_id=stream_of(body), draft=draft)
+
+
 def principal(principal_pk: bytes, *, created_at: int, info: Mapping[str, Any] | None = None) -> Addressed:
-    body = bodies.PrincipalRecord(principal_pk=principal_pk, created_at=created_at, info=_map(info))
-    return Addressed(stream_id=principal_stream(principal_pk), draft=bodies.PRINCIPAL.draft(body))
+    return addressed(bodies.PrincipalRecord(principal_pk=principal_pk, created_at=created_at, info=_map(info)))
 
 
 def device(
@@ -42,17 +67,18 @@ def device(
     disabled: bool | None = None,
 ) -> Addressed:
     """A new device, or new flags and expiry of a known one."""
-    body = bodies.DeviceRecord(
-        principal_pk=principal_pk,
-        device_id=device_id_of(device_pk),
-        device_pk=device_pk,
-        dh_pk=dh_pk,
-        label=label,
-        created_at=created_at,
-        expires_at=expires_at,
-        flags=None if disabled is None else bodies.DeviceFlags(disabled=disabled),
+    return addressed(
+        bodies.DeviceRecord(
+            principal_pk=principal_pk,
+            device_id=device_id_of(device_pk),
+            device_pk=device_pk,
+            dh_pk=dh_pk,
+            label=label,
+            created_at=created_at,
+            expires_at=expires_at,
+            flags=None if disabled is None else bodies.DeviceFlags(disabled=disabled),
+        )
     )
-    return Addressed(stream_id=principal_stream(principal_pk), draft=bodies.DEVICE.draft(body))
 
 
 def ctx_profile(
@@ -65,15 +91,16 @@ def ctx_profile(
     prefs: Mapping[str, Any] | None = None,
 ) -> Addressed:
     """A whole profile: what is left out is gone."""
-    body = bodies.CtxProfile(
-        ctx_id=ctx_id,
-        realm_id=realm_id,
-        display_name=display_name,
-        avatar_coid=avatar_coid,
-        prefs=_map(prefs),
-        updated_at=updated_at,
+    return addressed(
+        bodies.CtxProfile(
+            ctx_id=ctx_id,
+            realm_id=realm_id,
+            display_name=display_name,
+            avatar_coid=avatar_coid,
+            prefs=_map(prefs),
+            updated_at=updated_at,
+        )
     )
-    return Addressed(stream_id=ctx_stream(ctx_id, realm_id), draft=bodies.CTX_PROFILE.draft(body))
 
 
 def org_profile(
@@ -84,14 +111,15 @@ def org_profile(
     display_name: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Addressed:
-    body = bodies.OrgProfile(
-        org_id=org_id,
-        display_name=display_name,
-        metadata=_map(metadata),
-        created_at=created_at,
-        updated_at=updated_at,
+    return addressed(
+        bodies.OrgProfile(
+            org_id=org_id,
+            display_name=display_name,
+            metadata=_map(metadata),
+            created_at=created_at,
+            updated_at=updated_at,
+        )
     )
-    return Addressed(stream_id=org_stream(org_id), draft=bodies.ORG_PROFILE.draft(body))
 
 
 def change_group(
@@ -106,16 +134,18 @@ def change_group(
     expires_at: int | None = None,
 ) -> Addressed:
     """`local_name` makes the group_id and never changes; `name` is what people read. `org_id` may be a scoped one."""
-    body = bodies.GroupChange(
-        org_id=org_id,
-        realm_id=realm_id,
-        group_id=group_id_of(org_id, local_name),
-        name=local_name if name is None else name,
-        members_add=_ids(add),
-        members_remove=_ids(remove),
-        updated_at=updated_at,
+    return addressed(
+        bodies.GroupChange(
+            org_id=org_id,
+            realm_id=realm_id,
+            group_id=group_id_of(org_id, local_name),
+            name=local_name if name is None else name,
+            members_add=_ids(add),
+            members_remove=_ids(remove),
+            updated_at=updated_at,
+        ),
+        expires_at=expires_at,
     )
-    return Addressed(stream_id=org_stream(org_id), draft=bodies.GROUP.draft(body, expires_at=expires_at))
 
 
 def bind_role(
@@ -129,17 +159,21 @@ def bind_role(
     expires_at: int | None = None,
 ) -> Addressed:
     """Roles only add up; one that shall end gets `expires_at`, or goes through a group that members can leave."""
-    body = bodies.RoleBinding(
-        org_id=org_id, realm_id=realm_id, role=role, targets_ctx=_ids(ctx), targets_group=_ids(groups), ts=ts
+    return addressed(
+        bodies.RoleBinding(
+            org_id=org_id, realm_id=realm_id, role=role, targets_ctx=_ids(ctx), targets_group=_ids(groups), ts=ts
+        ),
+        expires_at=expires_at,
     )
-    return Addressed(stream_id=org_stream(org_id), draft=bodies.ROLE_BINDING.draft(body, expires_at=expires_at))
 
 
 def handle(
     realm_id: bytes, name: str, *, target_type: str, target_id: bytes, ts: int, expires_at: int | None = None
 ) -> Addressed:
-    body = bodies.HandleMap(realm_id=realm_id, handle=name, target_type=target_type, target_id=target_id, ts=ts)
-    return Addressed(stream_id=handle_stream(realm_id), draft=bodies.HANDLE_MAP.draft(body, expires_at=expires_at))
+    return addressed(
+        bodies.HandleMap(realm_id=realm_id, handle=name, target_type=target_type, target_id=target_id, ts=ts),
+        expires_at=expires_at,
+    )
 
 
 def external_link(
@@ -162,10 +196,7 @@ def external_link(
         attributes=_map(attributes),
         ts=ts,
     )
-    draft = bodies.EXTERNAL_LINK.draft(body, expires_at=expires_at)  # refuses a link without a target
-    return Addressed(
-        stream_id=org_stream(org_id or b"") if ctx_id is None else ctx_stream(ctx_id, realm_id), draft=draft
-    )
+    return addressed(body, expires_at=expires_at)
 
 
 def revoke_by_principal(
@@ -179,16 +210,17 @@ def revoke_by_principal(
     reason: str | None = None,
 ) -> Addressed:
     """A principal takes back a device, a token or one of its accounts."""
-    body = bodies.IdRevocationRecord(
-        principal_pk=principal_pk,
-        device_id=device_id,
-        revoked_auth_ref=auth_ref,
-        realm_id=realm_id,
-        ctx_id=ctx_id,
-        reason=reason,
-        ts=ts,
+    return addressed(
+        bodies.IdRevocationRecord(
+            principal_pk=principal_pk,
+            device_id=device_id,
+            revoked_auth_ref=auth_ref,
+            realm_id=realm_id,
+            ctx_id=ctx_id,
+            reason=reason,
+            ts=ts,
+        )
     )
-    return Addressed(stream_id=principal_stream(principal_pk), draft=bodies.REVOCATION.draft(body))
 
 
 def revoke_by_org(
@@ -202,16 +234,17 @@ def revoke_by_org(
     reason: str | None = None,
 ) -> Addressed:
     """An organization takes back a key, a token or an account's part in it; with no target, itself."""
-    body = bodies.IdRevocationRecord(
-        org_id=org_id,
-        device_id=device_id,
-        revoked_auth_ref=auth_ref,
-        realm_id=realm_id,
-        ctx_id=ctx_id,
-        reason=reason,
-        ts=ts,
+    return addressed(
+        bodies.IdRevocationRecord(
+            org_id=org_id,
+            device_id=device_id,
+            revoked_auth_ref=auth_ref,
+            realm_id=realm_id,
+            ctx_id=ctx_id,
+            reason=reason,
+            ts=ts,
+        )
     )
-    return Addressed(stream_id=org_stream(org_id), draft=bodies.REVOCATION.draft(body))
 
 
 def mirrored(event: Event, hub_id: bytes | None = None, mirrors: Mirrors = NO_MIRRORS) -> Addressed:
@@ -231,3 +264,6 @@ def _ids(ids: Iterable[bytes]) -> tuple[bytes, ...] | None:
 
 def _map(value: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if value is None else dict(value)
+
+
+_SCHEMAS: Final = {schema.body: schema for schema in bodies.SCHEMAS.values()}

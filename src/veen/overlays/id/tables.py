@@ -5,17 +5,8 @@ from typing import Final
 
 from veen.overlays.framework.typed_table import StateTable, TypedColumn
 from veen.overlays.id.fold import IdFold
-from veen.overlays.id.state import (
-    AccountLink,
-    Device,
-    GroupState,
-    Handle,
-    IdContext,
-    IdPrincipal,
-    IdRevocation,
-    IdState,
-    Org,
-)
+from veen.overlays.id.nouns import CONTEXT, DEVICE, EXTERNAL, GROUP, HANDLE, ORG, PRINCIPAL
+from veen.overlays.id.state import IdRevocation, IdState
 
 
 def _targets(view: IdState) -> Iterator[dict[str, object]]:
@@ -27,51 +18,7 @@ def _targets(view: IdState) -> Iterator[dict[str, object]]:
 
 
 STATES: Final = (
-    StateTable.of(
-        IdFold.name,
-        IdPrincipal,
-        {"principal_pk": "hex"},
-        lambda view: view.principals,
-        part="principals",
-        about="people and services",
-        times=("created_at",),
-    ),
-    StateTable.of(
-        IdFold.name,
-        Device,
-        {"principal_pk": "hex", "device_id": "hex"},
-        lambda view: view.devices,
-        part="devices",
-        about="the devices of principals",
-        times=("created_at", "expires_at", "revoked_since"),
-    ),
-    StateTable.of(
-        IdFold.name,
-        IdContext,
-        {"ctx_id": "hex", "realm_id": "hex"},
-        lambda view: view.contexts,
-        part="contexts",
-        about="accounts and their profiles",
-        times=("updated_at", "until"),
-    ),
-    StateTable.of(
-        IdFold.name,
-        Org,
-        {"org_id": "hex"},
-        lambda view: view.orgs,
-        part="orgs",
-        about="organizations",
-        times=("created_at", "updated_at", "until"),
-    ),
-    StateTable.of(
-        IdFold.name,
-        GroupState,
-        {"org_id": "hex", "group_id": "hex"},
-        lambda view: view.groups,
-        part="groups",
-        about="groups of organizations; members with the time until when, null for ever",
-        times=("updated_at",),
-    ),
+    *(noun.state_table() for noun in (PRINCIPAL, DEVICE, CONTEXT, ORG, GROUP)),
     StateTable(
         fold=IdFold.name,
         part="members",
@@ -104,28 +51,8 @@ STATES: Final = (
         key=("org_id", "realm_id", "role", "target_type", "target_id"),
         rows=_targets,
     ),
-    StateTable.of(
-        IdFold.name,
-        Handle,
-        {"realm_id": "hex", "handle": "text"},
-        lambda view: view.handles,
-        part="handles",
-        about="names of accounts and organizations",
-        times=("until",),
-    ),
-    StateTable.of(
-        IdFold.name,
-        AccountLink,
-        {"realm_id": "hex", "provider": "text", "external_sub": "text", "client_id": "hex"},
-        lambda view: (
-            ((link.realm_id, link.provider, link.external_sub, link.client_id), link)
-            for links in view.links.values()
-            for link in links
-        ),
-        part="links",
-        about="links to accounts elsewhere, the last of each writer",
-        times=("until",),
-    ),
+    HANDLE.state_table(),
+    EXTERNAL.state_table(),
     StateTable.of(
         IdFold.name,
         IdRevocation,

@@ -95,8 +95,8 @@ CHECKPOINT: Final = Schema(RecorderCheckpoint.KIND, RecorderCheckpoint)
 
 
 def _columns(body: RecorderCheckpoint) -> dict[str, object]:
-    fields = {"body_ts" if name == "ts" else name: value for name, value in body.named() if name != "ver"}
-    return fields | {"streams": [dict(head.named()) for head in body.streams], "events": body.events}
+    fields = {"body_ts" if name == "ts" else name: value for name, value in body.present_fields() if name != "ver"}
+    return fields | {"streams": [dict(head.present_fields()) for head in body.streams], "events": body.events}
 
 
 CHECKPOINT_TABLE: Final = TypedTable(

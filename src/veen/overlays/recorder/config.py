@@ -77,7 +77,7 @@ def _columns(body: ConfigChange) -> dict[str, object]:
     names = {"stream_id": "body_stream_id", "stream": "body_stream", "ts": "body_ts"}
     return {
         names.get(name, name): list(value) if isinstance(value, tuple) else value
-        for name, value in body.named()
+        for name, value in body.present_fields()
         if name != "ver"
     }
 

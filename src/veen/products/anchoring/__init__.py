@@ -1,4 +1,4 @@
-"""Anchors that leave the machine: published, listed, verified (docs/anchors.md)."""
+"""Anchors outside of the machine: published, listed, verified (docs/anchors.md)."""
 
 from veen.ext import Product
 

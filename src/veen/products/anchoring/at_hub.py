@@ -1,7 +1,7 @@
 """Anchors in the log of another hub: a statement, its receipt, and a file that proves both to anyone (D-104).
 
 An anchor_ref is hub_id 32 · label 32 · stream_seq u64 · leaf_hash 32 of the statement. The evidence file has the
-message, its opening, its receipt and the proof of its place: it verifies with nothing but the key of the other hub.
+message, its opening, its receipt and its inclusion proof: the key of the other hub is enough to verify it.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ BACKEND: Final = "hub"
 async def publish_statement(
     client: Client, stream: str, hub_id: bytes, checkpoint: Checkpoint
 ) -> tuple[bytes, EvidenceFile]:
-    """State a root of the hub `hub_id` on a stream of the hub of `client`; the anchor_ref and its evidence."""
+    """State a root of the hub `hub_id` on a stream of the hub of `client`; return the anchor_ref and its evidence."""
     draft = state_root(hub_id, checkpoint)
     sent = await client.send(stream, draft.body, schema=draft.schema)
     evidence = await client.evidence(stream, selection=[(sent.label, sent.seq)], contents="openings")
@@ -32,9 +32,9 @@ async def publish_statement(
 
 
 def check_statement(data: bytes, trusted: TrustedKeys | None, root: bytes) -> CheckedEntry:
-    """The entry of the other hub that states `root`, offline; AnchorInvalid if the file has none.
+    """Return the entry of the other hub that states `root`, offline. Raise AnchorInvalid if the file has none.
 
-    EvidenceFault if anything in the file is wrong.
+    Raise EvidenceFault if anything in the file is wrong.
     """
     for entry, statement in _statements(data, trusted):
         if statement.mmr_root == root and entry.content == "opened":
@@ -42,10 +42,10 @@ def check_statement(data: bytes, trusted: TrustedKeys | None, root: bytes) -> Ch
     raise AnchorInvalid(f"no entry of the evidence states the root {root.hex()[:16]}…")
 
 
-def stated_position(data: bytes, label: bytes) -> int | None:
-    """Return the position of a log that an evidence file states a root of; None if it has no such statement.
+def read_position(data: bytes, label: bytes) -> int | None:
+    """Return the position of the root that an evidence file states for a log; None if it has no such statement.
 
-    The keys that the file names itself are used: the position says which root to ask for, and proves nothing.
+    The keys in the file itself are used: the position only selects the root to ask for, and proves nothing.
     """
     return max((said.upto_seq for _, said in _statements(data, None) if said.label == label), default=None)
 

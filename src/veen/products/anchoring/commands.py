@@ -1,4 +1,4 @@
-"""`veen anchor`: roots that somebody outside the log remembers (ANCHOR0, docs/anchors.md)."""
+"""`veen anchor`: publishes and verifies roots outside of the log (ANCHOR0, docs/anchors.md)."""
 
 import json
 import os
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from veen.storage.anchors import AnchorBackend, AnchorFile
     from veen.storage.timestamps import TimestampTrust
 
-anchor = LazyGroup("anchor", help="Roots of a log that somebody else remembers: a file, a timestamp authority, a hub.")
+anchor = LazyGroup("anchor", help="Publish and verify roots: in a file, at a timestamp authority, at another hub.")
 
 _DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 _PEM: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-_UPTO: Final = click.option("--upto", type=click.IntRange(min=1), help="The position; default: the end of the log.")
-_FILE: Final = click.option("--file", "directory", type=_DIRECTORY, help="A directory with a hash-chained file.")
+_UPTO: Final = click.option("--upto", type=click.IntRange(min=1), help="Position to anchor. Default: end of the log.")
+_FILE: Final = click.option("--file", "directory", type=_DIRECTORY, help="Directory with a hash-chained file.")
 _CERTIFICATES: Final = click.option(
-    "--certificates", type=_PEM, help="The timestamp authority's root and own certificate, in one PEM file."
+    "--certificates", type=_PEM, help="PEM file with the root and own certificate of the timestamp authority."
 )
 
 
@@ -40,12 +40,14 @@ _CERTIFICATES: Final = click.option(
 @click.argument("stream", type=STREAM)
 @_UPTO
 @_FILE
-@click.option("--tsa", metavar="URL", help="A timestamp authority (RFC 3161); needs --certificates.")
+@click.option("--tsa", metavar="URL", help="URL of a timestamp authority (RFC 3161). Requires --certificates.")
 @_CERTIFICATES
-@click.option("--to", "target", type=CONTEXT, help="A context: state the root in the log of its hub; needs --on.")
-@click.option("--on", "on_stream", type=STREAM, help="The stream of that hub.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Where the token or evidence is written.")
-@click.option("--no-record", is_flag=True, help="Do not have the hub write the anchor down; needs no administrator.")
+@click.option("--to", "target", type=CONTEXT, help="Context of a hub: state the root in its log. Requires --on.")
+@click.option("--on", "on_stream", type=STREAM, help="Stream at the hub of --to.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File for the token or evidence.")
+@click.option(
+    "--no-record", is_flag=True, help="Do not have the hub record the anchor. Requires no administrator token."
+)
 @client_options
 def publish(
     output: Output,
@@ -60,11 +62,11 @@ def publish(
     out: Path | None,
     no_record: bool,
 ) -> None:
-    """Anchor the root of STREAM: at the backend that the hub is configured for, or at one that you name.
+    """Anchor the root of STREAM: at the backend in the hub's configuration, or at one that you name.
 
-    What you name gets the root of a checkpoint that was verified here; then the hub writes down where to look, which
-    needs its administrator token. A failure changes nothing in the log: run the command again. With --out the position
-    is written beside the file, to OUT.position.json: keep both together.
+    A named backend gets the root of a checkpoint that was verified here; then the hub records the reference, which
+    requires its administrator token. A failure changes nothing in the log: run the command again. With --out the
+    position is written beside the file, to OUT.position.json: keep both together.
 
     \b
     veen anchor publish orders
@@ -77,7 +79,7 @@ def publish(
     if (target is None) != (on_stream is None):
         raise click.UsageError("--to and --on go together")
     if tsa is not None and certificates is None:
-        raise click.UsageError("--tsa needs --certificates: what nobody can verify proves nothing")
+        raise click.UsageError("--tsa requires --certificates: without them the timestamp cannot be verified")
     if directory is None and tsa is None and target is None:
         _tell(output, _at_hub(session, stream, upto), None)
         return
@@ -88,11 +90,11 @@ def publish(
     label = checkpoint.label_curr
     session.close()  # the identity may be needed for another hub
     if target is not None and on_stream is not None:
-        backend, anchor_ref, data = _stated(session, target, on_stream, hub_id, checkpoint)
+        backend, anchor_ref, data = _state_at(session, target, on_stream, hub_id, checkpoint)
     else:
         chosen: AnchorBackend = _chain(directory) if directory is not None else _authority(str(tsa), certificates)
         with output.progress("anchoring"):
-            anchor_ref = _published(chosen, checkpoint)
+            anchor_ref = _publish(chosen, checkpoint)
         backend, data = chosen.name if tsa else f"file:{directory}"[:64], anchor_ref
     if out is not None:
         out.write_bytes(data)
@@ -102,21 +104,24 @@ def publish(
         facts = {"label": label.hex(), "upto_seq": checkpoint.upto_seq, "root": checkpoint.mmr_root.hex()}
         output.result({**facts, "backend": backend, "anchor_ref": anchor_ref.hex(), "recorded": False})
         return
-    _tell(output, _recorded(session, checkpoint, backend, anchor_ref), out)
+    _tell(output, _record(session, checkpoint, backend, anchor_ref), out)
 
 
 # The spelling of 001 products §3.5.
 hub_anchor = click.Command("anchor", params=list(publish.params), callback=publish.callback, help=publish.help)
 
 
-def _published(backend: "AnchorBackend", checkpoint: "Checkpoint") -> bytes:
+def _publish(backend: "AnchorBackend", checkpoint: "Checkpoint") -> bytes:
     from veen.storage.anchors import NONCE_BYTES, AnchorError
 
     try:
         return backend.publish(checkpoint.mmr_root, checkpoint.epoch, int(time.time()), os.urandom(NONCE_BYTES))
     except (AnchorError, OSError) as exc:
         raise Fail(
-            "ANCHOR.FAILED", "the anchor was not taken", str(exc), "look at the backend, then run it again"
+            "ANCHOR.FAILED",
+            "the backend did not accept the anchor",
+            str(exc),
+            "check the backend, then run the command again",
         ) from exc
 
 
@@ -149,7 +154,7 @@ def _authority(url: str, certificates: Path | None) -> "AnchorBackend":
         raise Fail("ANCHOR.FAILED", "the timestamp authority cannot be used", str(exc), "give its URL") from exc
 
 
-def _stated(
+def _state_at(
     session: CliSession, target: str, stream: str, hub_id: bytes, checkpoint: "Checkpoint"
 ) -> tuple[str, bytes, bytes]:
     from veen.cli.shared.authority import authority
@@ -183,7 +188,7 @@ def _at_hub(session: CliSession, stream: str, upto: int | None) -> "ListedAnchor
     return asyncio.run(work())
 
 
-def _recorded(session: CliSession, checkpoint: "Checkpoint", backend: str, anchor_ref: bytes) -> "ListedAnchor":
+def _record(session: CliSession, checkpoint: "Checkpoint", backend: str, anchor_ref: bytes) -> "ListedAnchor":
     import asyncio
 
     from veen.products.anchoring.listing import record_at_hub
@@ -215,17 +220,17 @@ def _tell(output: Output, anchored: "ListedAnchor", out: Path | None) -> None:
 @click.argument("stream", type=STREAM)
 @client_options
 def list_(output: Output, session: CliSession, stream: str) -> None:
-    """The anchors of STREAM by position; the hub's signature and the checkpoint beside each are verified.
+    """List the anchors of STREAM by position; the hub's signature and the checkpoint of each are verified.
 
     \b
     veen anchor list orders --json
     """
-    rows = [_row(anchored) for anchored in _listed(session, stream)]
+    rows = [_row(anchored) for anchored in _list_anchors(session, stream)]
     cells = [(row["upto_seq"], short(bytes.fromhex(row["root"])), row["backend"], row["hub_ts"]) for row in rows]
     output.result({"stream": stream, "anchors": rows}, lambda: output.table(("upto", "root", "backend", "at"), cells))
 
 
-def _listed(session: CliSession, stream: str) -> "list[ListedAnchor]":
+def _list_anchors(session: CliSession, stream: str) -> "list[ListedAnchor]":
     import asyncio
 
     from veen.products.anchoring.listing import anchors_of
@@ -242,11 +247,11 @@ def _listed(session: CliSession, stream: str) -> "list[ListedAnchor]":
 @anchor.verb("verify", "Check anchors against the log, or a token against a root.")
 @click.argument("stream", type=STREAM, required=False)
 @_UPTO
-@click.option("--root", type=HEX32, help="Check --ref against this root, without a hub.")
-@click.option("--ref", "reference", type=_PEM, help="A token or evidence file of `anchor publish --out`.")
+@click.option("--root", type=HEX32, help="Root to verify --ref against, without a hub.")
+@click.option("--ref", "reference", type=_PEM, help="Token or evidence file of `anchor publish --out`.")
 @_FILE
 @_CERTIFICATES
-@click.option("--from", "stated_by", type=CONTEXT, help="The context of the hub that an evidence file is from.")
+@click.option("--from", "stated_by", type=CONTEXT, help="Context of the hub that issued the evidence file.")
 @client_options
 def verify(
     output: Output,
@@ -259,13 +264,13 @@ def verify(
     certificates: Path | None,
     stated_by: str | None,
 ) -> None:
-    """Check the anchors of STREAM, each against the root that the hub has at its position now, and at its backend.
+    """Verify the anchors of STREAM, each against the hub's present root at its position, and at its backend.
 
-    What verifies the backend comes from you: --file for the chain in this directory, --certificates for timestamps. An
-    anchor that nothing was given for is listed as unchecked, and makes the verdict incomplete (exit code 6). With --ref
-    one token or evidence file is checked, against the checkpoint of STREAM at its position, or offline against --root.
-    The position is that of --upto, or of the file that `anchor publish --out` wrote beside the token, or of the hub's
-    list. Exit code 1 and ANCHOR.INVALID if an anchor does not fit.
+    You provide the means to verify a backend: --file for a chain in a directory, --certificates for timestamps. An
+    anchor without them is listed as unchecked and makes the verdict incomplete (exit code 6). With --ref, one token or
+    evidence file is verified, against the checkpoint of STREAM at its position, or offline against --root. The position
+    comes from --upto, from the file that `anchor publish --out` wrote beside the token, or from the hub's list. Exit
+    code 1 and ANCHOR.INVALID if an anchor does not match.
 
     \b
     veen anchor verify orders --file /mnt/worm/anchors --certificates tsa.pem
@@ -281,7 +286,7 @@ def verify(
         return
     if root is not None:
         raise click.UsageError("--root needs --ref")
-    listed = [anchored for anchored in _listed(session, str(stream)) if upto in (None, anchored.body.upto_seq)]
+    listed = [anchored for anchored in _list_anchors(session, str(stream)) if upto in (None, anchored.body.upto_seq)]
     if not listed:
         raise Fail(
             "ANCHOR.NONE", "there is no anchor to check", "the log was not anchored", "veen anchor publish STREAM"
@@ -291,7 +296,7 @@ def verify(
     checked = {_claim(anchored) for anchored, result in zip(listed, results, strict=True) if result}
     reasons = [
         Reason(Because.COVERAGE, reason) for anchored, result in zip(listed, results, strict=True)
-        if (reason := _unchecked(anchored, result or (_claim(anchored) in checked or None))) is not None
+        if (reason := _gap_of(anchored, result or (_claim(anchored) in checked or None))) is not None
     ]  # fmt: skip
     identity = session.settings.hub_pk.value
     compared = [
@@ -315,16 +320,16 @@ def verify(
         show_verdict(output, verdict)
 
     output.result({"stream": stream, **verdict_json(verdict), "anchors": rows}, human)
-    end_by(verdict, str(stream), hint="give what verifies the backend: --file DIRECTORY or --certificates FILE")
+    end_by(verdict, str(stream), hint="give the means to verify the backend: --file DIRECTORY or --certificates FILE")
 
 
 def _claim(anchored: "ListedAnchor") -> tuple[int, bytes]:
-    """Return what an anchor is about. A second anchor of the same root adds nothing that must be checked."""
+    """Return the claim of an anchor. A second anchor with the same claim needs no check."""
     return anchored.body.upto_seq, anchored.body.mmr_root
 
 
-def _unchecked(anchored: "ListedAnchor", result: bool | None) -> str | None:
-    """Return why an anchor is not verified; None if it is."""
+def _gap_of(anchored: "ListedAnchor", result: bool | None) -> str | None:
+    """Return the reason why an anchor is not verified; None if it is."""
     position = anchored.body.upto_seq
     if result is None:
         return f"position {position}: nothing was given to check the backend {anchored.body.backend}"
@@ -374,7 +379,7 @@ def _position_of(session: CliSession, stream: str, label: bytes, reference: Path
     only says which root to compare with. Without it a root of today would accuse an anchor of yesterday.
     """
     from veen.core.evidence_file import is_evidence
-    from veen.products.anchoring.at_hub import stated_position
+    from veen.products.anchoring.at_hub import read_position
 
     beside = _position_file(reference)
     if beside.is_file():
@@ -386,14 +391,14 @@ def _position_of(session: CliSession, stream: str, label: bytes, reference: Path
             pass  # damaged: the position is searched for as if the file were not there
     data = reference.read_bytes()
     if is_evidence(data):
-        position = stated_position(data, label)
+        position = read_position(data, label)
     else:
-        listed = (anchored.body for anchored in _listed(session, stream))
+        listed = (anchored.body for anchored in _list_anchors(session, stream))
         position = next((body.upto_seq for body in listed if body.anchor_ref == data), None)
     if position is None:
         raise Fail(
             "E.USAGE",
-            f"{reference}: it is not known which position of {stream} it is about",
+            f"{reference}: the position in {stream} is unknown",
             f"neither {beside.name} nor the list of the hub names the position",
             "give the position: --upto N",
         )
@@ -404,7 +409,7 @@ _WORDS: Final = {True: "yes", None: "unchecked"}
 
 
 def _check_listed(anchored: "ListedAnchor", directory: Path | None, certificates: Path | None) -> bool | None:
-    """True, or None if nothing was given to check it by; AnchorInvalid if it does not verify."""
+    """Return True, or None if no means to check it was given. Raise AnchorInvalid if it does not verify."""
     from veen.products.anchoring.errors import AnchorInvalid
 
     body = anchored.body
@@ -433,7 +438,7 @@ def _check_reference(
     data = path.read_bytes()
     if certificates is not None:
         try:
-            stamped = _trust(certificates).stamped_at(root, data)
+            stamped = _trust(certificates).read_time(root, data)
         except AnchorError as exc:
             raise AnchorInvalid(str(exc)) from exc
         return {"backend": "rfc3161", "time": stamped.isoformat()}
@@ -451,7 +456,7 @@ def _check_reference(
             raise
         raise Fail(
             "E.INCOMPLETE",
-            f"{path}: nobody vouches for the keys of the hub that it is from",
+            f"{path}: the keys of the hub that issued it are not pinned",
             f"{exc}; the pin is that of the context in use",
             "name the context of the hub that it is from: --from CONTEXT",
         ) from exc

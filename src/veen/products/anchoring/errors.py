@@ -1,7 +1,7 @@
-"""What an anchor can prove wrong."""
+"""Errors of anchors."""
 
 from veen.core.errors import VerifyError
 
 
 class AnchorInvalid(VerifyError, code="ANCHOR.INVALID"):
-    """An anchor that does not verify: damaged, of another root, or by nobody who is trusted."""
+    """An anchor does not verify: it is damaged, of another root, or not by a trusted key."""

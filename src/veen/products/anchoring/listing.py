@@ -1,4 +1,4 @@
-"""Anchors of a label as its hub lists them, each beside its checkpoint, both verified (ANC-04)."""
+"""Anchors of a label as listed by its hub, each with its checkpoint, both verified (ANC-04)."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -17,21 +17,24 @@ _MAX_PAGES: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ListedAnchor:
-    """An anchor that the hub's journal has, signed by the hub."""
+    """An anchor in the hub's journal, signed by the hub."""
 
     record: ControlRecord
     body: AnchorPublish
-    checkpoint: Checkpoint | None  # None once the key of its time was taken away
+    checkpoint: Checkpoint | None  # None once the key of its time was retired
 
 
 async def anchors_of(session: HubSession, label: bytes) -> AsyncIterator[ListedAnchor]:
-    """By upto_seq. AnchorInvalid where record and checkpoint have different roots: the history was changed."""
+    """Yield anchors by upto_seq.
+
+    Raise AnchorInvalid if record and checkpoint have different roots: history was changed.
+    """
     first, count = 0, 0
     places: set[int] = set()
     for _ in range(_MAX_PAGES):
         page = await session.calls.ask(f"{_OPERATION}?label={label.hex()}&from={first}", None, AnchorsResponse)
         for anchored in page.anchors:
-            listed = _checked(session, label, anchored.record, anchored.checkpoint)
+            listed = _check(session, label, anchored.record, anchored.checkpoint)
             if listed.record.seq in places:
                 continue  # a page begins with all anchors of a position
             if listed.body.upto_seq < first:
@@ -48,25 +51,27 @@ async def anchors_of(session: HubSession, label: bytes) -> AsyncIterator[ListedA
 
 
 async def publish_at_hub(session: HubSession, label: bytes, upto_seq: int | None) -> ListedAnchor:
-    """Have the hub anchor a checkpoint by the backend of its configuration."""
+    """Have the hub anchor a checkpoint at the backend of its configuration."""
     request = AnchorRequest(label=label, upto_seq=upto_seq)
-    answer = await session.calls.ask_once(_OPERATION, request, AnchorResponse, again=False)  # a try counts a failure
-    return _checked(session, label, answer.record, answer.checkpoint)
+    answer = await session.calls.ask_once(
+        _OPERATION, request, AnchorResponse, again=False
+    )  # each attempt counts as a failure
+    return _check(session, label, answer.record, answer.checkpoint)
 
 
 async def record_at_hub(session: HubSession, checkpoint: Checkpoint, backend: str, anchor_ref: bytes) -> ListedAnchor:
-    """Have the hub write down that a checkpoint was anchored elsewhere."""
+    """Have the hub record that a checkpoint was anchored elsewhere."""
     request = AnchorRequest(
         label=checkpoint.label_curr, upto_seq=checkpoint.upto_seq, backend=backend, anchor_ref=anchor_ref
     )
     answer = await session.calls.ask(_OPERATION, request, AnchorResponse)
-    listed = _checked(session, checkpoint.label_curr, answer.record, answer.checkpoint)
+    listed = _check(session, checkpoint.label_curr, answer.record, answer.checkpoint)
     if (listed.body.backend, listed.body.anchor_ref) != (backend, anchor_ref):
         raise BadAnswer(f"{_OPERATION}: the record of another anchor")
     return listed
 
 
-def _checked(session: HubSession, label: bytes, record: ControlRecord, checkpoint: Checkpoint | None) -> ListedAnchor:
+def _check(session: HubSession, label: bytes, record: ControlRecord, checkpoint: Checkpoint | None) -> ListedAnchor:
     session.pin.check_control(record)
     body = record.body
     if not isinstance(body, AnchorPublish) or body.label != label:

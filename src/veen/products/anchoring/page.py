@@ -1,4 +1,4 @@
-"""Anchors and witnesses: which roots somebody outside the log remembers (ANCHOR0), and who else signed them.
+"""Console page of anchors and witnesses: roots published outside of the log (ANCHOR0), and their cosigners.
 
 Witnesses are those of the policy of the context. They cosign the note of the hub's outer log, which lists checkpoints
 (docs/witnesses.md), or sign a CHECKPOINT itself.
@@ -13,7 +13,7 @@ from veen.client.verify.outer import OuterReader
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import AnchorPublish
 from veen.core.tlog.errors import QuorumError
-from veen.core.tlog.note import verified_signatures
+from veen.core.tlog.note import verify_signatures
 from veen.core.tlog.policy import WitnessPolicy
 from veen.overlays.anchoring import AnchorFold
 from veen.products.anchoring.listing import ListedAnchor, anchors_of
@@ -39,7 +39,7 @@ async def anchors(console: Console, query: Query) -> PageView:
     lines: dict[str, tuple[int, list[Bead]]] = {}
     for keys in console.shown_streams():
         for checkpoint in await console.checkpoints_of(keys):
-            listed = await _listed(console, checkpoint.label_curr)
+            listed = await _read_anchors(console, checkpoint.label_curr)
             mine = {upto: root for (label, upto), root in stated.items() if label == checkpoint.label_curr}
             is_listed = None if outer is None else await _is_listed(console, checkpoint)
             log = _log(str(keys), keys.stream_id, checkpoint, listed, mine)
@@ -66,7 +66,7 @@ async def anchors(console: Console, query: Query) -> PageView:
                     log["upto_seq"],
                     DigestCell(log["root"]),
                     _signatures(log),
-                    _listed_mark(log["in_outer_log"], outer),
+                    _mark_of(log["in_outer_log"], outer),
                     len(log["anchors"]),
                 )
                 for log in logs
@@ -111,7 +111,7 @@ async def anchors(console: Console, query: Query) -> PageView:
 
 
 async def publish_anchor(console: Console, writer: ConsoleWriter, fields: Mapping[str, str]) -> WriteOutcome:
-    """Have the hub anchor the newest root of a stream, at the place that it is configured for."""
+    """Have the hub anchor the newest root of a stream, at the backend of its configuration."""
     keys = console.keys_of(fields.get("stream_id", "")[:64])
     record = await writer.anchor(keys)
     if not isinstance(record.body, AnchorPublish):
@@ -127,7 +127,7 @@ async def publish_anchor(console: Console, writer: ConsoleWriter, fields: Mappin
 
 
 async def _outer(console: Console, policy: WitnessPolicy | None) -> dict[str, Any] | None:
-    """The newest note of the outer log of the hub, and who of the policy cosigned it; None if it has no such log."""
+    """Return the newest note of the hub's outer log, and its cosigners in the policy; None without an outer log."""
     reader = OuterReader(console.client.session)
     try:
         vkey = await reader.vkey()
@@ -147,7 +147,7 @@ async def _outer(console: Console, policy: WitnessPolicy | None) -> dict[str, An
     }
     if policy is None:
         return facts
-    cosigned = verified_signatures(note, [witness.vkey for witness in policy.witnesses.values()])
+    cosigned = verify_signatures(note, [witness.vkey for witness in policy.witnesses.values()])
     facts["witnesses"] = [
         {"name": name, "key": witness.vkey.public.hex(), "time": cosigned.get(witness.vkey)}
         for name, witness in policy.witnesses.items()
@@ -161,7 +161,9 @@ async def _outer(console: Console, policy: WitnessPolicy | None) -> dict[str, An
 
 
 async def _is_listed(console: Console, checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint that covers all entries is in the outer log; proven, or BadAnswer."""
+    """Return True if a checkpoint that covers all entries is proven to be in the outer log. Raise BadAnswer
+    otherwise.
+    """
     proof = await OuterReader(console.client.session).proof(checkpoint.label_curr, checkpoint.upto_seq)
     return proof is not None
 
@@ -172,7 +174,7 @@ def _signatures(log: Mapping[str, Any]) -> MarkCell | None:
     return MarkCell(f"? nobody: {log['witnesses']}", "muted") if log["witnesses"] else None
 
 
-def _listed_mark(is_listed: bool | None, outer: Mapping[str, Any] | None) -> MarkCell | None:
+def _mark_of(is_listed: bool | None, outer: Mapping[str, Any] | None) -> MarkCell | None:
     if is_listed is None or outer is None:
         return None
     if not is_listed:
@@ -195,7 +197,7 @@ def _witness_section(policy: WitnessPolicy | None, outer: Mapping[str, Any] | No
         return Section(
             title="Witnesses",
             note="The note of the outer log is signed by the hub. No witness policy is configured in this context, so "
-            "nobody verified its cosignatures: veen config set context.NAME.witness_policy FILE",
+            "its cosignatures were not verified: veen config set context.NAME.witness_policy FILE",
             facts=(*facts, ("Cosignatures", MarkCell(f"? nobody verified: {outer['cosignatures']}", "muted"))),
         )
     verdict = MarkCell("✓ this console: the quorum of the policy cosigned it", "good")
@@ -220,7 +222,7 @@ def _witness_section(policy: WitnessPolicy | None, outer: Mapping[str, Any] | No
     )
 
 
-async def _listed(console: Console, label: bytes) -> list[ListedAnchor]:
+async def _read_anchors(console: Console, label: bytes) -> list[ListedAnchor]:
     listed: list[ListedAnchor] = []
     try:
         async for anchor in anchors_of(console.client.session, label):

@@ -1,8 +1,9 @@
-"""Anchors of what a bridge says about itself: bundle ids, by the audit streams that list them, and reports (AGB-17).
+"""Anchors of the bridge's own records: of bundle ids, through the audit streams that list them, and of reports
+(AGB-17).
 
-The hub anchors a root of a label (D-104). An audit record of each bundle stands on bridge/online/log and
-bridge/offline/log, so an anchor of that stream covers every bundle_id up to there. A report of a reconciliation is a
-file; its hash goes onto bridge/reports first, and the anchor is one of that stream.
+The hub anchors a root of a label (D-104). bridge/online/log and bridge/offline/log have an audit record of each bundle,
+so an anchor of such a stream covers every earlier bundle_id. The report of a reconciliation is a file; its hash is
+recorded on bridge/reports first, and that stream is anchored.
 """
 
 import time
@@ -26,7 +27,7 @@ _MAX_REPORT_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class SignedReport:
-    """The file that `veen bridge reconcile` writes, its signature verified."""
+    """A report file of `veen bridge reconcile` with a verified signature."""
 
     report_hash: bytes
     signer: bytes
@@ -34,7 +35,10 @@ class SignedReport:
 
     @classmethod
     def read(cls, data: bytes) -> "SignedReport":
-        """ReportRefused if it is no report, or not what its signer signed."""
+        """Read a report and verify its signature.
+
+        Raise ReportRefused if it is not a report, or not signed by its signer.
+        """
         try:
             if len(data) > _MAX_REPORT_BYTES:
                 raise ValueError("too large")
@@ -45,16 +49,16 @@ class SignedReport:
             if type(is_clean) is not bool:
                 raise TypeError("clean")
         except (InvalidJson, ValueError, TypeError, LookupError) as exc:
-            raise ReportRefused("it is no report of `veen bridge reconcile`") from exc
+            raise ReportRefused("the file is not a report of `veen bridge reconcile`") from exc
         if not verify_signature(signer, report_hash, signature):
-            raise ReportRefused("it is not what its signer signed")
+            raise ReportRefused("the signature of the report is invalid")
         return cls(report_hash, signer, is_clean)
 
 
 async def record_report(
     client: Client, report: SignedReport, *, operator: str, capability: CapToken | None = None, now: int | None = None
 ) -> Sent:
-    """Write the hash of a report down on bridge/reports."""
+    """Record the hash of a report on bridge/reports."""
     body = ReportRecord(
         report_hash=report.report_hash,
         signer=report.signer,
@@ -65,8 +69,8 @@ async def record_report(
     return await client.send(REPORTS, body.to_bytes(), schema=REPORT.id, capability=capability)
 
 
-async def anchored(client: Client, stream: str, upto_seq: int | None = None) -> AnchorPublish:
-    """Have the hub anchor a stream; what was published, verified. Needs the hub's admin token."""
+async def anchor_stream(client: Client, stream: str, upto_seq: int | None = None) -> AnchorPublish:
+    """Have the hub anchor a stream; return the verified record of the anchor. Needs the hub's admin token."""
     record = await client.anchor(stream, upto_seq)
     assert isinstance(record.body, AnchorPublish)  # noqa: S101 - `Client.anchor` has verified it
     return record.body

@@ -1,4 +1,4 @@
-"""Audit records of a bridge, written by an identity that does nothing else (AGB-11, D-106)."""
+"""Audit records of a bridge, written by an identity with no other task (AGB-11, D-106)."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ OFFLINE_LOG = "bridge/offline/log"
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A record that is sealed and not yet confirmed: what is kept so that it is written once, whatever crashes."""
+    """A sealed record without a receipt yet. It is stored, so that it is written exactly once after any crash."""
 
     schema: bytes
     body: bytes
@@ -38,13 +38,13 @@ class Auditor:
         self._client, self._stream, self._capability = client, stream, capability
 
     async def prepare(self, schema: AnySchema, body: Body) -> AuditEntry:
-        """Seal a record. Keep it, then `submit` it: a repetition sends the very same bytes (D-09)."""
+        """Seal a record. Store the result before `submit`: a repetition then sends the identical bytes (D-09)."""
         draft = Draft(body=body.to_bytes(), schema=schema.id)
         (prepared,) = await self._client.prepare(self._stream, [draft], capability=self._capability)
         return AuditEntry(schema.id, draft.body, prepared.raw)
 
     async def submit(self, entry: AuditEntry) -> None:
-        """Write the record; sealed anew only if the hub will never take the bytes that were kept."""
+        """Write the record. Seal it again only if the hub can no longer accept the stored bytes."""
         try:
             (outcome,) = await self._client.submit_prepared(self._stream, [Prepared.of(entry.msg)])
         except LocalError:  # its epoch is over

@@ -1,7 +1,7 @@
-"""The bundle, what crosses from zone to zone: a CBOR sequence of a header, events and a trailer (docs/bridge.md).
+"""The bundle that crosses from zone to zone: a CBOR sequence of a header, events and a trailer (docs/bridge.md).
 
-Both sides stream: a writer spools events to a file, because the header names the last of them; a reader holds one item
-at a time. Every item is judged strictly, so a bundle has one encoding. zlib may wrap the file, never what is hashed.
+Both sides stream: a writer collects events in a file, because the header names the last of them; a reader holds one
+item at a time. Decoding is strict, so a bundle has one encoding. zlib may wrap the file; hashes cover the plain items.
 """
 
 import os
@@ -48,13 +48,13 @@ _REASON_BYTES: Final = 256
 
 
 def bridge_id_of(name: str) -> bytes:
-    """The id of a bridge: both zones configure the same name."""
+    """Return the id of a bridge. Both zones configure the same name."""
     return Ht("veen/bridge-id", name.encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header(Wire, kind="bundle header"):
-    """What the bundle is about, and the tree before its first event."""
+    """Contents of the bundle, and the tree before its first event."""
 
     FORM: ClassVar[Form] = "body"
     MAX_BYTES: ClassVar[int] = MAX_ITEM_BYTES
@@ -87,7 +87,7 @@ class Header(Wire, kind="bundle header"):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BundleEvent(Wire, kind="bundle event"):
-    """One entry of the label. Without `msg` it is withheld: its receipt alone keeps the tree whole."""
+    """One entry of the label. A withheld entry has no `msg`: its receipt alone keeps the tree complete."""
 
     FORM: ClassVar[Form] = "body"
     MAX_BYTES: ClassVar[int] = MAX_ITEM_BYTES
@@ -112,7 +112,7 @@ class BundleEvent(Wire, kind="bundle event"):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BundleAttachment(Wire, kind="bundle attachment"):
-    """The ciphertext of an attachment, behind the event that it belongs to."""
+    """The ciphertext of an attachment, placed behind its event."""
 
     FORM: ClassVar[Form] = "body"
     MAX_BYTES: ClassVar[int] = MAX_ITEM_BYTES
@@ -123,7 +123,7 @@ class BundleAttachment(Wire, kind="bundle attachment"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportCheckpoint(Wire, kind="export checkpoint"):
-    """What the source hub signed about the log up to the last event."""
+    """The source hub's checkpoint of the log up to the last event."""
 
     FORM: ClassVar[Form] = "body"
 
@@ -135,7 +135,7 @@ class ExportCheckpoint(Wire, kind="export checkpoint"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trailer(Wire, kind="bundle trailer"):
-    """The checkpoint, the counts, and what binds the bundle: its id, and the exporter's signature over the id."""
+    """The checkpoint, the counts, the id of the bundle, and the exporter's signature over the id."""
 
     FORM: ClassVar[Form] = "body"
     MAX_BYTES: ClassVar[int] = 1 << 16
@@ -149,15 +149,16 @@ class Trailer(Wire, kind="bundle trailer"):
     signature: Bytes64 = b""
 
     def hashed_bytes(self) -> bytes:
-        """What bundle_id covers of the trailer: its first three members."""
+        """Return the part of the trailer that bundle_id covers: its first three members."""
         checkpoint = self.export_checkpoint.to_tree()
         return cbor.encode({"export_checkpoint": checkpoint, "count": self.count, "withheld": self.withheld})
 
-    def signed(self, bundle_id: bytes, key: SigningKey) -> "Trailer":
+    def sign(self, bundle_id: bytes, key: SigningKey) -> "Trailer":
+        """Return the trailer with id, key and signature."""
         return replace(self, bundle_id=bundle_id, exporter_pk=key.public, signature=key.sign(Ht(_SIG_TAG, bundle_id)))
 
     def is_signed(self) -> bool:
-        """Whether exporter_pk signed bundle_id; whether that key is trusted is another question."""
+        """Return True if exporter_pk signed bundle_id. Trust in that key is checked elsewhere."""
         return verify(self.exporter_pk, Ht(_SIG_TAG, self.bundle_id), self.signature)
 
 
@@ -175,9 +176,9 @@ class WrittenBundle:
 
 
 class BundleWriter:
-    """Collects events in a file of its own; `finish` writes header, events and trailer to the target.
+    """Collects events in a separate file; `finish` writes header, events and trailer to the target.
 
-    Owned by one thread. Its numbers only grow, but for `go_back`; after `finish` the object is used up.
+    Owned by one thread. Its counters only grow, except by `go_back`; after `finish` the object cannot be used again.
     """
 
     def __init__(self, spool: IO[bytes]) -> None:
@@ -195,17 +196,17 @@ class BundleWriter:
         self.withheld += event.msg is None
 
     def mark(self) -> tuple[int, int, int, int, int]:
-        """Where `go_back` leads to."""
+        """Return the state that `go_back` restores."""
         return self._spool.tell(), self.count, self.withheld, self.attachments, self.item_bytes
 
     def go_back(self, mark: tuple[int, int, int, int, int]) -> None:
-        """Take out what was added since."""
+        """Remove everything added since `mark`."""
         position, self.count, self.withheld, self.attachments, self.item_bytes = mark
         self._spool.seek(position)
         self._spool.truncate()
 
     def attach(self, index: int, ciphertext: bytes) -> None:
-        """The next attachment of the event that was added last."""
+        """Add the next attachment of the event added last."""
         data = BundleAttachment(att=index, data=ciphertext).to_bytes()
         self._spool.write(data)
         self.item_bytes += len(data)
@@ -220,7 +221,7 @@ class BundleWriter:
         *,
         compress: bool = False,
     ) -> WrittenBundle:
-        """The file is complete and on disk when this returns."""
+        """Write the file. It is complete and on disk when this returns."""
         digest, out = sha256(_ID_TAG), _Output(target, compress=compress)
 
         def put(data: bytes) -> None:
@@ -234,7 +235,7 @@ class BundleWriter:
             put(piece)
         trailer = Trailer(export_checkpoint=checkpoint, count=self.count, withheld=self.withheld)
         digest.update(trailer.hashed_bytes())
-        trailer = trailer.signed(digest.digest(), key)
+        trailer = trailer.sign(digest.digest(), key)
         out.write(trailer.to_bytes())
         out.close()
         target.flush()
@@ -243,7 +244,7 @@ class BundleWriter:
 
 
 class _Output:
-    """The file, with its hash; through zlib if wanted."""
+    """The file with its hash; compressed with zlib if requested."""
 
     def __init__(self, target: IO[bytes], *, compress: bool) -> None:
         self._target = target
@@ -252,13 +253,13 @@ class _Output:
         self.size = 0
 
     def write(self, data: bytes) -> None:
-        self._put(data if self._packer is None else self._packer.compress(data))
+        self._write_raw(data if self._packer is None else self._packer.compress(data))
 
     def close(self) -> None:
         if self._packer is not None:
-            self._put(self._packer.flush())
+            self._write_raw(self._packer.flush())
 
-    def _put(self, data: bytes) -> None:
+    def _write_raw(self, data: bytes) -> None:
         self.digest.update(data)
         self.size += len(data)
         self._target.write(data)
@@ -268,10 +269,10 @@ class _Output:
 
 
 class BundleReader:
-    """Reads a bundle once from its beginning; `Rejected` with AGB.FORMAT or AGB.VERSION names the first fault.
+    """Reads a bundle once from its beginning. `Rejected` with AGB.FORMAT or AGB.VERSION names the first fault.
 
-    Owned by one thread. `header` is there from the start; `trailer`, `bundle_id` and `file_hash` once `events` has
-    ended. `bundle_id` is computed, `trailer.bundle_id` is what the bundle claims.
+    Owned by one thread. `header` is set from the start; `trailer`, `bundle_id` and `file_hash` after `events` has
+    ended. `bundle_id` is computed, `trailer.bundle_id` is the claim of the bundle.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -292,12 +293,14 @@ class BundleReader:
         self._digest.update(raw)
 
     def events(self) -> Iterator[BundleEvent]:
-        """Every event, without attachments."""
+        """Return an iterator over the events, without attachments."""
         return (item for item in self.contents() if isinstance(item, BundleEvent))
 
     def contents(self) -> Iterator[BundleEvent | BundleAttachment]:
-        """Every event, each followed by the attachments that it names; then the trailer is read, behind which nothing
-        may stand. Whether an attachment has the hash that the event names is for the caller to judge."""
+        """Yield every event, each followed by its attachments; then read the trailer, which must be last.
+
+        The caller checks the hashes of attachments against those that the event names.
+        """
         count = withheld = 0
         awaited, attached = range(0), 0  # indices of attachments that must follow, bytes of those that did
         for raw in self._items:
@@ -341,7 +344,7 @@ def _item_of(raw: bytes, position: int) -> BundleEvent | BundleAttachment | Trai
 
 
 class _Input:
-    """The bytes of the items, a window at a time; unpacked if the file is packed, and never more than allowed."""
+    """The bytes of the items, a window at a time; decompressed if necessary, up to the size limit."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -352,7 +355,7 @@ class _Input:
         self._packed = b""
 
     def read(self, size: int) -> bytes:
-        """About `size` bytes; none at the end."""
+        """Return about `size` bytes; none at the end."""
         data = self._file.read(size) if self._unpacker is None else self._unpack(size)
         self._room -= len(data)
         if self._room < 0:
@@ -378,7 +381,7 @@ class _Input:
 
 
 def _items(source: _Input) -> Iterator[bytes]:
-    """The raw items of the sequence; of the file no more than a window and one item is in memory."""
+    """Yield the raw items of the sequence; at most a window and one item are in memory."""
     window, pos, ended, number = b"", 0, False, 0
     while True:
         while not ended and len(window) - pos < MAX_ITEM_BYTES:

@@ -1,10 +1,10 @@
-"""Why a bundle is refused, in the order in which it is judged (PRODUCTS 3.4), and what else stops a bridge."""
+"""Reasons for rejecting a bundle, in the order of the checks (PRODUCTS 3.4), and other errors of a bridge."""
 
 from typing import Final
 
 from veen.core.errors import StatedError, VerifyError
 
-# First failure wins. FORMAT to RANGE are about the bundle, the next six about one event, the rest about the bundle.
+# The first failure is reported. FORMAT to RANGE concern the bundle, the next six one event, the others the bundle.
 ORDER: Final = (
     "AGB.FORMAT",
     "AGB.VERSION",
@@ -28,27 +28,27 @@ ORDER: Final = (
 
 
 class BridgeError(StatedError, code="AGB.BRIDGE"):
-    """A bridge cannot go on."""
+    """A bridge cannot continue."""
 
 
 class BridgeMisconfigured(BridgeError, code="AGB.ROLES"):
-    """Roles, rights or files of a bridge do not fit together (AGB-02)."""
+    """Roles, rights or files of a bridge contradict each other (AGB-02)."""
 
 
 class ReportRefused(BridgeError, code="AGB.REPORT"):
-    """A file is no signed report of a reconciliation."""
+    """A file is not a signed report of a reconciliation."""
 
 
 class VerifierFailed(BridgeError, code="AGB.VERIFIER"):
-    """The process that verifies ended without a verdict."""
+    """The verifier process ended without a verdict."""
 
 
 class LinkLost(BridgeError, code="AGB.LINK"):
-    """Datagrams of a one-way link are missing beyond repair."""
+    """Datagrams of a one-way link are lost beyond repair."""
 
 
 class Rejected(VerifyError, code="AGB.FORMAT"):
-    """A bundle is refused as a whole; `position` is that of the event at fault, from 0."""
+    """A bundle is rejected as a whole; `position` is the index of the faulty event, from 0."""
 
     def __init__(self, code: str, detail: str, position: int | None = None) -> None:
         super(StatedError, self).__init__(code, detail, position)

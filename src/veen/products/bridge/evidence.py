@@ -1,4 +1,4 @@
-"""Evidence of one event that crossed: seven links from its author to its place in the other zone (K1, AGB-15)."""
+"""Evidence of one event that crossed: seven links from its author to its entry in the other zone (K1, AGB-15)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ from veen.core.tree.mmr import Mmr
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 from veen.io.local import Fs
 from veen.io.places import open_fs
-from veen.lake.log.columns import ENTRIES, chosen
+from veen.lake.log.columns import ENTRIES, select_columns
 from veen.lake.log.decryption import Opener
 from veen.lake.log.entries import ReadSpec, batches
 from veen.lake.log.prefix import LabelRange
 from veen.lake.log.slices import Slice
-from veen.lake.query.engine import present
+from veen.lake.query.engine import skip_missing
 from veen.overlays.airgap.bodies import OFFLINE, ONLINE, read_crossed
 from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.schema import AnySchema
@@ -33,12 +33,12 @@ from veen.products.bridge.verify import BundleVerdict, judge_alone
 from veen.storage.attachments import AttachmentFiles
 
 LINKS: Final = ("author", "receipt", "checkpoint", "bundle", "online log", "offline log", "import")
-_LEAVES: Final = ReadSpec(columns=chosen(["stream_seq", "leaf_hash", "receipt"], ENTRIES), level="none")
+_LEAVES: Final = ReadSpec(columns=select_columns(["stream_seq", "leaf_hash", "receipt"], ENTRIES), level="none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceLink:
-    """One link: what it shows, whether it holds (None: what it needs was not given), and its particulars."""
+    """One link: its statement, its result (None: not checked, for lack of input), and details."""
 
     name: str
     holds: bool | None
@@ -57,19 +57,22 @@ def links_of(
     online: str | None,
     keyring: Keyring,
 ) -> list[EvidenceLink]:
-    """The seven links in the order of LINKS. BridgeError if no bundle has the event, Rejected if its bundle is bad."""
+    """Return the seven links in the order of LINKS.
+
+    Raise BridgeError if no bundle has the event, Rejected if it is bad.
+    """
     path, event, verdict = _bundle_of(msg_id, bundles, trust)
     bundle_id = verdict.trailer.bundle_id
     receipt = Receipt.from_bytes(event.receipt)
     links = [*_origin(event, receipt, verdict), _bundle(path, verdict)]
-    links.append(_logged("online log", ONLINE_LOG, online, keyring, ONLINE, bundle_id))
-    links.append(_logged("offline log", OFFLINE_LOG, offline, keyring, OFFLINE, bundle_id))
-    links.append(_imported(msg_id, offline, keyring))
+    links.append(_audit_link("online log", ONLINE_LOG, online, keyring, ONLINE, bundle_id))
+    links.append(_audit_link("offline log", OFFLINE_LOG, offline, keyring, OFFLINE, bundle_id))
+    links.append(_import_link(msg_id, offline, keyring))
     return links
 
 
 def verdict_of(links: Sequence[EvidenceLink], msg_id: str) -> Verdict:
-    """Return the verdict over the links of one event: good if all of them were looked at and hold."""
+    """Return the verdict over the links of one event: good if all of them were checked and are valid."""
     reasons = [
         Reason(link.because if link.holds is False else Because.COVERAGE, f"{link.name}: {link.what}")
         for link in links
@@ -98,7 +101,7 @@ def _leaf(event: BundleEvent) -> bytes | None:
 
 
 def _origin(event: BundleEvent, receipt: Receipt, verdict: BundleVerdict) -> list[EvidenceLink]:
-    """The first three; `judge_alone` has verified all of it."""
+    """Return the first three links; `judge_alone` has verified them."""
     place = {"label": receipt.label.hex(), "stream_seq": receipt.stream_seq}
     if event.msg is None:
         author = EvidenceLink(
@@ -144,7 +147,7 @@ def _bundle(path: Path, verdict: BundleVerdict) -> EvidenceLink:
     return EvidenceLink(name="bundle", holds=True, what="a trusted exporter signed the bundle that has it", facts=facts)
 
 
-def _logged(
+def _audit_link(
     name: str, stream: str, uri: str | None, keyring: Keyring, schema: AnySchema, bundle_id: bytes
 ) -> EvidenceLink:
     if uri is None:
@@ -156,22 +159,22 @@ def _logged(
     return EvidenceLink(name=name, holds=False, what=f"{stream} does not have the bundle", facts={})
 
 
-def _imported(msg_id: bytes, uri: str, keyring: Keyring) -> EvidenceLink:
+def _import_link(msg_id: bytes, uri: str, keyring: Keyring) -> EvidenceLink:
     fs, opener = open_fs(uri), Opener(keyring)
     prefix = import_prefix(uri, keyring)
     for label_range in prefix.labels:
-        for event in opener.events(fs, present(label_range.slices)):
+        for event in opener.events(fs, skip_missing(label_range.slices)):
             if not isinstance(event, Event) or event.hdr.parent_id != msg_id:
                 continue
             crossed = read_crossed(event)
             if isinstance(crossed, Typed):
-                link = _placed(fs, label_range, event.stream_seq, prefix.identity)
-                return _with_attachments(link, getattr(crossed.body, "attachments", ()), AttachmentFiles(fs))
+                link = _place_link(fs, label_range, event.stream_seq, prefix.identity)
+                return _add_attachments(link, getattr(crossed.body, "attachments", ()), AttachmentFiles(fs))
     return EvidenceLink(name="import", holds=False, what="no import stream has the event", facts={})
 
 
-def _with_attachments(link: EvidenceLink, coids: Sequence[bytes], store: AttachmentFiles) -> EvidenceLink:
-    """The link, which holds only if every attachment that crossed is in the store of the receiving zone."""
+def _add_attachments(link: EvidenceLink, coids: Sequence[bytes], store: AttachmentFiles) -> EvidenceLink:
+    """Return the link, valid only if every attachment that crossed is in the store of the receiving zone."""
     if not coids:
         return link
     absent = [coid.hex() for coid in coids if not has_attachment(store, coid)]
@@ -181,8 +184,8 @@ def _with_attachments(link: EvidenceLink, coids: Sequence[bytes], store: Attachm
     return replace(link, holds=link.holds and not absent, what=what, facts=facts, because=because)
 
 
-def _placed(fs: Fs, label_range: LabelRange, seq: int, identity: HubIdentity | None) -> EvidenceLink:
-    """The leaves of the label, folded to its head: the entry and the head have the roots that the hub signed."""
+def _place_link(fs: Fs, label_range: LabelRange, seq: int, identity: HubIdentity | None) -> EvidenceLink:
+    """Fold the leaves of the label up to its head: the roots at the entry and at the head must be signed by the hub."""
     head = label_range.head
     mmr, holds = Mmr(), identity is not None
     facts: dict[str, Any] = {"label": label_range.label.hex(), "stream_seq": seq}

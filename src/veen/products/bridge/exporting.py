@@ -1,8 +1,8 @@
-"""Export: cut bundles from a stream, chained, and audit each (001 products §4.4, D-106, D-131, D-132).
+"""Export: cuts bundles from a stream, chains them, and audits each (001 products §4.4, D-106, D-131, D-132).
 
-Order of steps for a bundle, so that a crash at any point makes no second bundle with the same number: write the file
-under a hidden name, keep the sealed audit record and the new head of the chain, rename, audit, advance. Started again,
-the exporter first finishes what it kept.
+The order of steps keeps a crash at any point from making a second bundle with the same number: write the file under a
+hidden name, store the sealed audit record and the new head of the chain, rename, audit, advance. After a restart the
+exporter first finishes the stored step.
 """
 
 import time
@@ -43,11 +43,11 @@ from veen.products.bridge.verify import MAX_CARRIED_BYTES
 OUTGOING: Final = "outgoing"
 _MANIFEST: Final = "MANIFEST.txt"
 
-# Why an event must not leave the zone; None if it may. `opened` is None if the exporter cannot open it.
+# Returns the reason to keep an event in the zone, or None. `opened` is None if the exporter cannot open it.
 Withhold = Callable[[Entry, Opened | None], str | None]
 
 
-def _nothing(entry: Entry, opened: Opened | None) -> str | None:
+def _withhold_nothing(entry: Entry, opened: Opened | None) -> str | None:
     return None
 
 
@@ -61,13 +61,13 @@ class ExportOptions:
     compress: bool = False
     max_events: int = 50_000
     max_bytes: int = 64 << 20
-    withhold: Withhold = _nothing
+    withhold: Withhold = _withhold_nothing
     clock: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    """Where the chain of a label ends on this side."""
+    """The end of the chain of a label on this side."""
 
     bundle_seq: int = 0
     bundle_id: bytes | None = None
@@ -96,8 +96,8 @@ class _Head:
 
 
 @dataclass(slots=True)
-class _Collected:
-    """Events that are in the spool of a bundle, and the tree after them."""
+class _Collection:
+    """Events in the spool of a bundle, and the tree after them."""
 
     mmr: Mmr
     first_ts: int = 0
@@ -122,8 +122,8 @@ class Exporter:
         self._state = files.load() or {"chains": {}, "pending": None}
 
     async def export(self, stream: str) -> list[WrittenBundle]:
-        """All that is new in a stream, in bundles; a heartbeat if that is nothing."""
-        await self.finish()
+        """Export everything new in a stream as bundles; if there is nothing new, write a heartbeat."""
+        await self.finish()  # before anything new: its number and its place in the chain are taken
         bundles: list[WrittenBundle] = []
         checkpoints = await self._client.checkpoints(stream)
         for checkpoint in checkpoints:
@@ -136,7 +136,7 @@ class Exporter:
         return bundles
 
     async def finish(self) -> None:
-        """Complete the bundle that an earlier run had made and not published or audited."""
+        """Complete the bundle that an earlier run wrote and did not publish or audit."""
         pending = self._state["pending"]
         if pending is None:
             return
@@ -156,7 +156,7 @@ class Exporter:
         with self._files.temporary(OUTGOING, f"{name}.events") as spool:
             writer = BundleWriter(spool)
             last = min(latest.upto_seq, head.seq + self._options.max_events)
-            collected = _Collected(Mmr(head.seq, head.peaks))
+            collected = _Collection(Mmr(head.seq, head.peaks))
             if last > head.seq:
                 await self._collect(stream, epoch, head.seq + 1, last, writer, collected)
             upto = collected.mmr.size
@@ -198,14 +198,14 @@ class Exporter:
         return written
 
     async def _collect(
-        self, stream: str, epoch: int, first: int, last: int, writer: BundleWriter, collected: _Collected
+        self, stream: str, epoch: int, first: int, last: int, writer: BundleWriter, collected: _Collection
     ) -> None:
         keys = tuple(keys for keys in self._keyring.readers(stream) if keys.can_read)
         async for entry in self._client.read(stream, from_seq=first, to_seq=last, epoch=epoch, open=False):
             event = self._event(entry, keys)
             mark = writer.mark()
             writer.add(event)
-            if not await self._attached(event, writer):
+            if not await self._add_attachments(event, writer):
                 writer.go_back(mark)
                 writer.add(replace(event, attachments=()))
             collected.mmr.append(entry.receipt.leaf_hash)
@@ -214,8 +214,8 @@ class Exporter:
             if writer.item_bytes >= self._options.max_bytes:
                 return
 
-    async def _attached(self, event: BundleEvent, writer: BundleWriter) -> bool:
-        """Add the attachments of an event, one at a time; False if one is not there or they are too large together."""
+    async def _add_attachments(self, event: BundleEvent, writer: BundleWriter) -> bool:
+        """Add the attachments of an event one by one; return False if one is missing or they are too large together."""
         size = 0
         for index, coid in enumerate(event.attachments):
             try:
@@ -230,7 +230,7 @@ class Exporter:
 
     def _event(self, entry: Entry, keys: Sequence[StreamKeys]) -> BundleEvent:
         raw, receipt = entry.msg.to_bytes(), entry.receipt.to_bytes()
-        opened, opening = _opened(entry, keys)
+        opened, opening = _open_entry(entry, keys)
         reason = self._options.withhold(entry, opened)
         carried = len(opened.body) if opened is not None and self._options.with_openings else len(raw)
         if reason is None and carried > MAX_CARRIED_BYTES:
@@ -246,7 +246,7 @@ class Exporter:
         )
 
     async def _header(
-        self, stream: str, label: bytes, epoch: int, head: _Head, collected: _Collected, count: int
+        self, stream: str, label: bytes, epoch: int, head: _Head, collected: _Collection, count: int
     ) -> Header:
         answer = await self._client.identity()
         identity = answer.to_identity()
@@ -294,7 +294,7 @@ class Exporter:
         )
 
     def _note(self, note: str) -> None:
-        """For people who carry the bundles: which files there are, and what they hold."""
+        """Add a line to the manifest, for people who carry the bundles: file names and contents."""
         with Path(self._files.path(OUTGOING, _MANIFEST)).open("a", encoding="utf-8") as manifest:
             manifest.write(f"{note}\n")
 
@@ -304,7 +304,7 @@ class Exporter:
 
 
 def _coids(opened: Opened | None) -> tuple[bytes, ...]:
-    """The attachments that an event declares; none if the list is not that of att_root."""
+    """Return the attachments that an event declares; none if the list does not match att_root."""
     if opened is None or opened.hdr.att_root is None or opened.hdr.schema != ATTACHED_SCHEMA:
         return ()
     try:
@@ -314,10 +314,11 @@ def _coids(opened: Opened | None) -> tuple[bytes, ...]:
     return coids if coids and att_root_of(coids) == opened.hdr.att_root else ()
 
 
-def _opened(entry: Entry, keys: Sequence[StreamKeys]) -> tuple[Opened | None, bytes | None]:
-    """What was sealed, and its opening; neither if no key fits, or if what was sealed breaks the rules.
+def _open_entry(entry: Entry, keys: Sequence[StreamKeys]) -> tuple[Opened | None, bytes | None]:
+    """Return the opened event and its opening; neither if no key fits, or if the plaintext breaks the rules.
 
-    Anybody who may write can seal nonsense. Such an event crosses sealed, as it is: a bundle must not fail for it.
+    Anybody with the right to write can seal nonsense. Such an event crosses sealed: a bundle must not fail because of
+    it.
     """
     if not keys:
         return None, None

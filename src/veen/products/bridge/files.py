@@ -1,7 +1,7 @@
-"""The directory of one side of a bridge: folders of bundles, and one small file that says how far things are.
+"""The directory of one side of a bridge: folders of bundles, and one small state file.
 
-Moves are renames inside one file system, and the state file is replaced as a whole, so that a crash leaves either the
-step before or the step after.
+Moves are renames inside one file system, and the state file is replaced as a whole, so a crash leaves either the step
+before or the step after.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ _FORM: Final = 1
 
 
 def is_bundle_name(name: str) -> bool:
-    """Whether a folder's entry is a finished bundle: names with a dot at the start are being written."""
+    """Return True for the name of a finished bundle. Names that start with a dot are still being written."""
     return name.endswith(SUFFIX) and not name.startswith(".") and "/" not in name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderBounds:
-    """Bounds of a folder that others fill."""
+    """Limits of a folder that others fill."""
 
     files: int
     size: int  # bytes
@@ -45,9 +45,9 @@ REJECTED_BOUNDS: Final = FolderBounds(files=1_000, size=4 << 30)
 
 
 def publish_new(hidden: Path, path: Path) -> Path:
-    """Give a file that is complete its name, or a free one beside it: what is there is never replaced.
+    """Rename a complete file, or give it a free name beside `path`: existing files are never replaced.
 
-    Return the name. A file with the same bytes is enough: then the hidden one goes.
+    Return the new name. If a file with the same bytes exists, the hidden one is removed instead.
     """
     for number in range(1_000):
         place = path if not number else path.with_name(f"{path.name.removesuffix(SUFFIX)}-{number}{SUFFIX}")
@@ -63,10 +63,9 @@ def publish_new(hidden: Path, path: Path) -> Path:
 
 
 def copy_bundle(source: Path, folder: Path, bounds: FolderBounds | None = None) -> Path:
-    """Copy a bundle into a folder that others write to, a mounted medium: complete under its name, or not at all.
+    """Copy a bundle into a folder that others write to, such as a mounted medium: completely, or not at all.
 
-    Links are followed on neither side, nothing that is there is replaced, and what was written is read back.
-    BridgeError if that cannot be.
+    Links are followed on neither side, nothing is replaced, and the copy is read back. Raise BridgeError on failure.
     """
     place, hidden = folder / source.name, folder / f".{source.name}"
     try:
@@ -100,7 +99,7 @@ def copy_bundle(source: Path, folder: Path, bounds: FolderBounds | None = None) 
 
 
 def _exists(path: Path) -> bool:
-    """Return True if a name is taken, also by a link that leads nowhere."""
+    """Return True if a name is taken, also by a dangling link."""
     return os.path.lexists(path)
 
 
@@ -136,7 +135,7 @@ def _sync_dir(folder: Path) -> None:
 
 
 class BridgeFiles:
-    """Folders below one directory. Used by one process at a time: `held` makes sure of it."""
+    """Folders below one directory. Used by one process at a time, which `lock` ensures."""
 
     def __init__(self, root: Path, folders: tuple[str, ...]) -> None:
         self.root = root
@@ -145,8 +144,8 @@ class BridgeFiles:
             self._fs.make_dir(folder)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """StorageError if another process works in this directory."""
+    def lock(self) -> Iterator[None]:
+        """Hold the directory for this process. Raise StorageError if another process works in it."""
         with self._fs.lock():
             yield
 
@@ -154,17 +153,19 @@ class BridgeFiles:
         return self.root / folder / name if name else self.root / folder
 
     def bundles(self, folder: str) -> list[str]:
-        """Finished bundles of a folder, by name."""
+        """Return the finished bundles of a folder, by name."""
         return sorted(path.name for path in self.path(folder).iterdir() if is_bundle_name(path.name))
 
     def move(self, name: str, old: str, new: str) -> None:
-        """From folder to folder, to a free name if another bundle has it; nothing if a crash came after the move."""
+        """Move a bundle to another folder, under a free name if it is taken; do nothing if a crash came after the
+        move.
+        """
         if self.path(old, name).exists():
             publish_new(self.path(old, name), self.path(new, name))
             self._fs.sync_dir(old)
 
     def trim(self, folder: str, bounds: FolderBounds) -> None:
-        """Remove the oldest bundles of a folder that holds more than it may; audit records have their hashes."""
+        """Remove the oldest bundles of a folder above its limits; audit records have their hashes."""
         aged = sorted(
             (path.lstat().st_mtime, path) for path in self.path(folder).iterdir() if is_bundle_name(path.name)
         )
@@ -177,13 +178,13 @@ class BridgeFiles:
             total, count = total - size, count - 1
 
     def remove(self, name: str, folder: str) -> None:
-        """Remove a bundle of which an identical one is kept elsewhere."""
+        """Remove a bundle that exists identically elsewhere."""
         self.path(folder, name).unlink(missing_ok=True)
         self._fs.sync_dir(folder)
 
     @contextlib.contextmanager
     def temporary(self, folder: str, name: str) -> Iterator[IO[bytes]]:
-        """A file that gets its name when `publish` is called; a crash leaves at most a file with a dot."""
+        """Open a file that gets its name by `publish`; a crash leaves at most a file whose name starts with a dot."""
         with self.path(folder, f".{name}").open("w+b") as file:
             yield file
 

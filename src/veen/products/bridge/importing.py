@@ -1,12 +1,12 @@
-"""Import: verify a bundle in a process of its own, then write all of it or nothing (001 products §4.5).
+"""Import: verifies a bundle in a separate process, then writes all of it or nothing (001 products §4.5).
 
     incoming → (verified) → importing → imported
-             ↘ waiting (a bundle before it is missing)    ↘ rejected
+       ↘ waiting (an earlier bundle is missing)    ↘ rejected
 
-Exactly once without a right to read: the importer writes each import stream under a client key that nothing else uses.
-Before the first event of a bundle it saves how far the hub's cursor of that key is (D-162); after a crash it asks
-again, and the difference is the number of events that are committed. `state.json` and the hub's answer about this one
-key decide; nothing is read back.
+Exactly once without a right to read: the importer writes each import stream with a client key that nothing else uses.
+Before the first event of a bundle it stores the hub's cursor of that key (D-162); after a crash it asks again, and the
+difference is the number of committed events. `state.json` and the hub's answer about this one key decide; nothing is
+read back.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from veen.products.bridge.errors import BridgeError, Rejected
 from veen.products.bridge.files import REJECTED_BOUNDS, BridgeFiles
 from veen.products.bridge.link import link_note, read_link_note
 from veen.products.bridge.trust import TrustList
-from veen.products.bridge.verifier import BundleRefusal, crossed_items, verify_apart
+from veen.products.bridge.verifier import BundleRefusal, read_items, verify_apart
 from veen.products.bridge.verify import BundleVerdict, ChainHead, Chains, Crossing
 
 INCOMING: Final = "incoming"
@@ -67,7 +67,7 @@ class ImportOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainProgress:
-    """One label of one bridge: the last position that is imported, and the last that a signed bundle here states."""
+    """Progress of one label of one bridge: the last position imported, and the last one in a signed bundle here."""
 
     bridge_id: bytes
     label: bytes
@@ -80,7 +80,8 @@ class Importer:
     """Takes bundles from `incoming` to the import streams of one hub. Owned by one task, its directory by one process.
 
     State on disk: `chains` (the last imported bundle per bridge and label), `current` (the bundle that is being
-    imported, with the cursors before its first event, or null), `audit` (a record that may be unwritten yet, or null).
+    imported, with the cursors before its first event, or null), `audit` (a record that may not be written yet, or
+    null).
     """
 
     def __init__(
@@ -92,7 +93,9 @@ class Importer:
         self._headers: dict[str, Header | None] = {}  # of bundles that wait, by name
 
     async def run(self) -> list[ImportOutcome]:
-        """Everything that can be imported now: what was begun, then `incoming` and `waiting` until nothing moves."""
+        """Import everything possible: a bundle in progress first, then `incoming`, then `waiting` until nothing
+        changes.
+        """
         outcomes = await self._resume()
         outcomes += [await self._take(INCOMING, name) for name in self._files.bundles(INCOMING)]
         while ready := [name for name in self._files.bundles(WAITING) if self._is_next(name)]:
@@ -124,10 +127,10 @@ class Importer:
         ]
 
     def _is_next(self, name: str) -> bool:
-        """Return True if a waiting bundle may be the next one of its chain; only its header is read, and once."""
+        """Return True if a waiting bundle may be the next one of its chain; reads its header, once."""
         header = self._header(name)
         if header is None:
-            return True  # it says itself why not, when it is verified
+            return True  # its verification reports the fault
         head = self._chains().get((header.bridge_id, header.label))
         return header.bundle_seq <= (1 if head is None else head.bundle_seq + 1)
 
@@ -149,7 +152,7 @@ class Importer:
     # --- one bundle ----------------------------------------------------------------------------------------------
 
     async def _resume(self) -> list[ImportOutcome]:
-        """Finish what a crash left: first the bundle, whose audit record may be the one that is kept."""
+        """Finish the work that a crash interrupted: first the bundle, whose audit record may be the stored one."""
         current = self._state["current"]
         if current is None:
             await self._settle_audit()
@@ -161,9 +164,9 @@ class Importer:
             await self._settle_audit()
             return [self._finish(current, "resumed")]
         verdict = await self._verify(self._files.path(IMPORTING, name))
-        if isinstance(verdict, BundleRefusal):  # it was good when it was begun
+        if isinstance(verdict, BundleRefusal):  # it was valid when its import began
             raise BridgeError(
-                f"{name}: the bundle was begun and no longer verifies ({verdict.code}: {verdict.detail})."
+                f"{name}: the import had begun, and the bundle no longer verifies ({verdict.code}: {verdict.detail})."
                 f" Put an intact copy into {self._files.path(IMPORTING)}"
             )
         return [await self._import(name, verdict, resumed=True)]
@@ -184,7 +187,7 @@ class Importer:
                 "cursors": {},
                 "audited": False,
             }
-            self._save(current=current)
+            self._save(current=current)  # before the move: after a crash `_resume` finds the file in either folder
             self._files.move(name, folder, IMPORTING)
             return await self._import(name, verdict, resumed=False)
         if verdict.is_early:
@@ -232,9 +235,9 @@ class Importer:
         return await asyncio.to_thread(self._options.verify, path, spool, self._trust, self._chains())
 
     async def _import(self, name: str, verdict: BundleVerdict, *, resumed: bool) -> ImportOutcome:
-        """Send what the hub does not have yet, then audit, then advance the chain."""
+        """Send the events that the hub does not have yet, then audit, then advance the chain."""
         await self._send(verdict)
-        self._check_complete(verdict, await self._committed(verdict.target))
+        self._check_complete(verdict, await self._count_committed(verdict.target))
         result = "resumed" if resumed else "imported"
         current = self._state["current"]
         record = OfflineRecord(
@@ -248,6 +251,7 @@ class Importer:
             ts=self._now(),
         )
         entry = await self._auditor.prepare(OFFLINE, record)
+        # One write for both: a crash must not leave a bundle without its audit record, nor write the record twice.
         self._save(current={**current, "audited": True}, audit=entry.to_json())
         await self._settle_audit()
         return self._finish(self._state["current"], result)
@@ -269,10 +273,10 @@ class Importer:
         target, token = verdict.target, self._options.capability(verdict.target)
         if self._state["current"]["cursors"]:
             await self._client.recover(target)
-        done = await self._committed(target)
+        done = await self._count_committed(target)
         batch: list[Crossing] = []
         number, is_authorized = 0, token is None
-        for item in crossed_items(self._files.root / _SPOOL):
+        for item in read_items(self._files.root / _SPOOL):
             if isinstance(item, bytes):  # stored before its event is sent, which the next event or the end does
                 if number > done:
                     if token is not None and not is_authorized:
@@ -301,12 +305,14 @@ class Importer:
         schema = IMPORT.id if isinstance(body, ImportedEvent) else WITHHELD.id
         return Draft(body=body.to_bytes(), schema=schema, parent=body.receipt.leaf_hash)
 
-    # --- how far -------------------------------------------------------------------------------------------------
+    # --- progress -----------------------------------------------------------------------------------------------
 
     async def _keep_cursors(self, target: str) -> None:
-        """Before anything is sent in an epoch, or in the one that may follow at its end: the cursor there."""
+        """Store the cursors before anything is sent: of the current epoch and, if the hub has epochs, of its
+        neighbours.
+        """
         status = await self._client.status()
-        now = status.epoch  # of the hub's clock: the one here may be an epoch away
+        now = status.epoch  # by the hub's clock: the local one may be an epoch away
         epochs = [now - 1, now, now + 1] if status.profiles[0].epoch_sec else [0]
         cursors = dict(self._state["current"]["cursors"])
         for epoch in epochs:
@@ -321,13 +327,13 @@ class Importer:
             raise BridgeError("the hub does not tell a client its own cursor (/tooling/client_cursor): update the hub")
         return answer.last_client_seq
 
-    async def _committed(self, target: str) -> int:
-        """How many events of the current bundle the hub has."""
+    async def _count_committed(self, target: str) -> int:
+        """Return the number of events of the current bundle that the hub has."""
         cursors = self._state["current"]["cursors"]
         return sum([await self._cursor(target, int(epoch)) - before for epoch, before in cursors.items()])
 
     async def _targets(self, target: str) -> tuple[ImportTarget, ...]:
-        """The places of the events, by the receipts of the first and the last of each epoch."""
+        """Return the places of the events, by the receipts of the first and the last of each epoch."""
         targets = []
         for epoch, before in self._state["current"]["cursors"].items():
             number = int(epoch)

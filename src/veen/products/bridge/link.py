@@ -1,15 +1,15 @@
 """One-way link: bundles as UDP datagrams, repaired by an erasure code, paced by the sender (AGB-03, PRODUCTS 3.6).
 
-Nothing comes back, so the sender adds what may get lost: each block of k symbols is sent as n (zfec), blocks are
-interleaved, and the whole is repeated in rounds. Every datagram tells all that is needed to place it:
+Nothing comes back, so the sender adds redundancy: each block of k symbols is sent as n (zfec), blocks are interleaved,
+and the whole is repeated in rounds. Every datagram has all fields needed to place it:
 
     magic 4 · session 16 · file size 8 · block 4 · index 2 · k 2 · n 2 · symbol bytes 2 · check 8 · symbol
 
 All integers are big-endian; session is the first half of the file's SHA-256, check the first 8 bytes of
 SHA-256(datagram without check). Block b begins at b·k·symbol bytes; the last block has as many symbols as the rest of
-the file fills, the last of them padded with zeros, and n is the number of symbols of the block at hand. A receiver
-takes a file for a bundle only if it hashes to its session. A forged datagram can make a bundle fail and never change
-one: id and signature are judged after it arrived.
+the file fills, the last of them padded with zeros, and n is the number of symbols of the block. A receiver accepts a
+file as a bundle only if it hashes to its session. A forged datagram can make a bundle fail but never change one: id and
+signature are verified after it arrived.
 """
 
 import hashlib
@@ -34,8 +34,8 @@ _CHECK_BYTES: Final = 8
 _SESSION_BYTES: Final = 16
 _MAX_SESSIONS: Final = 16
 _MAX_WAITING_BYTES: Final = 64 << 20  # symbols of unfinished blocks; the oldest session goes first
-_SYMBOL_COST: Final = 160  # bytes that a waiting symbol takes beside its own
-_MAX_BLOCKS: Final = 1 << 20  # of a file: one cut into more is not taken
+_SYMBOL_COST: Final = 160  # overhead of a waiting symbol in bytes
+_MAX_BLOCKS: Final = 1 << 20  # of a file: larger ones are refused
 _INTERLEAVE: Final = 8
 _MAX_DATAGRAM: Final = 2_048
 _RECEIVE_BUFFER: Final = 8 << 20
@@ -43,7 +43,7 @@ _RECEIVE_BUFFER: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkOptions:
-    """How a sender works; the receiver learns all of it from the datagrams."""
+    """Settings of a sender; the receiver learns all of them from the datagrams."""
 
     symbol_bytes: int = 1_300
     k: int = 64
@@ -55,17 +55,17 @@ class LinkOptions:
         if not (16 <= self.symbol_bytes <= 1_400 and 1 <= self.k <= 128 and 0 <= self.redundancy <= 1):
             raise BridgeMisconfigured("a symbol has 16 to 1400 bytes, k is 1 to 128, redundancy 0 to 1")
         if self.rounds < 1 or self.rate < 1_000:
-            raise BridgeMisconfigured("there is at least one round, at 1000 bytes a second or more")
+            raise BridgeMisconfigured("rounds is at least 1, rate at least 1000 bytes per second")
 
     def total(self, data_symbols: int) -> int:
         return min(255, data_symbols + -int(-data_symbols * self.redundancy // 1))
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """HOST:PORT, or [HOST]:PORT for IPv6."""
+    """Parse HOST:PORT, or [HOST]:PORT for IPv6."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or not 0 <= int(port) < 65_536 or not host:
-        raise BridgeMisconfigured(f"{text[:80]!r} is no address: expected HOST:PORT")
+        raise BridgeMisconfigured(f"{text[:80]!r} is not an address: expected HOST:PORT")
     return host.strip("[]"), int(port)
 
 
@@ -86,13 +86,13 @@ class LinkSender:
         self._options, self._clock, self._sleep = options, clock, sleep
         family, kind, protocol, _, place = socket.getaddrinfo(*address, type=socket.SOCK_DGRAM)[0]
         self._socket = socket.socket(family, kind, protocol)
-        self._socket.connect(place)  # so that nothing but this peer's errors can come back, and those are ignored
+        self._socket.connect(place)  # only errors of this peer can come back then, and they are ignored
 
     def close(self) -> None:
         self._socket.close()
 
     def send(self, path: Path) -> int:
-        """The file in all rounds; how many datagrams went out. Takes size / rate seconds and more."""
+        """Send the file in all rounds; return the number of datagrams. Takes at least size / rate seconds."""
         size = path.stat().st_size
         if size > _MAX_BLOCKS * self._options.k * self._options.symbol_bytes:
             raise BridgeMisconfigured(
@@ -103,7 +103,7 @@ class LinkSender:
         for _ in range(self._options.rounds):
             with path.open("rb") as file:
                 for datagram in _datagrams(file, session, size, self._options):
-                    self._put(datagram)
+                    self._send_datagram(datagram)
                     count += 1
                     sent_bytes += len(datagram)
                     ahead = sent_bytes / self._options.rate - (self._clock() - began)
@@ -111,7 +111,7 @@ class LinkSender:
                         self._sleep(ahead)
         return count
 
-    def _put(self, datagram: bytes) -> None:
+    def _send_datagram(self, datagram: bytes) -> None:
         try:
             self._socket.send(datagram)
         except ConnectionRefusedError:
@@ -129,7 +129,9 @@ def _session_of(path: Path) -> bytes:
 
 
 def _datagrams(file: IO[bytes], session: bytes, size: int, options: LinkOptions) -> Iterator[bytes]:
-    """Blocks in groups; of each group the first symbols, then the second ones: a burst of loss is shared by many."""
+    """Yield blocks in groups: all first symbols of a group, then all second ones, so that many blocks share a burst
+    of loss.
+    """
     import zfec
 
     block, left = 0, size
@@ -171,14 +173,14 @@ class Received:
     repaired: int  # blocks that needed parity symbols
     blocks_lost: int
 
-    def note(self) -> str:
+    def describe(self) -> str:
         what = f"udp: {self.datagrams} datagrams, {self.missing} symbols missing, {self.repaired} blocks repaired"
         return what if self.path is not None else f"{what}, {self.blocks_lost} blocks lost"
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How a file is cut."""
+    """Division of a file into blocks and symbols."""
 
     size: int
     k: int
@@ -193,7 +195,7 @@ class _Shape:
         return -(-self.size // self.block_bytes)
 
     def symbols_of(self, block: int) -> int:
-        """How many symbols a block has before parity is added."""
+        """Return the number of symbols of a block before parity is added."""
         return -(-min(self.block_bytes, self.size - block * self.block_bytes) // self.symbol_bytes)
 
 
@@ -205,7 +207,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Session:
-    """One file on its way. `shape` (size, k, symbol bytes) is that of its first datagram; others must agree."""
+    """One file in transfer. `shape` (size, k, symbol bytes) is that of its first datagram; others must agree."""
 
     shape: "_Shape"
     file: IO[bytes]
@@ -225,11 +227,11 @@ class _Session:
 
 
 class LinkReceiver:
-    """Takes datagrams at one address into a folder. Owned by one thread.
+    """Receives datagrams at one address into a folder. Owned by one thread.
 
-    Memory: at most _MAX_SESSIONS files and _MAX_WAITING_BYTES of symbols, which are counted as they come and go.
-    `finished` remembers sessions that arrived, so that further rounds of them are passed by. The folder has bounds as
-    well: what does not fit is lost, and told. A file that is there is never replaced, as nobody signs a datagram.
+    Memory: at most _MAX_SESSIONS files and _MAX_WAITING_BYTES of symbols, counted as they arrive and leave. `finished`
+    remembers sessions that arrived, so that their further rounds are ignored. The folder has limits as well: a bundle
+    that does not fit is lost and reported. An existing file is never replaced, as nobody signs a datagram.
     """
 
     def __init__(
@@ -248,7 +250,7 @@ class LinkReceiver:
         self._waiting_bytes = 0  # of all sessions
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
         self._finished: OrderedDict[bytes, None] = OrderedDict()
-        self.strangers = 0  # datagrams that are none of ours, or damaged
+        self.strangers = 0  # datagrams of another protocol, or damaged
 
     @property
     def address(self) -> tuple[str, int]:
@@ -256,7 +258,7 @@ class LinkReceiver:
         return host, port
 
     def close(self) -> None:
-        """Unfinished files go: a later sending brings all of them again."""
+        """Remove unfinished files; a later transmission brings all of them again."""
         for session in self._sessions.values():
             session.file.close()
             session.path.unlink(missing_ok=True)
@@ -264,20 +266,20 @@ class LinkReceiver:
         self._socket.close()
 
     def receive(self, *, wait: float, patience: float = 30.0) -> Iterator[Received]:
-        """Bundles as they are complete, until nothing came for `wait` seconds; sessions that stalled are lost."""
+        """Yield bundles as they complete, until nothing arrived for `wait` seconds; sessions that stalled are lost."""
         while True:
             self._socket.settimeout(wait)
             try:
                 datagram = self._socket.recv(_MAX_DATAGRAM)
             except TimeoutError:
-                yield from self._stalled(0.0)
+                yield from self._drop_stalled(0.0)
                 return
             received = self._take(datagram)
             if received is not None:
                 yield received
-            yield from self._stalled(patience)
+            yield from self._drop_stalled(patience)
 
-    def _stalled(self, patience: float) -> Iterator[Received]:
+    def _drop_stalled(self, patience: float) -> Iterator[Received]:
         limit = self._clock() - patience
         while self._sessions and next(iter(self._sessions.values())).last <= limit:
             yield self._drop(next(iter(self._sessions)))
@@ -290,7 +292,7 @@ class LinkReceiver:
         return _outcome(None, key, session, session.shape.block_count - session.done_count)
 
     def _take(self, datagram: bytes) -> Received | None:
-        fields = _parsed(datagram)
+        fields = _parse(datagram)
         if fields is None:
             self.strangers += 1
             return None
@@ -305,7 +307,7 @@ class LinkReceiver:
         session.datagrams += 1
         session.last = self._clock()
         self._sessions.move_to_end(key)
-        if session.done[number]:
+        if session.done[number]:  # a parity symbol, or one of a later round
             return None
         if block is None:
             block = session.blocks[number] = _Block(n)
@@ -317,7 +319,7 @@ class LinkReceiver:
             self._decode(session, number, session.blocks.pop(number))
         if session.done_count == shape.block_count:
             return self._complete(key)
-        if self._waiting_bytes > _MAX_WAITING_BYTES:
+        if self._waiting_bytes > _MAX_WAITING_BYTES:  # the session without datagrams for the longest time goes first
             return self._drop(next(iter(self._sessions)))
         return None
 
@@ -360,7 +362,7 @@ class LinkReceiver:
             return _outcome(None, key, session, session.shape.block_count)  # it may be sent again, when there is room
         path = publish_new(session.path, self._folder / _name_of(session.path, key))
         received = _outcome(path, key, session, 0)
-        link_note(path).write_text(json.dumps({"detail": received.note()}))
+        link_note(path).write_text(json.dumps({"detail": received.describe()}))
         self._finished[key] = None
         while len(self._finished) > 4 * _MAX_SESSIONS:
             self._finished.popitem(last=False)
@@ -378,8 +380,8 @@ def _outcome(path: Path | None, key: bytes, session: _Session, lost: int) -> Rec
     )
 
 
-def _parsed(datagram: bytes) -> tuple[bytes, _Shape, int, int, int, bytes] | None:
-    """The fields of a datagram; None if it is damaged, none of ours, or beyond the bounds."""
+def _parse(datagram: bytes) -> tuple[bytes, _Shape, int, int, int, bytes] | None:
+    """Return the fields of a datagram; None if it is damaged, of another protocol, or out of limits."""
     start = _HEAD.size + _CHECK_BYTES
     if len(datagram) <= start:
         return None
@@ -398,7 +400,7 @@ def _parsed(datagram: bytes) -> tuple[bytes, _Shape, int, int, int, bytes] | Non
 
 
 def _name_of(path: Path, key: bytes) -> str:
-    """By bridge, label and number, so that bundles sort in the order of their chain; by the session if it is none."""
+    """Return the file name: bridge, label and number, which sort in the order of the chain; or the session."""
     try:
         with path.open("rb") as file:
             header = BundleReader(file).header
@@ -408,7 +410,7 @@ def _name_of(path: Path, key: bytes) -> str:
 
 
 def link_note(path: Path) -> Path:
-    """Where the statistics of a received bundle stand until it is audited."""
+    """Return the file with the statistics of a received bundle, used until it is audited."""
     return path.with_name(f".{path.name}.link")
 
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 _SUMMARY: Final = (Column("summary", "BINARY", pa.binary(), "of one task"),)
 
 
-def arrived_on_spark(
+def fold_on_spark(
     spark: "SparkSession", offline: Offline, keys: KeyFile, parts: int | None = None, prefix: Prefix | None = None
 ) -> Arrived:
-    """The same summary as `arrived_in`, whatever the number of tasks. Keys travel by path, never by value (D-120)."""
+    """Return the summary of `fold_imports`, for any number of tasks. Keys travel by path, never by value (D-120)."""
     key_file = keys.absolute()
     prefix = prefix or import_prefix(offline.uri, key_file.load())
     tasks = divide(prefix.slices, parts or parts_for(spark, prefix.size))

@@ -1,13 +1,13 @@
-"""The air-gap bridge: ranges that left and arrived, gaps, and the seven links of one event (AGB0).
+"""Console page of the air-gap bridge: exported and imported ranges, gaps, and the seven links of one event (AGB0).
 
-The console sees one hub. In the sending zone that is bridge/online/log, in the receiving zone bridge/offline/log and
-the import streams; what the other zone has is shown as not looked at. `veen bridge reconcile` and `evidence` see both.
+The console connects to one hub. In the sending zone that has bridge/online/log, in the receiving zone
+bridge/offline/log and the import streams; the page marks the other zone as not checked. `veen bridge reconcile` and
+`evidence` read both.
 """
 
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from veen.cli.shared.overlay_values import plain
 from veen.core.crypto.ed25519 import verify
 from veen.core.errors import VerifyError
 from veen.core.event import Event
@@ -22,8 +22,9 @@ from veen.overlays.airgap.bodies import (
     read_crossed,
 )
 from veen.overlays.framework.decode import Typed, decode
+from veen.overlays.framework.nouns import plain
 from veen.products.bridge.evidence import LINKS
-from veen.products.bridge.runs import Positions, missing
+from veen.products.bridge.runs import Positions, gaps_of
 from veen.products.console.charts import ChainBox, NumberRun, chain, ranges, row_name
 from veen.products.console.errors import BadAddress
 from veen.products.console.events import StreamEvents
@@ -37,7 +38,7 @@ _MAX_ROWS: Final = 200
 
 @dataclass(slots=True)
 class Crossing:
-    """What this hub has of bridges."""
+    """Records of bridges at this hub."""
 
     online: list[tuple[Event, OnlineRecord]] = field(default_factory=list)
     offline: list[tuple[Event, OfflineRecord]] = field(default_factory=list)
@@ -49,7 +50,7 @@ class Crossing:
 async def bridge(console: Console, query: Query) -> PageView:
     crossing = await _read(console)
     logs = _logs(crossing)
-    chosen = _chosen(crossing, query)
+    chosen = _select_event(crossing, query)
     links = [] if chosen is None else _links(console, crossing, *chosen)
     sections = [section for log in logs for section in _log_sections(console, log)]
     if chosen is not None:
@@ -100,7 +101,7 @@ async def _read(console: Console) -> Crossing:
 
 
 def _logs(crossing: Crossing) -> list[dict[str, Any]]:
-    """By label of the sending zone: what left, what arrived, what is missing or came twice."""
+    """Return, by label of the sending zone, the ranges exported, imported, missing and imported twice."""
     labels: dict[bytes, dict[str, Any]] = {}
 
     def log(label: bytes, stream_id: bytes) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def _logs(crossing: Crossing) -> list[dict[str, Any]]:
         row["twice"] = [list(run) for run in positions.twice]
         ends = [run[1] for run in row["exported"]] + [run[1] for run in row["imported"]]
         has = row["imported"] if row["imported"] else [run[:2] for run in row["exported"]]
-        row["gaps"] = [list(run) for run in missing(sorted(map(tuple, has)), 1, max(ends, default=0))]
+        row["gaps"] = [list(run) for run in gaps_of(sorted(map(tuple, has)), 1, max(ends, default=0))]
     return list(labels.values())
 
 
@@ -164,7 +165,7 @@ def _log_sections(console: Console, log: dict[str, Any]) -> list[Section]:
     ]
 
 
-def _chosen(crossing: Crossing, query: Query) -> tuple[Event, Any] | None:
+def _select_event(crossing: Crossing, query: Query) -> tuple[Event, Any] | None:
     text = query.get("msg", "").strip()
     if not text:
         return crossing.crossed[-1] if crossing.crossed else None
@@ -175,7 +176,7 @@ def _chosen(crossing: Crossing, query: Query) -> tuple[Event, Any] | None:
 
 
 def _links(console: Console, crossing: Crossing, event: Event, body: Any) -> list[dict[str, Any]]:
-    """In the order of LINKS. What this hub does not have is not looked at."""
+    """Return the links in the order of LINKS; those whose data this hub does not have are marked as not checked."""
     opened = isinstance(body, ImportedEvent)
     author = verify(body.origin_client, body.origin_digest, body.origin_sig) if opened else None
     receipt: bool | None = None

@@ -1,15 +1,15 @@
-"""Reconciliation: what left one zone against what arrived in the other (001 products §4.7, §4.8, §5.2).
+"""Reconciliation: compares exports of one zone with imports of the other (001 products §4.7, §4.8, §5.2).
 
-What arrived is folded from the import streams into a summary whose merge is associative and commutative, so one process
-and any number of Spark tasks make the same report, byte for byte. An imported event needs no look into the other zone
-to be judged: it carries the receipt that the origin's hub signed. The record of what left comes from bridge/online/log,
-or, in the receiving zone alone, from the headers of the bundles that arrived.
+Imports are folded from the import streams into a summary whose merge is associative and commutative, so one process and
+any number of Spark tasks make the same report, byte for byte. An imported event is checked without the other zone: it
+carries the receipt that the origin's hub signed. The record of exports comes from bridge/online/log, or, in the
+receiving zone alone, from the headers of the bundles that arrived.
 
     J1  every event of an import stream has exactly one origin: a receipt of the source hub, imported once
-    J2  every event of a bundle that is audited as imported is there
+    J2  every event of a bundle that is audited as imported exists
     J3  no key that writes in the receiving zone writes in the sending zone, as far as the two audit streams show
     K1  every imported event has its bundle on bridge/online/log and on bridge/offline/log
-    K2  up to `consistent_upto` both zones have the same log; what lies behind is listed
+    K2  up to `consistent_upto` both zones have the same log; entries behind it are listed
 """
 
 from collections import Counter
@@ -31,12 +31,12 @@ from veen.io.places import open_fs
 from veen.lake.log.decryption import Opener, Unread, reader_of
 from veen.lake.log.prefix import Prefix, make_prefix
 from veen.lake.log.slices import Slice
-from veen.lake.query.engine import present
+from veen.lake.query.engine import skip_missing
 from veen.overlays.airgap.bodies import ImportedEvent, OfflineRecord, OnlineRecord, read_crossed
 from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.framework.schema import AnySchema
 from veen.products.bridge.audit import OFFLINE_LOG, ONLINE_LOG
-from veen.products.bridge.runs import NO_POSITIONS, Positions, Run, joined, missing, size
+from veen.products.bridge.runs import NO_POSITIONS, Positions, Run, gaps_of, size, union
 from veen.storage.attachments import AttachmentFiles
 from veen.storage.pinned import LogView
 
@@ -44,15 +44,15 @@ Answer = Literal["ok", "violated", "unknown"]
 BridgedLabel = tuple[bytes, bytes]  # a bridge, and a label of the hub that it comes from
 _FORM: Final = "agb.report.v1"
 MAX_WRITERS: Final = 4_096
-_BROKEN: Final = frozenset(("damaged", "malformed"))  # entries that are not as they were written
+_BROKEN: Final = frozenset(("damaged", "malformed"))  # entries that differ from what was written
 
 
-# --- what arrived: a monoid ------------------------------------------------------------------------------------------
+# --- imports: a monoid ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BundleSeen:
-    """Events of one bundle that stand in import streams."""
+    """Events of one bundle in the import streams."""
 
     positions: Positions = NO_POSITIONS
     last: tuple[int, int, bytes] = (0, 0, b"")  # seq, hub_ts and root of the last one, by the origin's receipt
@@ -78,13 +78,13 @@ class LabelSeen:
             named.stream_id,
             named.epoch,
             self.crossed.merge(other.crossed),
-            joined(self.withheld, other.withheld),
+            union(self.withheld, other.withheld),
             self.attachments + other.attachments,
-            joined(self.incomplete, other.incomplete),
+            union(self.incomplete, other.incomplete),
         )
 
 
-# The place in the receiving zone and what is wrong there; the smallest is the first counter-example.
+# Label and entry in the receiving zone, and the fault; the smallest is the first counter-example.
 Fault = tuple[str, int, str]
 
 
@@ -99,7 +99,7 @@ class Arrived:
     faults: int = 0  # entries that are evidence against the bridge
     first_fault: Fault | None = None
     has_more_writers: bool = False  # than `writers` lists
-    unread: int = 0  # entries of which nothing can be said: no file, no key, or no identity of their hub
+    unread: int = 0  # entries that could not be checked: no file, no key, or no identity of their hub
     first_unread: Fault | None = None
 
     def merge(self, other: "Arrived") -> "Arrived":
@@ -190,21 +190,21 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offline:
-    """Where the import streams are, and by whose keys their origins are judged. Travels to executors without keys."""
+    """The import streams and the hub identities that verify their origins. Travels to executors without keys."""
 
     uri: str
     identities: tuple[HubIdentity, ...]  # of source hubs
 
 
 def fold_slices(offline: Offline, keyring: Keyring, slices: Sequence[Slice]) -> Arrived:
-    """The summary of some slices of import streams."""
+    """Return the summary of some slices of import streams."""
     fs, opener = open_fs(offline.uri), Opener(keyring)
     identities = {identity.hub_id: identity for identity in offline.identities}
     folder = _Folder(identities, AttachmentFiles(fs))
     for part in slices:
         if part.is_missing:  # counted at once, however many entries a file name claims
             folder.unread(part.label, part.first, "the entry is missing", part.entries)
-    for event in opener.events(fs, present(slices)):
+    for event in opener.events(fs, skip_missing(slices)):
         if isinstance(event, Unread):
             note = folder.fault if event.reason in _BROKEN else folder.unread
             note(event.label, event.stream_seq, f"the entry is {event.reason}")
@@ -214,7 +214,7 @@ def fold_slices(offline: Offline, keyring: Keyring, slices: Sequence[Slice]) -> 
 
 
 class _Folder:
-    """Gathers single events; turned into runs at the end of a part."""
+    """Collects single events and turns them into runs at the end of a part."""
 
     def __init__(self, identities: Mapping[bytes, HubIdentity], store: AttachmentFiles) -> None:
         self._identities, self._store = identities, store
@@ -299,7 +299,7 @@ class _Folder:
 
 
 def has_attachment(store: AttachmentFiles, coid: bytes) -> bool:
-    """Whether the store has an attachment, undamaged."""
+    """Return True if the store has an attachment, undamaged."""
     try:
         return store.get(coid) is not None
     except (CorruptError, StorageError):
@@ -307,25 +307,25 @@ def has_attachment(store: AttachmentFiles, coid: bytes) -> bool:
 
 
 def import_prefix(uri: str, keyring: Keyring, view: LogView | None = None) -> Prefix:
-    """The import streams that the keyring can read."""
+    """Return the import streams that the keyring can read."""
     streams = {keys.stream_id for keys in keyring.matching("import/*") if keys.can_read}
     return make_prefix(uri, streams=streams, pinned=view)
 
 
-def arrived_in(offline: Offline, keyring: Keyring, prefix: Prefix | None = None) -> Arrived:
-    """One process: slice after slice, so that memory holds one slice."""
+def fold_imports(offline: Offline, keyring: Keyring, prefix: Prefix | None = None) -> Arrived:
+    """Fold the import streams in one process, slice after slice, so that memory holds one slice."""
     arrived = Arrived()
     for part in (prefix or import_prefix(offline.uri, keyring)).slices:
         arrived = arrived.merge(fold_slices(offline, keyring, [part]))
     return arrived
 
 
-# --- what left -------------------------------------------------------------------------------------------------------
+# --- exports ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Exported:
-    """A bundle, as the sending zone recorded it."""
+    """A bundle as the sending zone recorded it."""
 
     bridge_id: bytes
     label: bytes
@@ -356,7 +356,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideLabel:
-    """One log of a zone: how far it was read, the head that was stated and by whom, and the root there."""
+    """One log of a zone: the position read, the head and its source, and the root there."""
 
     zone: Literal["sending", "receiving"]
     hub_id: bytes | None
@@ -395,7 +395,7 @@ class SideLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """All that a report is made from, besides what arrived."""
+    """All inputs of a report except the imports."""
 
     exported: tuple[Exported, ...]
     offline: tuple[OfflineRecord, ...]
@@ -415,7 +415,7 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class AuditLog:
-    """The records of an audit stream, each with the client that wrote it, and what of the stream says nothing."""
+    """The records of an audit stream, each with the client that wrote it, and the faults of the others."""
 
     records: tuple[tuple[bytes, Any], ...]
     reasons: tuple[Reason, ...]
@@ -427,7 +427,7 @@ class AuditLog:
 
 
 def audit_log(uri: str, stream: str, keyring: Keyring, schema: AnySchema, view: LogView | None = None) -> AuditLog:
-    """Read an audit stream of a data directory. Records that cannot be read are reasons; other schemas do not count."""
+    """Read an audit stream of a data directory. Unreadable records become reasons; other schemas are ignored."""
     fs, stream_id = open_fs(uri), stream_id_of(stream)
     reader_of(keyring, stream_id)  # a stream without keys must not pass as an empty one
     prefix = make_prefix(uri, streams={stream_id}, pinned=view)
@@ -438,7 +438,7 @@ def audit_log(uri: str, stream: str, keyring: Keyring, schema: AnySchema, view: 
         if part.is_missing:
             bad["missing"] += part.entries
             first.setdefault("missing", part.first)
-    for event in Opener(keyring).events(fs, present(prefix.slices)):
+    for event in Opener(keyring).events(fs, skip_missing(prefix.slices)):
         if isinstance(event, Unread):
             problem = event.reason
         elif event.hdr.schema != schema.id:
@@ -462,7 +462,7 @@ def audit_log(uri: str, stream: str, keyring: Keyring, schema: AnySchema, view: 
 
 
 def audit_records(uri: str, stream: str, keyring: Keyring, schema: AnySchema) -> Iterator[tuple[bytes, Any]]:
-    """The records of an audit stream in a data directory, each with the client that wrote it."""
+    """Return the records of an audit stream in a data directory, each with the client that wrote it."""
     return iter(audit_log(uri, stream, keyring, schema).records)
 
 
@@ -471,7 +471,7 @@ def audit_records(uri: str, stream: str, keyring: Keyring, schema: AnySchema) ->
 
 @dataclass(frozen=True, slots=True)
 class BridgeReport:
-    """`data` is what is signed: canonical JSON, equal for equal logs whoever computes it."""
+    """A report. `data` is signed: canonical JSON, equal for equal logs on any machine."""
 
     data: dict[str, Any]
 
@@ -492,15 +492,15 @@ class BridgeReport:
         return canonical.encode(self.data)
 
 
-def signed_report(report: BridgeReport, key: SigningKey) -> dict[str, Any]:
-    """The report with a signature over Ht("veen/bridge-report", canonical JSON)."""
+def sign_report(report: BridgeReport, key: SigningKey) -> dict[str, Any]:
+    """Return the report with a signature over Ht("veen/bridge-report", canonical JSON)."""
     signature = key.sign(Ht("veen/bridge-report", report.to_bytes()))
     return {"report": report.data, "signer_pk": key.public.hex(), "signature": signature.hex()}
 
 
 def reconcile(arrived: Arrived, sides: Sides) -> BridgeReport:
-    """The report. Pure: two callers with equal inputs get equal bytes."""
-    done = _imported_bundles(sides)
+    """Build the report. Pure: equal inputs give equal bytes."""
+    done = _find_imported(sides)
     streams = [_stream_report(key, exported, arrived, sides, done) for key, exported in _by_bridge(sides)]
     recorded = {exported.bundle_id for exported in sides.exported}
     strangers = sorted(bundle_id for bundle_id in arrived.bundles if bundle_id not in recorded)
@@ -521,7 +521,7 @@ def reconcile(arrived: Arrived, sides: Sides) -> BridgeReport:
         "K1": _k1(arrived, sides, recorded, done),
         "K2": _k2(streams),
     }
-    verdict = _judged(arrived, sides, streams, strangers, invariants)
+    verdict = _judge(arrived, sides, streams, strangers, invariants)
     return BridgeReport(
         {
             "form": _FORM,
@@ -542,7 +542,7 @@ def reconcile(arrived: Arrived, sides: Sides) -> BridgeReport:
     )
 
 
-# What an invariant that does not hold is: bad evidence, or less than was asked for.
+# The kind of reason of a violated invariant: bad evidence, or less than was requested.
 _WEIGHT: Final = {
     "J1": Because.EVIDENCE,
     "J2": Because.EVIDENCE,
@@ -565,14 +565,14 @@ _LACKS: Final = {
 }
 
 
-def _judged(
+def _judge(
     arrived: Arrived,
     sides: Sides,
     streams: Sequence[Mapping[str, Any]],
     strangers: Sequence[bytes],
     invariants: Mapping[str, Mapping[str, Any]],
 ) -> Verdict:
-    """Return the verdict: evidence first, then what is missing, then how far each log was compared."""
+    """Return the verdict: evidence first, then missing items, then the coverage of each log."""
     reasons = list(sides.reasons)
     for name, row in invariants.items():
         if row["verdict"] == "violated":
@@ -611,13 +611,13 @@ def _judged(
     return Verdict.of(rows, reasons)
 
 
-def _imported_bundles(sides: Sides) -> set[bytes | None]:
+def _find_imported(sides: Sides) -> set[bytes | None]:
     return {record.bundle_id for record in sides.offline if record.result in ("imported", "resumed")}
 
 
 def consistent_positions(arrived: Arrived, sides: Sides) -> dict[bytes, set[int]]:
-    """Return by label of the origin the positions up to which both zones agree: the roots there can be compared."""
-    done = _imported_bundles(sides)
+    """Return, by label of the origin, the positions up to which both zones agree: their roots can be compared."""
+    done = _find_imported(sides)
     positions: dict[bytes, set[int]] = {}
     for (_, label), bundles in _by_bridge(sides):
         seq = _consistent(bundles, arrived, done)["seq"]
@@ -627,7 +627,7 @@ def consistent_positions(arrived: Arrived, sides: Sides) -> dict[bytes, set[int]
 
 
 def _by_bridge(sides: Sides) -> list[tuple[BridgedLabel, list[Exported]]]:
-    """Return bundles up to the chosen checkpoints, by bridge and label; also the labels that nobody exported yet."""
+    """Return bundles up to the chosen checkpoints, by bridge and label; also labels without an export yet."""
     labels: dict[BridgedLabel, list[Exported]] = {}
     for bundle in sorted(sides.exported, key=lambda each: (each.stream_id, each.epoch, each.label, each.bundle_seq)):
         chosen = sides.upto.get(bundle.label)
@@ -648,16 +648,16 @@ def _stream_report(
     summary = arrived.labels.get(key, LabelSeen())
     chosen = sides.upto.get(label)
     ends = [bundle.seq_to if chosen is None else min(bundle.seq_to, chosen.upto_seq) for bundle in bundles]
-    exported = joined((bundle.seq_from, end) for bundle, end in zip(bundles, ends, strict=True) if bundle.count)
+    exported = union((bundle.seq_from, end) for bundle, end in zip(bundles, ends, strict=True) if bundle.count)
     last = exported[-1][1] if exported else 0
-    numbers = joined((bundle.bundle_seq, bundle.bundle_seq) for bundle in bundles)
+    numbers = union((bundle.bundle_seq, bundle.bundle_seq) for bundle in bundles)
     partial = [
         {"bundle_id": bundle.bundle_id.hex(), "events": bundle.count, "imported": count}
         for bundle in bundles
         if 0 < (count := _count(arrived, bundle.bundle_id)) < bundle.count
     ]
     absent = [bundle for bundle in bundles if bundle.bundle_id not in done and not _count(arrived, bundle.bundle_id)]
-    unrecorded = missing(numbers, 1, numbers[-1][1]) if numbers else ()
+    unrecorded = gaps_of(numbers, 1, numbers[-1][1]) if numbers else ()
     # Alone, the receiving zone knows of the source what the signed bundles state.
     head, root = sides.heads.get(label, (last if bundles else None, b""))
     stated_by = sides.stated_by if label in sides.heads else StatedBy.FILE
@@ -677,7 +677,7 @@ def _stream_report(
         "imported": _runs(summary.crossed.once),
         "withheld": _runs(summary.withheld),
         "missing_bundles": [*(bundle.bundle_seq for bundle in absent), *_numbers(unrecorded)],
-        "missing_events": _runs(missing(summary.crossed.once, 1, last)),
+        "missing_events": _runs(gaps_of(summary.crossed.once, 1, last)),
         "attachments": summary.attachments,
         "missing_attachments": _runs(summary.incomplete),
         "duplicates": _runs(summary.crossed.twice),
@@ -690,7 +690,7 @@ def _stream_report(
 
 
 def _matches(consistent: Mapping[str, Any], sides: Sides, label: bytes) -> bool | None:
-    """Whether the source hub's own root is that of the receipts that crossed; None where it cannot be compared."""
+    """Return True if the source hub's own root equals that of the imported receipts; None if it cannot be compared."""
     seq = consistent["seq"]
     head, root = sides.heads.get(label, (0, b""))
     if label in sides.upto:
@@ -700,7 +700,9 @@ def _matches(consistent: Mapping[str, Any], sides: Sides, label: bytes) -> bool 
 
 
 def _consistent(bundles: Sequence[Exported], arrived: Arrived, done: set[bytes | None]) -> dict[str, Any]:
-    """The end of the last bundle up to which every bundle is whole, audited on this side, and not doubled (K2)."""
+    """Return the end of the last bundle up to which every bundle is complete, audited on this side, and not doubled
+    (K2).
+    """
     seq, ts, root = 0, 0, b""
     for bundle in bundles:
         if bundle.bundle_id not in done or bundle.seq_from != seq + 1:
@@ -742,7 +744,7 @@ def _j1(arrived: Arrived) -> dict[str, Any]:
 def _j2(arrived: Arrived, sides: Sides, done: set[bytes | None]) -> dict[str, Any]:
     for record in sides.offline:
         if record.bundle_id in done and record.bundle_id is not None and record.result in ("imported", "resumed"):
-            gaps = missing(arrived.bundles.get(record.bundle_id, BundleSeen()).positions.once, 0, record.count - 1)
+            gaps = gaps_of(arrived.bundles.get(record.bundle_id, BundleSeen()).positions.once, 0, record.count - 1)
             if gaps and arrived.unread:  # they may be among the entries that could not be read
                 return _verdict("unknown", {"bundle_id": record.bundle_id.hex(), "position": gaps[0][0]})
             if gaps:

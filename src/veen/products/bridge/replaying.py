@@ -1,9 +1,9 @@
-"""A query of the sending zone, executed again over what was imported: the digests must be the same (QRY-28, D-110).
+"""Repeats a query of the sending zone over the imported events: the digests must be equal (QRY-28, D-110).
 
 Rows show the origin's metadata and evidence is the origin's receipts, both carried by imported events. The tree of the
-origin's label is made again from the leaves of those receipts, those of withheld events included, so proofs lead to
-roots that the origin's hub signed. A withheld or sealed event can be no row; if one fits the query, the digests differ,
-and `skipped` of the coverage says how many.
+origin's label is built again from the leaves of those receipts, withheld events included, so proofs lead to roots that
+the origin's hub signed. A withheld or sealed event cannot be a row; if one matches the query, the digests differ, and
+`skipped` of the coverage has their number.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from veen.lake.log.slices import LabelStream
 from veen.lake.log.times import Clock
 from veen.lake.query import api
 from veen.lake.query.descriptor import QueryDescriptor
-from veen.lake.query.engine import present
+from veen.lake.query.engine import skip_missing
 from veen.lake.query.matches import Match, Witness, match_of, record_of, takes
 from veen.overlays.airgap.bodies import ImportedEvent, WithheldEvent, origin_event, read_crossed
 from veen.overlays.framework.decode import Typed
@@ -39,7 +39,7 @@ def replay_imported(
     streams: Mapping[str, str],
     identity: HubIdentity,
 ) -> api.Comparison:
-    """`streams` has the import stream of each stream of the query's scope; `identity` is that of the origin's hub."""
+    """Repeat a recorded query. `streams`: import stream of each stream in its scope; `identity`: that of the origin."""
     descriptor = recorded.descriptor
     for name in descriptor.scope:
         if name not in streams:
@@ -67,9 +67,11 @@ class _Imports:
         self.prefix = Prefix(uri=data_dir, identity=identity, labels=tuple(by_label))
 
     def _labels_of(self, name: str, identity: HubIdentity) -> list[LabelRange]:
-        """The labels of a stream in the origin's log, as far as they were imported; this zone has no files of them."""
+        """Return the labels of a stream in the origin's log, as far as they were imported; this zone has no files of
+        them.
+        """
         heads: dict[bytes, tuple[int, Receipt]] = {}
-        for body in self._crossed(name):
+        for body in self._imports_of(name):
             if body.origin_hub_id == identity.hub_id:
                 heads[body.receipt.label] = body.origin_epoch, body.receipt
             if len(heads) > _MAX_LABELS:
@@ -117,16 +119,16 @@ class _Imports:
                 yield match_of(self._descriptor, self._identity, record, witness)
 
     def _of_label(self, label: bytes) -> Iterator[ImportedEvent | WithheldEvent]:
-        return (body for body in self._crossed(self._by_label[label]) if body.receipt.label == label)
+        return (body for body in self._imports_of(self._by_label[label]) if body.receipt.label == label)
 
-    def _crossed(self, name: str) -> Iterator[ImportedEvent | WithheldEvent]:
-        """What a bridge wrote to the import stream of a stream, in the order of the log."""
+    def _imports_of(self, name: str) -> Iterator[ImportedEvent | WithheldEvent]:
+        """Yield the records that a bridge wrote to the import stream of a stream, in the order of the log."""
         stream_id = stream_id_of(self._streams[name])
         reader_of(self._keys, stream_id)  # a stream without keys must not pass as an empty one
         fs, opener = open_fs(self._uri), Opener(self._keys)
         labels = make_prefix(self._uri, streams={stream_id}).labels
         for label_range in sorted(labels, key=lambda label_range: label_range.stream.epoch):
-            for event in opener.events(fs, present(label_range.slices)):
+            for event in opener.events(fs, skip_missing(label_range.slices)):
                 crossed = read_crossed(event) if isinstance(event, Event) else None
                 if isinstance(crossed, Typed):
                     yield crossed.body

@@ -1,7 +1,7 @@
-"""The roles of a bridge, and what none of them may hold (AGB-02, AGB-19, D-53, D-106).
+"""The roles of a bridge, and the rights that none of them may have (AGB-02, AGB-19, D-53, D-106).
 
-To read a stream is to have its secret key, to write is to have a token for it (D-53). So rights can be judged from
-keyrings and tokens, without asking anybody; what a hub has recorded is judged in addition where it is reached.
+To read a stream is to have its secret key, to write is to have a token for it (D-53). So rights are checked from
+keyrings and tokens alone; tokens that a hub has recorded are checked in addition where the hub is reachable.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ _LOGS: Final = {"online-log": ONLINE_LOG, "offline-log": OFFLINE_LOG}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleHolder:
-    """An identity in a role, and all that it holds."""
+    """An identity in a role, with all its keys and tokens."""
 
     role: str
     name: str
@@ -36,7 +36,7 @@ class RoleFinding:
 
 
 def judge(holders: Sequence[RoleHolder]) -> list[RoleFinding]:
-    """What must not be, by role; empty if the roles are apart."""
+    """Return the violations, by role; empty if the roles are separated."""
     return [finding for holder in holders for finding in _alone(holder)] + [
         finding for left, right in combinations(holders, 2) for finding in _together(left, right)
     ]
@@ -70,7 +70,7 @@ def _together(left: RoleHolder, right: RoleHolder) -> Iterable[RoleFinding]:
 
 
 def judge_at_hub(zone: str, holder: RoleHolder, known: Iterable[bytes]) -> list[RoleFinding]:
-    """`known` are the auth_refs of the holder's tokens that the hub of this zone has recorded."""
+    """Return a finding for each token that the zone's hub must not know. `known`: auth_refs recorded there."""
     allowed = {"online": ("online-log",), "offline": ("importer", "offline-log")}[zone]
     if holder.role in allowed:
         return []

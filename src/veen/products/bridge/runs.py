@@ -1,4 +1,4 @@
-"""Sets of positions as runs, and a set that knows which positions it was given more than once."""
+"""Sets of positions as runs, and a set that also records positions added more than once."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Final
 Run = tuple[int, int]  # both ends inclusive
 
 
-def joined(*sets: Iterable[Run]) -> tuple[Run, ...]:
-    """The union, as the fewest runs, ascending."""
+def union(*sets: Iterable[Run]) -> tuple[Run, ...]:
+    """Return the union, as the fewest runs, ascending."""
     runs: list[Run] = []
     for first, last in sorted(run for each in sets for run in each):
         if runs and first <= runs[-1][1] + 1:
@@ -20,7 +20,7 @@ def joined(*sets: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def overlap(left: Iterable[Run], right: Iterable[Run]) -> tuple[Run, ...]:
-    """Positions in both; each argument without overlaps of its own, ascending."""
+    """Return the positions in both; each argument is ascending and free of overlaps."""
 
     def meet() -> Iterator[Run]:
         ours, others = iter(left), iter(right)
@@ -37,8 +37,8 @@ def overlap(left: Iterable[Run], right: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(meet())
 
 
-def missing(runs: Iterable[Run], first: int, last: int) -> tuple[Run, ...]:
-    """What of first … last is in none of the runs."""
+def gaps_of(runs: Iterable[Run], first: int, last: int) -> tuple[Run, ...]:
+    """Return the positions of first … last that are in none of the runs."""
 
     def gaps() -> Iterator[Run]:
         at = first
@@ -60,21 +60,21 @@ def size(runs: Iterable[Run]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """A multiset as far as it matters: what is in it, and what is in it more than once. `merge` is a monoid."""
+    """A multiset reduced to the positions in it, and those in it more than once. `merge` is a monoid."""
 
     once: tuple[Run, ...] = ()
     twice: tuple[Run, ...] = ()
 
     def merge(self, other: "Positions") -> "Positions":
         both = overlap(self.once, other.once)
-        return Positions(joined(self.once, other.once), joined(self.twice, other.twice, both))
+        return Positions(union(self.once, other.once), union(self.twice, other.twice, both))
 
     @classmethod
     def of(cls, positions: Iterable[int]) -> "Positions":
-        """From single positions in any order; a long ascending run costs little."""
+        """Build from single positions in any order; a long ascending run costs little."""
         ordered = sorted(positions)
-        runs = joined((position, position) for position in ordered)
-        doubled = joined((a, a) for a, b in pairwise(ordered) if a == b)
+        runs = union((position, position) for position in ordered)
+        doubled = union((a, a) for a, b in pairwise(ordered) if a == b)
         return cls(runs, doubled)
 
 

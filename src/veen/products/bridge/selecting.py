@@ -1,9 +1,9 @@
-"""Derived export: an identity that is neither bridge nor log copies chosen events to an export stream (D-132).
+"""Derived export: an identity that is neither bridge nor log copies selected events to an export stream (D-132).
 
-A copy has the schema and the very bytes of the body, and the original as parent_id. Exactly once without reading back:
-before a batch is sent, the positions of its events and the hub's cursor of the selector's client key are written down.
-After a crash the cursor tells how many of them the hub has. If the state is lost, the copies are read back once. So are
-they if the state is one of an earlier version, which could leave out events where several streams went to one.
+A copy has the schema and the identical bytes of the body, and the original as parent_id. Exactly once without reading
+back: before a batch is sent, the positions of its events and the hub's cursor of the selector's client key are stored.
+After a crash the cursor tells how many of them the hub has. If the state is lost, the copies are read back once. The
+same happens if an earlier version wrote the state: it could leave out events where several streams went to one.
 """
 
 import json
@@ -29,7 +29,7 @@ _FORM: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The events that one run copied; `left_out` of them had been left out by an earlier version."""
+    """The events that one run copied; an earlier version had left out `left_out` of them."""
 
     copied: int
     left_out: int = 0
@@ -38,8 +38,8 @@ class Selected:
 class Selector:
     """Copies from one stream to another at one hub. Owned by one task.
 
-    State on disk, per hub, client key, source and target: how far the source was read (`seq`), and how many copies were
-    made (`copies`); and the batch that may be under way. It may lag behind the hub by that batch, never lead.
+    State on disk, per hub, client key, source and target: the last entry read of the source (`seq`), the number of
+    copies (`copies`), and the batch in progress. It may lag behind the hub by that batch, never lead.
     """
 
     def __init__(self, client: Client, directory: Path, withhold: Withhold, capability: CapToken | None = None) -> None:
@@ -48,11 +48,11 @@ class Selector:
         self._path = directory / _FILE
 
     async def copy(self, source: str, target: str, reader: Client | None = None) -> int:
-        """Copy what is new; return how many copies were made now. Streams of hubs whose labels do not change."""
+        """Copy everything new; return the number of copies. For streams of hubs without epochs."""
         return (await self.select(source, target, reader)).copied
 
     async def select(self, source: str, target: str, reader: Client | None = None) -> Selected:
-        """Copy what is new. `reader` reads the target, where the selector's own keys do not."""
+        """Copy everything new. `reader` reads the target if the selector's own keys cannot."""
         file = self._load()
         await self._client.recover(target)
         await self._settle(file)
@@ -98,7 +98,7 @@ class Selector:
         return self._withhold(entry, Opened(entry.event.hdr, entry.event.body, ())) is None
 
     async def _settle(self, file: dict[str, Any]) -> None:
-        """Find out how much of the batch that was under way the hub has."""
+        """Find the number of events of the interrupted batch that the hub has."""
         pending = file["pending"]
         if pending is None:
             return
@@ -127,8 +127,8 @@ class Selector:
         """Return the originals of all copies that the selector's keys have made."""
         originals = set()
         unread = BridgeError(
-            f"what was copied to {target} before is not known, and no key here reads it."
-            " Export with an identity that reads it"
+            f"the earlier copies on {target} are unknown, and no key here can read them."
+            " Export with an identity that can read the stream"
         )
         try:
             async for entry in reader.read(target, epoch=0):
@@ -157,13 +157,13 @@ class Selector:
         self._fs.replace(_FILE, json.dumps(file).encode())
 
     async def send(self, target: str, drafts: list[Draft]) -> None:
-        """Send a batch whole, or raise what the hub said."""
+        """Send a complete batch, or raise the hub's error."""
         for outcome in await self._client.send_many(target, drafts, capability=self._capability, batch=_BATCH):
             if not isinstance(outcome, Sent):
                 raise outcome
 
-    def note(self, file: dict[str, Any], key: str, target: str, cursor: int, seqs: list[int]) -> None:
-        """Write down what is about to be sent."""
+    def store_batch(self, file: dict[str, Any], key: str, target: str, cursor: int, seqs: list[int]) -> None:
+        """Store the batch that is about to be sent."""
         file["pending"] = {
             "key": key,
             "hub": self._client.hub_id.hex(),
@@ -197,7 +197,7 @@ class _Run:
     async def flush(self) -> None:
         if not self._drafts:
             return
-        self._selector.note(self._file, self._key, self._target, self._cursor, list(self._seqs))
+        self._selector.store_batch(self._file, self._key, self._target, self._cursor, list(self._seqs))
         await self._selector.send(self._target, self._drafts)
         state = self._file["states"][self._key]
         state["seq"], state["copies"] = self._seqs[-1], state["copies"] + len(self._drafts)

@@ -1,7 +1,7 @@
-"""What is read of both zones for a reconciliation: audit streams, import streams, bundles, identities and heads.
+"""Reads both zones for a reconciliation: audit streams, import streams, bundles, identities and heads.
 
-The receiving zone's audit stream is read first, then its imports, then the sending zone. What is added while this goes
-on is therefore beyond what is compared, and contradicts nothing.
+The receiving zone's audit stream is read first, then its imports, then the sending zone. Entries added meanwhile are
+therefore beyond the compared range and contradict nothing.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,9 +30,9 @@ from veen.products.bridge.reconciling import (
     Offline,
     SideLabel,
     Sides,
-    arrived_in,
     audit_log,
     consistent_positions,
+    fold_imports,
     import_prefix,
 )
 from veen.products.bridge.trust import TrustList
@@ -44,8 +44,8 @@ from veen.verify.audit.control import read_control
 _BESIDE: Final = (INCOMING, WAITING, IMPORTING)  # folders beside `imported` that have bundles of the same bridge
 
 
-def with_waiting(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """The folders, and for a folder `imported` those beside it that have bundles which are not imported yet."""
+def add_waiting(folders: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the folders; for a folder `imported` also its siblings with bundles not imported yet."""
     beside = [
         folder.parent / name
         for folder in folders
@@ -57,13 +57,15 @@ def with_waiting(folders: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def bundle_paths(folders: Sequence[Path]) -> Iterator[Path]:
-    """The bundles of some folders, by name."""
+    """Yield the bundles of some folders, by name."""
     for folder in folders:
         yield from sorted(path for path in folder.iterdir() if is_bundle_name(path.name) and path.is_file())
 
 
 def bundle_side(folders: Sequence[Path], trust: TrustList) -> tuple[Exported, ...]:
-    """What the bundles of some folders say, as far as a trusted exporter signed them; others have no effect."""
+    """Return the exports stated by the bundles of some folders, if a trusted exporter signed them; ignore the
+    others.
+    """
     exported = set()
     for path in bundle_paths(folders):
         with path.open("rb") as file:
@@ -96,7 +98,7 @@ def bundle_side(folders: Sequence[Path], trust: TrustList) -> tuple[Exported, ..
 
 
 def identities_of(trust: TrustList, online: str | None, folders: Sequence[Path]) -> tuple[HubIdentity, ...]:
-    """The keys of the source hubs, as far as they follow from the pins of the trust list."""
+    """Return the keys of the source hubs that follow from the pins of the trust list."""
     identities: dict[bytes, HubIdentity] = {}
     headers = []
     for path in bundle_paths(folders):
@@ -112,7 +114,7 @@ def identities_of(trust: TrustList, online: str | None, folders: Sequence[Path])
                 identities[header.source_hub_id] = identity_of(header, source)
             except Rejected:
                 continue
-    if online is not None and (identity := trusted_identity(online, trust)) is not None:
+    if online is not None and (identity := find_identity(online, trust)) is not None:
         identities[identity.hub_id] = identity
     for source in trust.sources:
         try:
@@ -123,8 +125,8 @@ def identities_of(trust: TrustList, online: str | None, folders: Sequence[Path])
     return tuple(identities[hub_id] for hub_id in sorted(identities))
 
 
-def trusted_identity(online: str, trust: TrustList) -> HubIdentity | None:
-    """The keys of the hub of a data directory, as far as they follow from a pin of the trust list; else None."""
+def find_identity(online: str, trust: TrustList) -> HubIdentity | None:
+    """Return the keys of the hub of a data directory that follow from a pin of the trust list, or None."""
     fs = open_fs(online)
     try:
         identity = read_identity(fs, key_map=False)
@@ -144,9 +146,9 @@ def trusted_identity(online: str, trust: TrustList) -> HubIdentity | None:
 def heads_of(
     online: str, labels: Collection[bytes], view: LogView | None = None, identity: HubIdentity | None = None
 ) -> dict[bytes, tuple[int, bytes]]:
-    """The last entry of each label at the source hub, and the root of its receipt.
+    """Return the last entry of each label at the source hub, and the root of its receipt.
 
-    With `identity` the root counts only if the hub signed it: a SignatureError if the receipt is not by its keys.
+    With `identity` the hub must have signed the root: raise SignatureError otherwise.
     """
     view = view or pin(online)
     return {
@@ -157,7 +159,7 @@ def heads_of(
 
 
 def root_at(uri: str, view: LogView, label: bytes, seq: int, identity: HubIdentity | None) -> bytes:
-    """The root after an entry, as the directory has it; empty if its receipt cannot be read."""
+    """Return the root after an entry, as the directory has it; empty if its receipt cannot be read."""
     receipt = receipt_at(open_fs(uri), view.labels[label].chunks, seq) if seq and label in view.labels else None
     if receipt is None:
         return b""
@@ -180,16 +182,16 @@ Fold = Callable[[Offline, Prefix], Arrived]
 
 
 def read_zones(zones: Zones, keyring: Keyring, trust: TrustList, fold: Fold | None = None) -> tuple[Arrived, Sides]:
-    """Read what a report is made from, in the order that lets both zones go on working meanwhile.
+    """Read the inputs of a report, in the order that lets both zones continue meanwhile.
 
     `fold` reads the import streams; by default in this process.
     """
     offline, online = zones.offline, zones.online
-    folders = with_waiting(zones.folders)
+    folders = add_waiting(zones.folders)
     audited = audit_log(offline, OFFLINE_LOG, keyring, OFFLINE)
     imports = import_prefix(offline, keyring)
     place = Offline(uri=offline, identities=identities_of(trust, online, folders))
-    arrived = arrived_in(place, keyring, imports) if fold is None else fold(place, imports)
+    arrived = fold_imports(place, keyring, imports) if fold is None else fold(place, imports)
     since = audit_log(offline, OFFLINE_LOG, keyring, OFFLINE)
     names = {keys.stream_id: keys.name for keys in keyring.entries if keys.name is not None}
     logs = [*_read_logs("receiving", audited.prefix, names, None), *_read_logs("receiving", imports, names, None)]
@@ -202,11 +204,11 @@ def read_zones(zones: Zones, keyring: Keyring, trust: TrustList, fold: Fold | No
             record.bundle_id for _, record in since.records if record.bundle_id is not None and record.code is None
         ),
     }
-    common["upto"] = _chosen_checkpoints(zones.checkpoints, place.identities)
+    common["upto"] = _verify_checkpoints(zones.checkpoints, place.identities)
     if online is None:
         sides = Sides(exported=bundle_side(folders, trust), online_known=False, logs=tuple(logs), **common)
         return arrived, replace(sides, reasons=tuple(reasons))
-    view, identity = pin(online), trusted_identity(online, trust)
+    view, identity = pin(online), find_identity(online, trust)
     if identity is None:
         what = f"{online} is the directory of a hub that no source of the trust list names"
         reasons.append(Reason(Because.COVERAGE, what))
@@ -259,10 +261,10 @@ def read_zones(zones: Zones, keyring: Keyring, trust: TrustList, fold: Fold | No
     return arrived, replace(sides, roots=roots, reasons=tuple(reasons))
 
 
-def _chosen_checkpoints(
+def _verify_checkpoints(
     checkpoints: Sequence[Checkpoint], identities: Sequence[HubIdentity]
 ) -> dict[bytes, Checkpoint]:
-    """Return the checkpoints by label. BridgeError if a source hub of the trust list did not sign one of them."""
+    """Return the checkpoints by label. Raise BridgeError if a source hub of the trust list did not sign one of them."""
     keys = [key.hub_pk for identity in identities for key in identity.keys]
     for checkpoint in checkpoints:
         if not any(_is_signed_by(checkpoint, key) for key in keys):
@@ -292,7 +294,7 @@ def _read_logs(
     identity: str | None,
     heads: Mapping[bytes, tuple[int, bytes]] | None = None,
 ) -> Iterator[SideLabel]:
-    """Return the coverage of the labels of a prefix; the directory itself states the heads."""
+    """Yield the coverage of the labels of a prefix; the directory itself states the heads."""
     for label_range in prefix.labels:
         receipt = label_range.head_receipt
         root = receipt.mmr_root if receipt is not None else b""

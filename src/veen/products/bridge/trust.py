@@ -1,16 +1,17 @@
-"""What a receiving zone believes: which hubs, which exporters, and where their streams go (AGB-07, AGB-08, D-132).
+"""The trust list of a receiving zone: hubs, exporters, and the targets of their streams (AGB-07, AGB-08, D-132).
 
     [[source]]
     zone = "z1"                              # [a-z0-9-]{1,32}
-    bridge = "plant-a"                       # the name that the exporter was given
+    bridge = "plant-a"                       # the name that the exporter uses
     hub = "ed25519:…"                        # a key of the source hub, or root:ed25519:…
     hub_id = "…"                             # optional
     exporters = ["…"]                        # keys that may sign bundles, 64 hex digits each
-    [source.map]                             # optional; without it the two rules below
+
+    [source.map]                             # optional; default: these two rules
     "export/z1/*" = "import/z1/*"
     "record/*" = "import/z1/*"
 
-A pattern ends in `*` or names one stream; the longest that fits counts.
+A pattern ends in `*` or names one stream; the longest match applies.
 """
 
 import re
@@ -31,7 +32,7 @@ _MEMBERS: Final = frozenset(("zone", "bridge", "hub", "hub_id", "exporters", "ma
 
 def check_zone(zone: str) -> str:
     if not _ZONE.fullmatch(zone):
-        raise BridgeMisconfigured(f"{zone[:80]!r} is no name of a zone: expected [a-z0-9-], at most 32 characters")
+        raise BridgeMisconfigured(f"{zone[:80]!r} is not a valid zone name: expected [a-z0-9-], at most 32 characters")
     return zone
 
 
@@ -58,7 +59,7 @@ class TrustedSource:
         return exporter_pk.hex() in self.exporters
 
     def target_of(self, stream: str) -> str | None:
-        """The import stream of a stream of the source; None if no rule fits."""
+        """Return the import stream of a stream of the source; None if no rule matches."""
         fits = [
             (len(pattern), target.removesuffix("*") + stream.removeprefix(pattern[:-1]))
             if pattern.endswith("*")
@@ -89,7 +90,7 @@ class TrustedSource:
             raise BridgeMisconfigured("exporters: expected a list of keys of 64 lower-case hex digits")
         rules = value.get("map") or {f"export/{zone}/*": f"import/{zone}/*", "record/*": f"import/{zone}/*"}
         if type(rules) is not dict or not all(type(target) is str for target in rules.values()):
-            raise BridgeMisconfigured("map: expected streams, or patterns that end in *, and where they go")
+            raise BridgeMisconfigured("map: expected streams, or patterns that end in *, and their target streams")
         for pattern, target in rules.items():
             if "*" in pattern[:-1] or "*" in target[:-1] or pattern.endswith("*") != target.endswith("*"):
                 raise BridgeMisconfigured(f"map: {pattern!r} to {target!r}: a * may stand at the end of both")

@@ -1,8 +1,8 @@
-"""The verifier as a process of its own: no key, no network, no file but the two that it is handed (NCSC, PRODUCTS 3.1).
+"""The verifier as a separate process: no key, no network, no file except the two it is given (NCSC, PRODUCTS 3.1).
 
-A bundle comes from a zone that may be hostile, so what parses it can do no harm: the child gets an empty environment,
-the bundle open for reading, a file for the verified events, and a request on standard input. Once its modules are
-loaded it gives up the right to open descriptors: no file, no socket. Its answer is one JSON object.
+A bundle comes from a zone that may be hostile, so its parser must not be able to do harm: the child gets an empty
+environment, the bundle open for reading, a file for the verified events, and a request on standard input. Once its
+modules are loaded it gives up the right to open descriptors: no file, no socket. Its answer is one JSON object.
 """
 
 import json
@@ -32,7 +32,7 @@ _PROGRAM: Final = "import sys; sys.path[:] = sys.argv[3:]; from veen.products.br
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleRefusal:
-    """Why a bundle is not imported; `is_early` if it only has to wait for others."""
+    """The reason for refusing a bundle; `is_early` if it only has to wait for others."""
 
     code: str
     detail: str
@@ -42,7 +42,7 @@ class BundleRefusal:
 
 
 def verify_apart(bundle: Path, spool: Path, trust: TrustList, chains: Chains) -> BundleVerdict | BundleRefusal:
-    """Verify in a child process; the verified events stand in `spool` after a good verdict, see `crossings`."""
+    """Verify in a child process; after a good verdict `spool` has the verified events (see `crossings`)."""
     request = {"trust": trust.to_json(), "chains": [_chain_to_json(key, head) for key, head in chains.items()]}
     spool.unlink(missing_ok=True)  # the verifier of an importer that was killed may still write to that file
     with bundle.open("rb") as source, spool.open("w+b") as target:
@@ -68,19 +68,19 @@ def verify_apart(bundle: Path, spool: Path, trust: TrustList, chains: Chains) ->
 
 
 def verify_here(bundle: Path, spool: Path, trust: TrustList, chains: Chains) -> BundleVerdict | BundleRefusal:
-    """The same in this process: for programs that hold no keys themselves."""
+    """Verify in this process: for programs that hold no keys themselves."""
     request = {"trust": trust.to_json(), "chains": [_chain_to_json(key, head) for key, head in chains.items()]}
     with bundle.open("rb") as source, spool.open("w+b") as target:
         return _read_answer(json.dumps(_answer(source, target, request)).encode())
 
 
 def crossings(spool: Path) -> Iterator[Crossing]:
-    """The events that a verifier wrote down, one at a time."""
-    return (item for item in crossed_items(spool) if not isinstance(item, bytes))
+    """Return an iterator over the events that a verifier wrote."""
+    return (item for item in read_items(spool) if not isinstance(item, bytes))
 
 
-def crossed_items(spool: Path) -> Iterator[Crossing | bytes]:
-    """The events, each followed by the ciphertexts of its attachments."""
+def read_items(spool: Path) -> Iterator[Crossing | bytes]:
+    """Yield the events, each followed by the ciphertexts of its attachments."""
     with spool.open("rb") as file:
         while head := file.read(5):
             kind, size = head[0], int.from_bytes(head[1:], "big")
@@ -116,9 +116,10 @@ def _read_answer(data: bytes) -> BundleVerdict | BundleRefusal:
 
 
 def close_doors() -> None:
-    """From now on this process opens no file and no socket, and its memory is bounded.
+    """Forbid this process to open files and sockets, and limit its memory.
 
-    What it might execute inherits the limit. Only a holder of CAP_SYS_RESOURCE could raise it: see docs/bridge.md.
+    Programs that it might execute inherit the limit. Only a holder of CAP_SYS_RESOURCE could raise it: see
+    docs/bridge.md.
     """
     import resource
 
@@ -131,7 +132,7 @@ def close_doors() -> None:
 
 
 def main() -> None:
-    """`python -c … BUNDLE_FD SPOOL_FD`, the request on standard input."""
+    """Run `python -c … BUNDLE_FD SPOOL_FD`, with the request on standard input."""
     source, target = os.fdopen(int(sys.argv[1]), "rb"), os.fdopen(int(sys.argv[2]), "wb")
     request = json.loads(sys.stdin.buffer.read())
     close_doors()
@@ -153,7 +154,7 @@ def _answer(source: IO[bytes], target: IO[bytes], request: Any) -> dict[str, Any
         trust = TrustList.from_json(request["trust"])
         verdict = verify(source, trust, chains, emit, lambda ciphertext: write(_ATTACHMENT, ciphertext))
     except Rejected as exc:
-        claimed = _claimed_id(source)
+        claimed = _read_claimed_id(source)
         return {
             "ok": False,
             "code": exc.code,
@@ -172,7 +173,7 @@ def _answer(source: IO[bytes], target: IO[bytes], request: Any) -> dict[str, Any
     }
 
 
-def _claimed_id(source: IO[bytes]) -> bytes | None:
+def _read_claimed_id(source: IO[bytes]) -> bytes | None:
     try:
         reader = BundleReader(source)
         for _ in reader.events():

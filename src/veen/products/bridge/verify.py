@@ -1,8 +1,8 @@
 """Verify a bundle. Checks run in the order of PRODUCTS 3.4; the first failure is reported.
 
-The file is read twice. The first reading judges form, version, id, signature, source, chain and range; only then is
-anything believed that stands in it. The second judges every event and checks that it reads the same bytes as the
-first. Memory holds one batch of events, whatever the size of the bundle. No key, no clock, no network.
+The file is read twice. The first reading checks form, version, id, signature, source, chain and range; nothing in the
+file is trusted before. The second checks every event, and that it reads the same bytes as the first. Memory holds one
+batch of events, whatever the size of the bundle. No key, no clock, no network.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,9 +33,9 @@ from veen.products.bridge.trust import TrustedSource, TrustList
 
 _BATCH: Final = 256  # events whose signatures are verified together
 _BATCH_BYTES: Final = 8 << 20
-# What of an event may be carried: an imported event has some hundred bytes around it and must fit into a body.
+# Limit of the carried part: an imported event adds some hundred bytes and must fit into a body.
 MAX_CARRIED_BYTES: Final = DEFAULT_LIMITS.max_body_bytes - TAG_BYTES - 4_096
-# The code and the words of each broken rule of an event, in the order in which they are reported.
+# The code and the text of each broken rule of an event, in the order in which they are reported.
 _RULES: Final = {
     Rule.HUB_SIG: ("AGB.RECEIPT_SIG", "the receipt is by no key of the source hub that was valid then"),
     Rule.SEQ: ("AGB.LABEL_SEQ", "expected entry {0.expected} of the label, found {0.actual}"),
@@ -53,7 +53,7 @@ _RANKS: Final = {rule: rank for rank, rule in enumerate(_RULES)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainHead:
-    """The last bundle of a bridge and a label that was imported."""
+    """The last imported bundle of a bridge and a label."""
 
     bundle_seq: int
     bundle_id: bytes
@@ -67,11 +67,11 @@ Crossing = ImportedEvent | WithheldEvent
 
 
 def _no_attachment(ciphertext: bytes) -> None:
-    """For callers that only want the verdict."""
+    """Ignore the attachment: for callers that only need the verdict."""
 
 
 class OutOfOrder(Rejected):
-    """A good bundle that is not the next: `is_early` if others must come first, else it was imported before."""
+    """A valid bundle that is not the next one: `is_early` if others must come first, else it was imported before."""
 
     def __init__(self, detail: str, *, is_early: bool) -> None:
         super().__init__("AGB.CHAIN", detail)
@@ -81,7 +81,7 @@ class OutOfOrder(Rejected):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleVerdict:
-    """A bundle that is good in every respect."""
+    """A bundle that passed every check."""
 
     header: Header
     trailer: Trailer
@@ -106,8 +106,11 @@ def verify(
     emit: Callable[[Crossing], None] = lambda crossing: None,
     emit_attachment: Callable[[bytes], None] = _no_attachment,
 ) -> BundleVerdict:
-    """The verdict, or `Rejected`. `emit` gets each event as it will be imported, `emit_attachment` the ciphertexts of
-    its attachments; what they got is void if this raises."""
+    """Return the verdict, or raise `Rejected`.
+
+    `emit` gets each event as it will be imported, `emit_attachment` the ciphertexts of its attachments; both must
+    discard them if this raises.
+    """
     header, trailer = _whole(file)
     source, identity = _source(header, trailer, trust)
     _check_chain(header, chains.get((header.bridge_id, header.label)))
@@ -136,7 +139,7 @@ def verify(
 
 
 def judge_alone(file: IO[bytes], trust: TrustList) -> BundleVerdict:
-    """The verdict on a bundle by itself. What its header says about the bundle before it is taken as it is."""
+    """Verify a bundle alone: the header's statement about the bundle before it is taken as given."""
     header = BundleReader(file).header
     chains = {}
     if header.bundle_seq > 1 and header.prev_bundle_id is not None and header.peaks_before:
@@ -151,7 +154,7 @@ def judge_alone(file: IO[bytes], trust: TrustList) -> BundleVerdict:
 
 
 def _whole(file: IO[bytes]) -> tuple[Header, Trailer]:
-    """FORMAT, VERSION, ID: the bundle reads to its end, and is the one that its id names."""
+    """Check FORMAT, VERSION, ID: the bundle is complete, and its id matches its contents."""
     reader = BundleReader(file)
     for _ in reader.events():
         pass
@@ -182,7 +185,7 @@ def _source(header: Header, trailer: Trailer, trust: TrustList) -> tuple[Trusted
 
 
 def identity_of(header: Header, source: TrustedSource) -> HubIdentity:
-    """The keys of the source hub, as far as they follow from the pin of the trust list."""
+    """Return the keys of the source hub that follow from the pin of the trust list."""
     try:
         identity = HubIdentity.from_bytes(header.identity)
         rotations = tuple(ControlRecord.from_bytes(record) for record in header.rotations)
@@ -267,8 +270,8 @@ def _target(header: Header, source: TrustedSource) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parsed:
-    """One event, its parts read, with the faults of its signatures."""
+class _ParsedEvent:
+    """One event with its decoded parts and the faults of its signatures."""
 
     event: BundleEvent
     receipt: Receipt | None
@@ -278,10 +281,10 @@ class _Parsed:
 
 
 class _Events:
-    """Judges the events of a bundle in order. Owned by one thread.
+    """Checks the events of a bundle in order. Owned by one thread.
 
-    `fault` is the first failure of a later rank (OPENING, SCHEMA, MAPPING): it counts only if nothing of an earlier
-    rank fails anywhere.
+    `fault` is the first failure of a later rank (OPENING, SCHEMA, MAPPING): it is reported only if nothing of an
+    earlier rank fails anywhere.
     """
 
     def __init__(self, header: Header, identity: HubIdentity, bundle_id: bytes) -> None:
@@ -302,22 +305,22 @@ class _Events:
         return self._check.last_ts
 
     def judge(self, batch: Sequence[BundleEvent]) -> Iterator[Crossing]:
-        for parsed in self._parsed(batch):
-            crossing = self._judged(parsed)
+        for parsed in self._parse(batch):
+            crossing = self._judge_event(parsed)
             self._position += 1
             self._coids = parsed.event.attachments
             if crossing is not None:
                 yield crossing
 
     def judge_attachment(self, attachment: BundleAttachment) -> bytes | None:
-        """The ciphertext of an attachment of the last event; None once a fault of a later rank was noted."""
+        """Return the ciphertext of an attachment of the last event; None after a fault of a later rank."""
         if self.fault is None and H(attachment.data) != self._coids[attachment.att]:
             detail = f"attachment {attachment.att} does not have the hash that the event names"
             self.fault = Rejected("AGB.ATTACHMENT", detail, self._position - 1)
         return attachment.data if self.fault is None else None
 
-    def _parsed(self, batch: Sequence[BundleEvent]) -> list[_Parsed]:
-        """Receipts and messages, and all signatures of the batch at once."""
+    def _parse(self, batch: Sequence[BundleEvent]) -> list[_ParsedEvent]:
+        """Decode receipts and messages, and verify all signatures of the batch together."""
         rows: list[tuple[BundleEvent, Receipt | None, Msg | None, str | None]] = []
         for event in batch:
             receipt, msg, unreadable = None, None, None
@@ -329,12 +332,12 @@ class _Events:
             rows.append((event, receipt, msg, unreadable))
         pairs = [Pair(msg, receipt) for _, receipt, msg, _ in rows if receipt is not None]
         unsigned = iter(check_signatures(pairs, self._identity)[0])
-        return [_Parsed(*row, [] if row[1] is None else next(unsigned)) for row in rows]
+        return [_ParsedEvent(*row, [] if row[1] is None else next(unsigned)) for row in rows]
 
-    def _judged(self, parsed: _Parsed) -> Crossing | None:
+    def _judge_event(self, parsed: _ParsedEvent) -> Crossing | None:
         event, receipt, msg = parsed.event, parsed.receipt, parsed.msg
         if receipt is None:
-            raise self._rejected("AGB.RECEIPT_SIG", f"the receipt cannot be read: {parsed.unreadable}")
+            raise self._rejection("AGB.RECEIPT_SIG", f"the receipt cannot be read: {parsed.unreadable}")
         seq = self._check.tree.size + 1
         faults = [*parsed.unsigned, *self._check.append(msg, receipt)]
         if event.seq != seq:
@@ -345,15 +348,15 @@ class _Events:
         del self.warnings[MAX_WARNINGS:]
         broken = sorted((fault for fault in faults if fault.rule in _RANKS), key=lambda fault: _RANKS[fault.rule])
         if parsed.unreadable is not None and not (broken and _RANKS[broken[0].rule] < _RANKS[Rule.AUTHOR_SIG]):
-            raise self._rejected("AGB.MSG_SIG", f"the message cannot be read: {parsed.unreadable}")
+            raise self._rejection("AGB.MSG_SIG", f"the message cannot be read: {parsed.unreadable}")
         for fault in broken:
             code, words = _RULES[fault.rule]
-            raise self._rejected(code, words.format(fault))
+            raise self._rejection(code, words.format(fault))
         self.first_ts = self.first_ts or receipt.hub_ts
-        return self._crossing(event, receipt, msg)
+        return self._to_crossing(event, receipt, msg)
 
-    def _crossing(self, event: BundleEvent, receipt: Receipt, msg: Msg | None) -> Crossing | None:
-        """The event as it will be imported; None once a fault of a later rank was noted."""
+    def _to_crossing(self, event: BundleEvent, receipt: Receipt, msg: Msg | None) -> Crossing | None:
+        """Return the event as it will be imported; None after a fault of a later rank."""
         header = self._header
         if self.fault is not None:
             return None
@@ -370,16 +373,16 @@ class _Events:
                 bridge_id=header.bridge_id,
             )
         opened = None
-        if event.opening is not None and (opened := self._opened(event.opening, msg)) is None:
+        if event.opening is not None and (opened := self._open(event.opening, msg)) is None:
             return None
         if event.attachments and opened is not None and att_root_of(event.attachments) != opened.hdr.att_root:
-            self.fault = self._rejected("AGB.ATTACHMENT", "the attachments do not lead to att_root of the event")
+            self.fault = self._rejection("AGB.ATTACHMENT", "the attachments do not lead to att_root of the event")
             return None
         has_key = bool(event.attachments) and opened is not None
         carried = len(event.msg or b"") if opened is None else len(opened.body)
         carried += 34 * len(event.attachments)
         if carried > MAX_CARRIED_BYTES:
-            self.fault = self._rejected("AGB.MAPPING", f"{carried} bytes do not fit into an imported event")
+            self.fault = self._rejection("AGB.MAPPING", f"{carried} bytes do not fit into an imported event")
             return None
         return ImportedEvent(
             origin_stream_id=header.export_stream_id,
@@ -403,29 +406,29 @@ class _Events:
             aad=Binding.of(msg).aad() if has_key else None,
         )
 
-    def _opened(self, opening: bytes, msg: Msg) -> Opened | None:
+    def _open(self, opening: bytes, msg: Msg) -> Opened | None:
         try:
             opened = open_with_opening(opening, msg)
         except OpenError:
-            self.fault = self._rejected("AGB.OPENING", "the opening does not open the message")
+            self.fault = self._rejection("AGB.OPENING", "the opening does not open the message")
             return None
         except VeenError as exc:
-            self.fault = self._rejected("AGB.SCHEMA", f"what was sealed breaks the form: {exc}")
+            self.fault = self._rejection("AGB.SCHEMA", f"what was sealed breaks the form: {exc}")
             return None
         if opened.hdr.schema == sdr.EVENT.id:
             try:
                 sdr.RecorderEvent.from_bytes(opened.body)
             except FormatError as exc:
-                self.fault = self._rejected("AGB.SCHEMA", f"the body is no recorder event: {exc}")
+                self.fault = self._rejection("AGB.SCHEMA", f"the body is no recorder event: {exc}")
                 return None
         return opened
 
-    def _rejected(self, code: str, detail: str) -> Rejected:
+    def _rejection(self, code: str, detail: str) -> Rejected:
         return Rejected(code, detail, self._position)
 
 
 def _batches(contents: Iterator[BundleEvent | BundleAttachment]) -> Iterator[list[BundleEvent] | BundleAttachment]:
-    """Events in batches, and attachments one by one behind the batch that ends with their event."""
+    """Yield events in batches, and attachments one by one behind the batch that ends with their event."""
     batch: list[BundleEvent] = []
     size = 0
     for event in contents:

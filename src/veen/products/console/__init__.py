@@ -1,8 +1,7 @@
 """The console: a log in a browser, served from the user's own machine (docs/console.md).
 
-`app` has the routes, `guard` decides who gets an answer, `views` turns verified entries into pages, `uploads` judges
-files, `writes` does what forms ask of a console that may write. Everything that is shown was read by `veen.client`,
-which verifies it against the pinned key.
+`app` has the routes, `guard` admits requests, `views` turns verified entries into pages, `uploads` verifies files,
+`writes` carries out forms. Everything shown was read by `veen.client`, which verifies it against the pinned key.
 """
 
 from veen.ext import Product

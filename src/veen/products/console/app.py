@@ -47,7 +47,7 @@ from veen.products.console.pages.settings import settings
 from veen.products.console.pages.wallet import wallet
 from veen.products.console.report import DigestCell, LinkCell, MarkCell, MomentCell
 from veen.products.console.uploads import MAX_UPLOAD_BYTES, judge, read_form
-from veen.products.console.views import CONSOLE, Console, PageView, diverged, fault_of
+from veen.products.console.views import CONSOLE, Console, PageView, fault_of, is_divergence
 from veen.products.console.writes import ConsoleWriter, WriteOutcome, read_fields
 
 _PATHS: Final = (("/overview", "Overview"), ("/streams", "Streams"), ("/checkpoints", "Checkpoints"))
@@ -80,7 +80,7 @@ _FILES: Final = {
     "console.js": ("veen.products.console", "static/console.js", "text/javascript; charset=utf-8"),
     "veen-objects.js": ("veen.products.console", "static/veen-objects.js", "text/javascript; charset=utf-8"),
     "icon.svg": ("veen.products.console", "static/icon.svg", "image/svg+xml"),
-    # The audited verifier, as it is: the same bytes as in evidence.html.
+    # The audited verifier, unchanged: the same bytes as in evidence.html.
     "veen-verify.js": ("veen.client.evidence_page", "veen-verify.js", "text/javascript; charset=utf-8"),
 }
 
@@ -89,16 +89,16 @@ Write = Callable[[ConsoleWriter, Request, dict[str, str]], Awaitable[WriteOutcom
 
 
 def make_app(console: Console, admission: BrowserAdmission) -> Starlette:
-    """The application over a connected console."""
+    """Build the application over a connected console."""
     base = admission.root_path
     pages = _Pages(console, admission)
     routes = [Route(f"{base}/", lambda _: RedirectResponse(f"{base}/overview", 303))]
     for path, view in pages.table():
         methods = ["GET", "POST"] if path == "/verify" else ["GET"]
-        routes.append(Route(f"{base}{path}.json", pages.answering(view, as_json=True), methods=methods))
-        routes.append(Route(f"{base}{path}", pages.answering(view, as_json=False), methods=methods))
+        routes.append(Route(f"{base}{path}.json", pages.answer_with(view, as_json=True), methods=methods))
+        routes.append(Route(f"{base}{path}", pages.answer_with(view, as_json=False), methods=methods))
     for path, write in pages.writes():
-        routes.append(Route(f"{base}{path}", pages.writing(write), methods=["POST"]))
+        routes.append(Route(f"{base}{path}", pages.write_with(write), methods=["POST"]))
     routes.append(Route(f"{base}{LOGIN}", pages.login, methods=["GET", "POST"]))
     routes.append(Route(f"{base}{LOGOUT}", pages.logout, methods=["POST"]))
     routes.append(Route(f"{base}{STATIC}{{name}}", _static))
@@ -106,7 +106,7 @@ def make_app(console: Console, admission: BrowserAdmission) -> Starlette:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with console.rates.sampled():
+        async with console.rates.sampling():
             yield
 
     return Starlette(
@@ -115,7 +115,7 @@ def make_app(console: Console, admission: BrowserAdmission) -> Starlette:
 
 
 class _Pages:
-    """Turns views into answers, and errors into pages that name them."""
+    """Turns views into answers, and errors into error pages."""
 
     def __init__(self, console: Console, admission: BrowserAdmission) -> None:
         self._console, self._admission, self._base = console, admission, admission.root_path
@@ -133,7 +133,7 @@ class _Pages:
         self._templates.filters["stream"] = _stream_name
         self._templates.filters["when"] = when
         self._templates.filters["cell"] = self._cell
-        self._templates.filters["svg"] = Markup  # pictures are made here, and what comes from outside is escaped there
+        self._templates.filters["svg"] = Markup  # pictures are drawn by `charts`, which escapes foreign text
         self._templates.globals["base"] = self._base
 
     def table(self) -> tuple[tuple[str, View], ...]:
@@ -150,7 +150,7 @@ class _Pages:
         )
 
     def writes(self) -> tuple[tuple[str, Write], ...]:
-        """What a console that may write does with a form. The path is also the purpose of the form's token."""
+        """Return the writes of a console with --allow-write. The path is also the purpose of the form's token."""
         return (
             ("/stream/{stream}/send", self._send),
             *((path, self._write(write)) for page in _REPORTS for path, write in page.writes.items()),
@@ -159,7 +159,7 @@ class _Pages:
     async def _send(self, writer: ConsoleWriter, request: Request, fields: dict[str, str]) -> WriteOutcome:
         text = fields.get("body", "").replace("\r\n", "\n")  # forms send the line ends of text as CRLF
         if not text:
-            raise FormInvalid("there is no text to send")
+            raise FormInvalid("the form has no text to send")
         return await self._console.send(writer, request.path_params["stream"], text.encode())
 
     def _write(self, write: PageWrite) -> Write:
@@ -196,7 +196,7 @@ class _Pages:
 
     # --- answers -------------------------------------------------------------------------------------------------
 
-    def answering(self, view: View, *, as_json: bool) -> Callable[[Request], Awaitable[Response]]:
+    def answer_with(self, view: View, *, as_json: bool) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
                 shown = await view(request)
@@ -204,7 +204,7 @@ class _Pages:
                 return Response(status_code=400)  # nobody reads it
             except VeenError as exc:
                 self._console.note_failure(exc, request.url.path)
-                return self._failed(request, exc, _status_of(exc), as_json=as_json)
+                return self._error_page(request, exc, _status_of(exc), as_json=as_json)
             status = 502 if shown.failed or _has_failed(shown.data) else 200
             if as_json:
                 about = {"page": shown.title, "verified_by": shown.verified_by or "nobody", "command": shown.command}
@@ -216,8 +216,10 @@ class _Pages:
 
     # --- writes and logins ---------------------------------------------------------------------------------------
 
-    def writing(self, write: Write) -> Callable[[Request], Awaitable[Response]]:
-        """Do what a form asks, once, then lead to the page that shows it: a reload there sends nothing."""
+    def write_with(self, write: Write) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint that carries out a form once, then redirects to the resulting page: a reload sends
+        nothing.
+        """
 
         async def endpoint(request: Request) -> Response:
             console, session = self._console, session_of(request)
@@ -236,14 +238,14 @@ class _Pages:
                 return Response(status_code=400)  # nobody reads it
             except VeenError as exc:
                 console.note_failure(exc, request.url.path)
-                return self._failed(request, exc, _status_of(exc), as_json=False)
+                return self._error_page(request, exc, _status_of(exc), as_json=False)
             mark = "&" if "?" in outcome.path else "?"
             return RedirectResponse(f"{self._base}{outcome.path}{mark}done={serial}", 303)
 
         return endpoint
 
     async def login(self, request: Request) -> Response:
-        """The form, and what is sent with it. Name and password are in no address, log or error."""
+        """Show the login form and handle it. Name and password appear in no address, log or error."""
         passwords = self._admission.passwords
         if passwords is None or session_of(request) is not None:
             return RedirectResponse(f"{self._base}/overview", 303)
@@ -257,7 +259,7 @@ class _Pages:
             async with self._logins:
                 self._admission.attempts.begin(address)
                 await asyncio.to_thread(passwords.check, name, fields.get("password", ""))
-                self._admission.attempts.succeeded(address)
+                self._admission.attempts.forgive(address)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except TooManyAttempts as exc:
@@ -281,7 +283,7 @@ class _Pages:
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except ConsoleError as exc:
-            return self._failed(request, exc, _status_of(exc), as_json=False)
+            return self._error_page(request, exc, _status_of(exc), as_json=False)
         response = HTMLResponse(self._templates.get_template("farewell.html").render(
             has_login=self._admission.passwords is not None
         ))  # fmt: skip
@@ -292,7 +294,7 @@ class _Pages:
         return HTMLResponse(self._templates.get_template("login.html").render(fault=fault), status)
 
     def _outcome(self, request: Request) -> WriteOutcome | None:
-        """What a form did whose outcome this page is; None if it was not this page."""
+        """Return the outcome of the form that led to this page, or None."""
         number = request.query_params.get("done", "")
         if not number.isascii() or not number.isdigit() or len(number) > _MAX_PATH_DIGITS:
             return None
@@ -322,7 +324,7 @@ class _Pages:
         return HTMLResponse(text, status)
 
     def _cell(self, value: Any) -> Any:
-        """A value of a section for people."""
+        """Render a value of a section."""
         match value:
             case None:
                 return Markup('<span class="muted">–</span>')
@@ -341,14 +343,14 @@ class _Pages:
             case _:
                 return value
 
-    def _failed(self, request: Request, exc: Exception, status: int, *, as_json: bool) -> Response:
+    def _error_page(self, request: Request, exc: Exception, status: int, *, as_json: bool) -> Response:
         fault = fault_of(exc)
         if as_json:
             return _json(status, {"verified_by": "nobody", "error": fault, "failures": list(self._console.failures)})
         return self._html(request, status, "error.html", fault=fault)
 
     async def refuse(self, request: Request, exc: ConsoleError, status: int) -> Response:
-        """A request that was not admitted: no fact of the log, the hub or the keys is in the answer."""
+        """Answer a request that was not admitted, without any fact of the log, the hub or the keys."""
         fault = fault_of(exc)
         if request.url.path.endswith(".json"):
             return _json(status, {"verified_by": "nobody", "error": fault})
@@ -361,10 +363,10 @@ class _Pages:
         return HTMLResponse(self._templates.get_template("entrance.html").render())
 
     async def http_error(self, request: Request, exc: Exception) -> Response:
-        """Paths and methods that there are not."""
+        """Answer unknown paths and methods."""
         status = exc.status_code if isinstance(exc, HTTPException) else 500
         error = BadAddress("the console has no page of this address, or not for this method")
-        return self._failed(request, error, status, as_json=request.url.path.endswith(".json"))
+        return self._error_page(request, error, status, as_json=request.url.path.endswith(".json"))
 
 
 async def _help(request: Request) -> PageView:
@@ -393,7 +395,7 @@ def _seq(request: Request) -> int:
 
 
 def _status_of(exc: VeenError) -> int:
-    if diverged(exc):
+    if is_divergence(exc):
         return 502
     if isinstance(exc, (BadAddress, UploadInvalid, FormInvalid)):
         return 400
@@ -407,7 +409,7 @@ def _status_of(exc: VeenError) -> int:
 
 
 def _has_failed(data: dict[str, Any]) -> bool:
-    """Whether a part of the page did not verify."""
+    """Return True if a part of the page did not verify."""
     parts = [*data.get("streams", ()), *data.get("checkpoints", ())]
     if isinstance(data.get("hub"), dict):
         parts.append(data["hub"])
@@ -423,24 +425,24 @@ def _json(status: int, value: dict[str, Any]) -> Response:
 
 
 def _inert(value: Any) -> Any:
-    """Every value that a template prints: characters that steer text are spelled out, then Jinja escapes it."""
+    """Return a value for a template: control characters are spelled out, then Jinja escapes it."""
     return safe(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _lines(text: str) -> Markup:
-    """A body: line feeds and tabs stay, everything else as above."""
+    """Escape a body; line feeds and tabs stay."""
     return escape(safe(text, keep="\n\t"))
 
 
 def _stream_name(name: Any) -> Any:
-    """A stream for people: one without a name by the ends of its id."""
+    """Render the name of a stream; one without a name by the ends of its id."""
     if not isinstance(name, str) or not name.startswith("hex:") or len(name) < 64:
         return _inert(name)
     return Markup('<span title="{}">hex:{}…{}</span>').format(name, name[4:12], name[-4:])
 
 
 def _short(digits: str) -> Markup:
-    """A hash for people; all of it is in the title, and in the twin."""
+    """Render a hash shortened; the title and the twin have all of it."""
     if len(digits) <= 16:
         return Markup("<code>{}</code>").format(digits)
     return Markup('<code class="short" title="{}">{}…{}</code>').format(digits, digits[:8], digits[-4:])

@@ -1,7 +1,6 @@
-"""Pictures of the console as SVG, with a title and a description, without style and script. Tables say the same.
+"""Pictures of the console as SVG, with a title and a description, without style and script. Tables have the same facts.
 
-Colours and strokes are in console.css. Whatever text comes from outside is escaped, after what steers text was spelled
-out.
+Colours and strokes are in console.css. Foreign text is escaped, after control characters were spelled out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ def _text(text: str, x: float, y: float, *, anchor: str = "start", kind: str = "
 
 
 def row_name(text: str) -> str:
-    """The name of a row, as long as there is room for it."""
+    """Return the name of a row, shortened to the room for it."""
     if text.startswith("hex:"):
         return f"{text[:12]}…{text[-4:]}"
     return text if len(text) <= _MAX_NAME else f"{text[: _MAX_NAME - 1]}…"
@@ -39,7 +38,7 @@ def _svg(kind: str, title: str, about: str, width: float, height: float, parts: 
 
 
 def _axis(first: int, last: int, y: float, left: float = _LEFT) -> list[str]:
-    """Both ends of a time axis."""
+    """Draw both ends of a time axis."""
     return [
         f'<path class="axis" d="M{left:g},{y:g}H{_WIDTH}"/>',
         _text(when(first), left, y + 16, kind="small"),
@@ -57,7 +56,7 @@ def steps(
     bands: Sequence[tuple[int, int]] = (),
     limit: int | None = None,
 ) -> str:
-    """A value over the number of its changes: (time, value after it). `bands`: from one change to another, frozen."""
+    """Draw a value over the number of its changes: (time, value after it). `bands`: frozen ranges of changes."""
     if not points:
         return ""
     most = max([value for _, value in points] + ([limit] if limit is not None else [])) or 1
@@ -92,7 +91,7 @@ def steps(
 
 
 class TimeBar(NamedTuple):
-    """Something that counts from one time to another; `kind` is good, partly, bad or muted."""
+    """A period; `kind` is good, partly, bad or muted."""
 
     name: str
     start: int
@@ -102,7 +101,7 @@ class TimeBar(NamedTuple):
 
 
 def gantt(title: str, bars: Sequence[TimeBar], now: int) -> str:
-    """A row for each, and a line where now is."""
+    """Draw a row for each period, and a line at the current time."""
     if not bars:
         return ""
     first, last = min([now, *(bar.start for bar in bars)]), max([now, *(bar.end for bar in bars)])
@@ -130,7 +129,7 @@ def gantt(title: str, bars: Sequence[TimeBar], now: int) -> str:
 
 
 class GridCell(NamedTuple):
-    """A cell: its weight from 0 to 1, what it says, and its kind: "" for a plain one, bad, partly or muted."""
+    """A cell: its weight from 0 to 1, its text, and its kind: "" for a plain one, bad, partly or muted."""
 
     weight: float
     title: str
@@ -139,7 +138,7 @@ class GridCell(NamedTuple):
 
 
 def grid(title: str, about: str, rows: Mapping[str, Sequence[GridCell]], ends: tuple[str, str] = ("", "")) -> str:
-    """Rows by name. A mark in the cell says what its colour says."""
+    """Draw rows of cells by name. A mark in the cell repeats its colour."""
     if not rows:
         return ""
     columns = max(len(cells) for cells in rows.values()) or 1
@@ -180,7 +179,7 @@ class NumberRun(NamedTuple):
 
 
 def ranges(title: str, runs: Sequence[NumberRun]) -> str:
-    """Aligned bars over the same numbers: what is there in one row and not in another shows as a gap."""
+    """Draw aligned bars over the same numbers: a range missing in one row shows as a gap."""
     if not runs:
         return ""
     names = list(dict.fromkeys(run.row for run in runs))
@@ -216,7 +215,7 @@ def ranges(title: str, runs: Sequence[NumberRun]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChainBox:
-    """A link of a chain: whether it holds (None: not looked at), and its names."""
+    """A link of a chain: its result (None: not checked), and its names."""
 
     name: str
     holds: bool | None
@@ -224,7 +223,9 @@ class ChainBox:
 
 
 def chain(title: str, boxes: Sequence[ChainBox], gap_after: int | None = None) -> str:
-    """Boxes from left to right, each with a tick, a cross or a question mark; after `gap_after` boxes the air gap."""
+    """Draw boxes from left to right, each with a tick, a cross or a question mark; the air gap after `gap_after`
+    boxes.
+    """
     if not boxes:
         return ""
     room = _WIDTH / len(boxes)
@@ -256,7 +257,7 @@ def chain(title: str, boxes: Sequence[ChainBox], gap_after: int | None = None) -
 def layers(
     title: str, columns: Sequence[tuple[str, Sequence[tuple[str, str, str]]]], edges: Sequence[tuple[str, str, str]]
 ) -> str:
-    """Columns of nodes (key, words, kind), and edges (key, words, key) between them."""
+    """Draw columns of nodes (key, words, kind), and edges (key, words, key) between them."""
     columns = [(name, nodes) for name, nodes in columns if nodes]
     if not columns:
         return ""
@@ -309,7 +310,7 @@ class Bead(NamedTuple):
 
 
 def beads(title: str, rows: Mapping[str, tuple[int, Sequence[Bead]]]) -> str:
-    """A line for each log with its length, and beads where a root was signed or anchored: verified until the last."""
+    """Draw a line for each log, and beads where a root was signed or anchored: verified up to the last."""
     if not rows:
         return ""
     parts = []
@@ -344,9 +345,9 @@ def beads(title: str, rows: Mapping[str, tuple[int, Sequence[Bead]]]) -> str:
 
 
 def rates(title: str, points: Sequence[tuple[float, float, float, float | None, float | None] | None]) -> str:
-    """Messages a second as an area, above a line of p50 and one of p99 in milliseconds: (from, to, rate, p50, p99).
+    """Draw messages per second as an area above lines of p50 and p99 in milliseconds: (from, to, rate, p50, p99).
 
-    What is None is a gap in all of them. Latencies have a scale of their own, at the right.
+    None is a gap in all of them. Latencies have a separate scale, at the right.
     """
     real = [point for point in points if point is not None]
     if not real:

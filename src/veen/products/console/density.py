@@ -1,7 +1,7 @@
-"""How the entries of a stream lie in time: one column for each span of time, as SVG, and the same as a table.
+"""Distribution of the entries of a stream over time: one column for each interval, as SVG and as a table.
 
 A long stream is sampled: the times of at most `MAX_SAMPLES` entries are read, at numbers that stay the same while the
-stream grows, and what lies between two samples is spread evenly over the time between them.
+stream grows; entries between two samples are spread evenly over the time between them.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class TimeColumn(NamedTuple):
 
 
 def sample_numbers(head: int, most: int = MAX_SAMPLES) -> list[int]:
-    """The numbers of the entries to look at: the first, the last, and multiples of a power of two between them."""
+    """Return the entries to sample: the first, the last, and multiples of a power of two between them."""
     step = 1
     while head // step > most - 2:
         step *= 2
@@ -34,7 +34,7 @@ def sample_numbers(head: int, most: int = MAX_SAMPLES) -> list[int]:
 
 
 def time_columns(samples: Sequence[tuple[int, int]], columns: int = _COLUMNS) -> tuple[TimeColumn, ...]:
-    """Equal spans of whole seconds, from samples (number of an entry, its time) in ascending order.
+    """Return equal intervals of whole seconds, from samples (number of an entry, its time) in ascending order.
 
     The columns sum up to all entries from the first sample to the last, and are exact where samples are neighbours.
     """
@@ -47,14 +47,14 @@ def time_columns(samples: Sequence[tuple[int, int]], columns: int = _COLUMNS) ->
     span = -(-(last - first + 1) // columns)
     number = (last - first) // span + 1
     ends = [min(first + (index + 1) * span - 1, last) for index in range(number)]
-    totals = [0, *_written_until(samples, ends)]
+    totals = [0, *_count_until(samples, ends)]
     return tuple(
         TimeColumn(first + index * span, end, totals[index + 1] - totals[index]) for index, end in enumerate(ends)
     )
 
 
-def _written_until(samples: Sequence[tuple[int, int]], moments: Sequence[int]) -> list[int]:
-    """How many entries there were at each of some ascending moments, from the first sample on."""
+def _count_until(samples: Sequence[tuple[int, int]], moments: Sequence[int]) -> list[int]:
+    """Return the number of entries at each of some ascending moments, from the first sample on."""
     totals, index = [], 0
     start = samples[0][0] - 1
     for moment in moments:
@@ -70,7 +70,7 @@ def _written_until(samples: Sequence[tuple[int, int]], moments: Sequence[int]) -
 
 
 def strip(columns: Sequence[TimeColumn], shown: tuple[int, int] | None = None) -> str:
-    """The picture; what is needed to draw it is in the style sheet of the page. `shown`: the times of a page."""
+    """Draw the columns; the style sheet of the page has the colours. `shown`: the times of a page."""
     most = max((column.entry_count for column in columns), default=0)
     total = sum(column.entry_count for column in columns)
     if not most:

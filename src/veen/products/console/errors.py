@@ -1,4 +1,4 @@
-"""What the console refuses by itself. Errors of the client, the hub and the core keep their own names."""
+"""Refusals of the console itself. Errors of the client, the hub and the core keep their own names."""
 
 from veen.core.errors import StatedError
 
@@ -8,7 +8,7 @@ class ConsoleError(StatedError, code="E.CONSOLE"):
 
 
 class BrowserTokenRefused(ConsoleError, code="E.CONSOLE.TOKEN"):
-    """The browser has not shown the token of this console."""
+    """The browser did not present the token of this console."""
 
 
 class HostRefused(ConsoleError, code="E.CONSOLE.HOST"):
@@ -16,19 +16,19 @@ class HostRefused(ConsoleError, code="E.CONSOLE.HOST"):
 
 
 class BadAddress(ConsoleError, code="E.CONSOLE.ADDRESS"):
-    """A path, number or time of a page that cannot be one."""
+    """An invalid path, number or time of a page."""
 
 
 class UploadInvalid(ConsoleError, code="E.CONSOLE.UPLOAD"):
-    """A form that cannot be read, or a file above the bound."""
+    """A form that cannot be read, or a file above the limit."""
 
 
 class LoginRefused(ConsoleError, code="E.CONSOLE.LOGIN"):
-    """The browser is not logged in, or name and password do not belong together."""
+    """The browser is not logged in, or name and password do not match."""
 
 
 class TooManyAttempts(ConsoleError, code="E.CONSOLE.ATTEMPTS"):
-    """Too many logins failed; `seconds` is how long to wait."""
+    """Too many logins failed; `seconds` is the time to wait."""
 
     def __init__(self, what: str, seconds: int = 60) -> None:
         super().__init__(what)
@@ -36,7 +36,7 @@ class TooManyAttempts(ConsoleError, code="E.CONSOLE.ATTEMPTS"):
 
 
 class PasswordFileInvalid(ConsoleError, code="E.CONSOLE.PASSWORDS"):
-    """A file with the passwords of a console that cannot be used."""
+    """An invalid password file."""
 
 
 class CrossSiteRequest(ConsoleError, code="E.CONSOLE.ORIGIN"):

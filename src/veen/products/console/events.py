@@ -1,7 +1,7 @@
-"""Opened events of streams, read through the client and remembered: what the pages over overlays fold.
+"""Opened events of streams, read through the client and cached, for the pages over overlays.
 
-A stream is read once; afterwards only what was added to it. The client proves each time that the log it reads on from
-is the one it knows. A stream of more than `MAX_EVENTS` entries is not folded here, and the page says so.
+A stream is read once; afterwards only its new entries. The client proves each time that the log continues the known
+one. A stream of more than `MAX_EVENTS` entries is not folded here, and the page says so.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _SEALED: Final = bytes(32)
 
 @dataclass(slots=True)
 class StreamEvents:
-    """One stream. `is_cut`: it has more entries than are read here, or its first ones were pruned."""
+    """One stream. `is_cut`: it has more entries than the limit, or its first ones were pruned."""
 
     keys: StreamKeys
     events: list[Event] = field(default_factory=list)
@@ -39,7 +39,7 @@ class StreamEvents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldedStreams:
-    """A state and what it was made from."""
+    """A state and its inputs."""
 
     state: Any
     summary: Any
@@ -49,7 +49,7 @@ class FoldedStreams:
     left_out: tuple[StreamKeys, ...]  # that are too long to be folded here
 
     def stream_at(self, label: bytes) -> tuple[StreamKeys, int] | None:
-        """The stream of a label, and its epoch."""
+        """Return the stream of a label, and its epoch."""
         for stream in self.streams:
             for event in stream.events:
                 if event.label == label:
@@ -57,11 +57,11 @@ class FoldedStreams:
         return None
 
     def events(self) -> Iterable[Event]:
-        """In logical order."""
+        """Return the events in logical order."""
         return heapq.merge(*(stream.events for stream in self.streams), key=lambda event: event.order)
 
     def about(self) -> dict[str, Any]:
-        """What the state rests on, for the twin of a page."""
+        """Return the inputs of the state, for the twin of a page."""
         return {
             "as_of": self.as_of,
             "streams": [
@@ -90,7 +90,7 @@ class EventStore:
         self._locks: dict[bytes, asyncio.Lock] = {}
 
     async def of(self, keys: StreamKeys) -> StreamEvents:
-        """All events of a stream that can be read, up to the bound."""
+        """Return all readable events of a stream, up to the limit."""
         async with self._locks.setdefault(keys.stream_id, asyncio.Lock()):
             stored = self._by_stream.setdefault(keys.stream_id, StreamEvents(keys))
             rotates = bool(self._client.session.epoch_sec)
@@ -112,7 +112,7 @@ class EventStore:
     async def with_schemas(
         self, schemas: Iterable[bytes], only: Callable[[StreamKeys], bool] = lambda _: True
     ) -> tuple[list[StreamEvents], list[StreamKeys]]:
-        """The streams that have an event of these schemas, and those that are too long to tell."""
+        """Return the streams that have an event of these schemas, and those that are too long to know."""
         wanted = set(schemas)
         matching: list[StreamEvents] = []
         left_out: list[StreamEvents] = []
@@ -121,7 +121,7 @@ class EventStore:
                 continue
             stream = await self.of(keys)
             if stream.is_cut and not stream.events:
-                left_out.append(stream)  # nobody can tell what it had
+                left_out.append(stream)  # its contents are unknown
             elif any(event.hdr.schema in wanted for event in stream.events):
                 (left_out if stream.is_cut else matching).append(stream)
         return matching, [stream.keys for stream in left_out]
@@ -129,7 +129,7 @@ class EventStore:
     async def folded(
         self, fold: AnyFold, *, now: int, only: Callable[[StreamKeys], bool] = lambda _: True
     ) -> FoldedStreams:
-        """The state of a fold over every stream that has events of it; what expired by `now` is gone (D-80)."""
+        """Fold every stream with events of a fold; state that expired by `now` is removed (D-80)."""
         streams, left_out = await self.with_schemas(fold.schemas, only)
         events = heapq.merge(*(stream.events for stream in streams), key=lambda event: event.order)
         summary = await asyncio.to_thread(fold_events, fold, list(events))

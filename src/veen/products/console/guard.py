@@ -1,8 +1,8 @@
-"""Who gets an answer: the Host header, the token or the login, where forms come from, and the headers of every answer.
+"""Admission of requests: Host header, token or login, origin of forms, and the headers of every answer.
 
-On loopback a token stands in a URL once. Whoever shows it gets a session cookie, and the token is void. The answer is a
-page that leads on, not a redirect: a browser sends a SameSite=Strict cookie only where our own page was the start.
-With a password file there is no token: people log in, and each login is a session of its own.
+On loopback a URL has a token once. The browser that presents it gets a session cookie, and the token becomes void. The
+answer is a page with a link, not a redirect: a browser sends a SameSite=Strict cookie only on navigation from our own
+page. With a password file there is no token: people log in, and each login is a separate session.
 """
 
 import hmac
@@ -61,7 +61,7 @@ Refuse = Callable[[Request, ConsoleError, int], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class BrowserSession:
-    """A browser that was admitted: by the token (no name), or by the login of somebody."""
+    """An admitted browser: by the token (no name), or by a login."""
 
     digest: bytes  # of the secret in its cookie
     name: str | None = None
@@ -69,7 +69,7 @@ class BrowserSession:
 
 
 class AttemptLimit:
-    """Failed logins: so many of one address, and so many of all, in a span of time. Used on one loop only."""
+    """Limits failed logins, per address and in total, within a time window. Used on one loop only."""
 
     def __init__(
         self,
@@ -83,18 +83,20 @@ class AttemptLimit:
         self._failures: list[tuple[float, str]] = []  # at most `total`, the oldest first
 
     def begin(self, address: str) -> None:
-        """Count an attempt before it is looked at, so that many at once count too; TooManyAttempts if it is not."""
+        """Count an attempt before it is checked, so that parallel ones count, too. Raise TooManyAttempts at the
+        limit.
+        """
         now, who = self._clock(), _network_of(address)
         self._failures = [(at, other) for at, other in self._failures if now - at < self._seconds]
         mine = [at for at, other in self._failures if other == who]
         if len(mine) >= self._each or len(self._failures) >= self._total:
             first = mine[0] if len(mine) >= self._each else self._failures[0][0]
             seconds = max(1, round(first + self._seconds - now))
-            raise TooManyAttempts(f"too many logins failed: the next one is looked at in {seconds} s", seconds)
+            raise TooManyAttempts(f"too many logins failed: try again in {seconds} s", seconds)
         self._failures.append((now, who))
 
-    def succeeded(self, address: str) -> None:
-        """The last attempt of an address was right: it does not count."""
+    def forgive(self, address: str) -> None:
+        """Remove the last attempt of an address: it succeeded."""
         who = _network_of(address)
         for number in range(len(self._failures) - 1, -1, -1):
             if self._failures[number][1] == who:
@@ -103,7 +105,7 @@ class AttemptLimit:
 
 
 def _network_of(address: str) -> str:
-    """Whoever has an IPv6 address has the 2**64 beside it."""
+    """Return the network of an address: the /64 of an IPv6 address, whose owner has all of it."""
     try:
         parsed = ip_address(address)
     except ValueError:
@@ -112,7 +114,7 @@ def _network_of(address: str) -> str:
 
 
 class BrowserAdmission:
-    """The token and the sessions of one console. `names` are the host names that may stand in a request.
+    """The token and the sessions of one console. `names` are the accepted host names.
 
     Used on the loop of the console only. With `passwords` there is no token.
     """
@@ -139,7 +141,7 @@ class BrowserAdmission:
         # Cookies do not know ports: two consoles on one machine must not overwrite each other's.
         self.cookie = f"veen_console_{secrets.token_hex(4)}"
 
-    # --- who asks ------------------------------------------------------------------------------------------------
+    # --- admission -----------------------------------------------------------------------------------------------
 
     def check_host(self, request: Request) -> None:
         values = request.headers.getlist("host")
@@ -148,7 +150,10 @@ class BrowserAdmission:
             raise HostRefused("the Host header of the request names none of the hosts of this console")
 
     def check_origin(self, request: Request, *, required: bool = False) -> None:
-        """CrossSiteRequest if a browser says that another site sent the form; the Host header was checked before."""
+        """Raise CrossSiteRequest if the browser reports that another site sent the form.
+
+        The Host header is checked before.
+        """
         site = request.headers.get("sec-fetch-site")
         origins = request.headers.getlist("origin")
         if site not in (None, "same-origin") or len(origins) > 1:
@@ -157,14 +162,14 @@ class BrowserAdmission:
             if required:
                 raise CrossSiteRequest("the request does not say which site sent the form")
             return
-        # Plain HTTP may have TLS before it, at a proxy; with TLS of its own a console has one scheme.
+        # A proxy may add TLS in front of plain HTTP; a console with TLS has one scheme.
         schemes = ("https",) if self.secure else ("http", "https")
         host = request.headers["host"].lower()
         if origins[0].lower() not in [f"{scheme}://{host}" for scheme in schemes]:
             raise CrossSiteRequest("the browser says that a page of another site sent the form")
 
     def session_for(self, request: Request) -> BrowserSession | None:
-        """The session of the cookie, unless it ended."""
+        """Return the session of the cookie, unless it has ended."""
         digest = sha256(request.cookies.get(self.cookie, "").encode("utf-8", "replace")).digest()
         session = self._sessions.get(digest)
         if session is not None and session.ends_at <= self._clock():
@@ -175,7 +180,7 @@ class BrowserAdmission:
     # --- sessions ------------------------------------------------------------------------------------------------
 
     def redeem(self, token: str) -> None:
-        """Use the token up; BrowserTokenRefused if it is another one, or was used before."""
+        """Use up the token. Raise BrowserTokenRefused if it is wrong, or was used before."""
         if self.token is None or not compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
             raise BrowserTokenRefused(
                 "the token in the address is not the token of this console, or it was used before"
@@ -183,7 +188,7 @@ class BrowserAdmission:
         self.token = None
 
     def begin_session(self, response: Response, name: str | None = None) -> None:
-        """A new session, whose secret is in the cookie of the answer and nowhere else."""
+        """Begin a session; its secret is only in the cookie of the answer."""
         secret = secrets.token_urlsafe(32)
         digest = sha256(secret.encode()).digest()
         ends_at = float("inf") if name is None else self._clock() + _SESSION_SECONDS
@@ -201,7 +206,7 @@ class BrowserAdmission:
         )
 
     def end_session(self, session: BrowserSession, response: Response) -> None:
-        """Nobody gets an answer by this cookie again."""
+        """End a session: its cookie is no longer accepted."""
         self._sessions.pop(session.digest, None)
         response.delete_cookie(
             self.cookie, path=self.root_path or "/", httponly=True, samesite="strict", secure=self.secure
@@ -210,12 +215,12 @@ class BrowserAdmission:
     # --- forms ---------------------------------------------------------------------------------------------------
 
     def form_token(self, session: BrowserSession, purpose: str) -> str:
-        """For a hidden field of one form of one session. Its number tells two sendings of a form from two forms."""
+        """Return the hidden field of one form of one session. Its number tells a repeated form from two forms."""
         self._form_serial += 1
         return f"{self._form_serial}.{self._form_mac(session, purpose, self._form_serial)}"
 
     def form_serial(self, session: BrowserSession, purpose: str, token: str) -> int:
-        """The number of a form that this session was given; CrossSiteRequest for any other token."""
+        """Return the number of a form that this session was given. Raise CrossSiteRequest for any other token."""
         number, _, mac = token[:128].partition(".")
         serial = int(number) if re.fullmatch(r"[1-9][0-9]{0,17}", number, re.ASCII) else 0
         expected = self._form_mac(session, purpose, serial)
@@ -229,7 +234,7 @@ class BrowserAdmission:
 
 
 def session_of(request: Request) -> BrowserSession | None:
-    """The session that the guard admitted the request for."""
+    """Return the session of a request that the guard admitted."""
     session = request.scope.get(_SESSION)
     return session if isinstance(session, BrowserSession) else None
 
@@ -254,11 +259,11 @@ class Guard:
             await send(message)
 
         request = Request(scope, receive)
-        answer = await self._judged(request)
+        answer = await self._refuse_or_admit(request)
         await (self._app if answer is None else answer)(scope, receive, send_with_headers)
 
-    async def _judged(self, request: Request) -> Response | None:
-        """The answer to a request that goes no further; None for one that is admitted."""
+    async def _refuse_or_admit(self, request: Request) -> Response | None:
+        """Return the answer to a refused request; None for an admitted one."""
         admission = self._admission
         try:
             admission.check_host(request)

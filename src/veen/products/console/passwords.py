@@ -1,8 +1,8 @@
-"""Who may log in to a console: a file of names, each with an argon2id hash of a password.
+"""Passwords of a console: a file of names, each with an argon2id hash of a password.
 
     alice:$argon2id$v=19$m=65536,t=3,p=1$…
 
-The file is made by `veen console password`, and is its owner's alone. The parameters in it are judged before anything
+`veen console password` writes the file, which only its owner can read. The parameters in it are checked before anything
 is computed with them.
 """
 
@@ -31,14 +31,14 @@ _PASSES: Final = 3
 
 
 def check_login_name(name: str) -> str:
-    """A name as it may stand in the file; PasswordFileInvalid otherwise."""
+    """Return a valid login name. Raise PasswordFileInvalid otherwise."""
     if not _NAME.fullmatch(name):
         raise PasswordFileInvalid("a login name has 1 to 64 letters, digits, dots, dashes, underscores or @")
     return name
 
 
 def hash_password(password: str, *, memory_bytes: int = _MEMORY_BYTES, passes: int = _PASSES) -> str:
-    """The hash of a password with a salt of its own, as the file has it."""
+    """Return the hash of a password with a new salt, in the format of the file."""
     try:
         return argon2id.str(_secret(password), opslimit=passes, memlimit=memory_bytes).decode("ascii")
     except CryptoError as exc:
@@ -55,7 +55,7 @@ class PasswordFile:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """PasswordFileInvalid if a line is no name with a hash, a name stands twice, or there is none."""
+        """Parse the file. Raise PasswordFileInvalid for an invalid line, a repeated name, or an empty file."""
         hashes: dict[str, str] = {}
         for number, line in enumerate(text.splitlines(), 1):
             if not line.strip() or line.startswith("#"):
@@ -70,7 +70,7 @@ class PasswordFile:
                     f" at most {_MAX_MEMORY_KIB} KiB and {_MAX_PASSES} passes are done"
                 )
             if name in hashes:
-                raise PasswordFileInvalid(f"line {number} has a name that stands above")
+                raise PasswordFileInvalid(f"line {number} repeats a name")
             hashes[name] = digest
         if not 1 <= len(hashes) <= _MAX_NAMES:
             raise PasswordFileInvalid(f"the file has {len(hashes)} names; it has 1 to {_MAX_NAMES}")
@@ -78,7 +78,7 @@ class PasswordFile:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """OpenPermissions if other users of this machine may read the file."""
+        """Read the file. Raise OpenPermissions if other users of this machine can read it."""
         try:
             data = read_secret(path, _MAX_BYTES + 1)
         except OSError as exc:
@@ -97,7 +97,7 @@ class PasswordFile:
         return tuple(self._hashes)
 
     def with_password(self, name: str, digest: str) -> "PasswordFile":
-        """With one name more, or with another password of it."""
+        """Return the file with the password of a name added or replaced."""
         return PasswordFile({**self._hashes, check_login_name(name): digest})
 
     def without(self, name: str) -> "PasswordFile":
@@ -108,7 +108,10 @@ class PasswordFile:
         PrivateFs(path.absolute().parent).replace(path.name, text.encode("ascii"))
 
     def check(self, name: str, password: str) -> None:
-        """LoginRefused unless they belong together. Takes the time of one hash in every case; call it in a thread."""
+        """Raise LoginRefused unless name and password match.
+
+        Takes the time of one hash in every case; call it in a thread.
+        """
         digest = self._hashes.get(name)
         secret = _secret(password)
         is_right = False

@@ -1,7 +1,7 @@
-"""How much a hub does, and how quickly: samples of its metrics, as accepted messages a second and latency over time.
+"""Throughput and latency of a hub: samples of its metrics, as accepted messages per second and latency over time.
 
-A sample is what the hub states about itself (docs/metrics.md): nobody can verify it. How long the hub took to answer is
-measured here. Where a sample failed, or the counters began anew, there is a gap.
+A sample is the hub's own statement (docs/metrics.md), which cannot be verified. The response time of the hub is
+measured here. Where a sample failed, or the counters restarted, there is a gap.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _LATENCY: Final = "veen_end_to_end_seconds"
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """The metrics at a time: the counter of accepted messages, and messages by upper bound of their latency."""
+    """The metrics at a time: the counter of accepted messages, and messages by upper limit of their latency."""
 
     time: float
     accepted: float
@@ -37,7 +37,7 @@ class MetricSample:
 
     @classmethod
     def of(cls, moment: float, samples: Mapping[str, float | None], answered_seconds: float) -> "MetricSample":
-        """BadAnswer if the metrics lack what a sample has."""
+        """Build a sample. Raise BadAnswer if the metrics are incomplete."""
         accepted = samples.get(_ACCEPTED)
         buckets = sorted(
             (float(name.removeprefix(f'{_LATENCY}_bucket{{le="').removesuffix('"}')), count)
@@ -51,7 +51,7 @@ class MetricSample:
 
 @dataclass(frozen=True, slots=True)
 class RatePoint:
-    """What happened between two samples. Latencies are upper bounds, None if no message came."""
+    """Rate and latencies between two samples. Latencies are upper limits, None without messages."""
 
     start: float
     end: float
@@ -61,7 +61,7 @@ class RatePoint:
 
 
 def rate_points(samples: Sequence[MetricSample | None]) -> list[RatePoint | None]:
-    """A point for each two samples in a row; None where a sample is missing or the hub was started anew."""
+    """Return a point for each pair of successive samples; None if one is missing or the hub was restarted."""
     points: list[RatePoint | None] = []
     for before, after in pairwise(samples):
         if before is None or after is None or after.time <= before.time or after.accepted < before.accepted:
@@ -75,7 +75,7 @@ def rate_points(samples: Sequence[MetricSample | None]) -> list[RatePoint | None
 
 
 def _quantile(counts: Sequence[tuple[float, float]], share: float) -> float | None:
-    """The upper bound of the bucket in which the quantile lies, in milliseconds; that before it if it is infinite."""
+    """Return the upper limit of the quantile's bucket in milliseconds; of the one before it if it is infinite."""
     total = counts[-1][1]
     if total <= 0:
         return None
@@ -95,7 +95,7 @@ class HubRates:
         self._last = float("-inf")
 
     async def sample(self, *, least_seconds: float = 0) -> None:
-        """One more sample, unless the last one is newer than so many seconds."""
+        """Take one more sample, unless the last one is newer than `least_seconds`."""
         now = self._clock()
         if now - self._last < least_seconds:
             return
@@ -109,13 +109,13 @@ class HubRates:
             self.samples.append(MetricSample.of(now, samples, time.perf_counter() - started))
             self.failure = None
         except (VeenError, ValueError) as exc:
-            self.failure = exc if isinstance(exc, VeenError) else BadAnswer("metrics: a bound that is no number")
+            self.failure = exc if isinstance(exc, VeenError) else BadAnswer("metrics: a limit that is not a number")
             if self.samples and self.samples[-1] is not None:
                 self.samples.append(None)
 
     @contextlib.asynccontextmanager
-    async def sampled(self, seconds: float = EVERY_SECONDS) -> AsyncIterator[None]:
-        """Takes samples for as long as the console runs."""
+    async def sampling(self, seconds: float = EVERY_SECONDS) -> AsyncIterator[None]:
+        """Take samples while the console runs."""
 
         async def run() -> None:
             while True:
@@ -131,7 +131,7 @@ class HubRates:
                 await task
 
     def data(self) -> dict[str, Any]:
-        """For the twin of a page."""
+        """Return the samples for the twin of a page."""
         answered = [sample.answered_seconds * 1000 for sample in self.samples if sample is not None]
         return {
             "stated_by": "the hub",

@@ -1,6 +1,6 @@
-"""Pages made of sections: facts, a picture, a table. The template `report.html` shows any of them.
+"""Pages made of sections: facts, a picture, a table. The template `report.html` renders any of them.
 
-A section is the form of facts for people; the twin of the page has the same facts as data of their own.
+A section is the form of facts for people; the twin of the page has the same facts as separate data.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class DigestCell:
-    """Hex digits that are shown cut, with all of them at hand."""
+    """Hex digits, shown shortened."""
 
     digits: str
 
@@ -23,7 +23,7 @@ class MomentCell:
 
 @dataclass(frozen=True, slots=True)
 class LinkCell:
-    """A path of the console, from its root on."""
+    """A link to a path of the console, from its root."""
 
     text: Any
     path: str
@@ -42,7 +42,7 @@ Cell = Any  # text, a number, None, or one of the above
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A card of a page. `note` stands under the title, `empty` in place of a table without rows."""
+    """A card of a page. `note` is below the title, `empty` replaces a table without rows."""
 
     title: str
     note: str = ""
@@ -52,5 +52,5 @@ class Section:
     rows: tuple[tuple[Cell, ...], ...] = ()
     empty: str = ""
     kind: str = ""  # "bad" or "" of the card
-    text: str = ""  # shown as it is, such as JSON
+    text: str = ""  # shown unchanged, such as JSON
     folded: bool = field(default=False)  # the table is behind a summary: the picture says the same

@@ -1,4 +1,4 @@
-"""The console as a server: uvicorn with the bounds of the console, and the address once it listens."""
+"""The console as a server: uvicorn with the limits of the console, and the address once it listens."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ Announce = Callable[[str, BrowserAdmission], None]
 
 
 class Listening:
-    """Where and how a console listens. `root_path` is the prefix of every path, for a console behind a proxy."""
+    """Address and options of a console's listener. `root_path` is the prefix of every path behind a proxy."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Listening:
         root_path: str = "",
         passwords: PasswordFile | None = None,
     ) -> None:
-        """With `passwords` people log in; otherwise one browser shows a token."""
+        """Set the options. With `passwords` people log in; otherwise one browser presents a token."""
         self.host, self.port, self.names, self.passwords = host, port, names, passwords
         self.tls_cert, self.tls_key, self.root_path = tls_cert, tls_key, root_path
 
@@ -44,7 +44,7 @@ class Listening:
 
 
 async def serve(console: Console, at: Listening, announce: Announce) -> None:
-    """Serve until the process is told to stop. `announce` gets the address, without the token, once it listens."""
+    """Serve until the process is stopped. `announce` gets the address, without the token, once it listens."""
     admission = BrowserAdmission(
         [at.shown_host, *at.names], secure=at.tls_cert is not None, root_path=at.root_path, passwords=at.passwords
     )
@@ -67,13 +67,13 @@ async def serve(console: Console, at: Listening, announce: Announce) -> None:
     server = uvicorn.Server(config)
     scheme = "https" if at.tls_cert else "http"
 
-    async def announced() -> None:
-        while not server.started:  # noqa: ASYNC110 - uvicorn sets a flag and tells nobody
+    async def announce_when_ready() -> None:
+        while not server.started:  # noqa: ASYNC110 - uvicorn only sets a flag
             await asyncio.sleep(0.02)
         port = server.servers[0].sockets[0].getsockname()[1]
         announce(f"{scheme}://{at.shown_host}:{port}{at.root_path}", admission)
 
-    task = asyncio.create_task(announced())
+    task = asyncio.create_task(announce_when_ready())
     try:
         await server.serve()
     finally:

@@ -1,6 +1,6 @@
-"""Verify a file from the page: the same checks as `veen verify`, by the keys that this console has pinned.
+"""Verification of an uploaded file: the same checks as `veen verify`, with the keys pinned by this console.
 
-The form is read here: one boundary, a few parts, everything bounded before it is kept.
+The form is read here: one boundary, a few parts, all of limited size.
 """
 
 import re
@@ -11,8 +11,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from veen.cli.shared.failures import failure_of
-from veen.cli.shared.files import unhexed
-from veen.cli.shared.overlay_values import plain
+from veen.cli.shared.files import decode_hex
 from veen.client.evidence_file import TrustedKeys, verify_evidence
 from veen.client.verify.pin import HubPin
 from veen.core.checks import Given, MissingInput, check
@@ -20,6 +19,7 @@ from veen.core.errors import VeenError
 from veen.core.evidence_file import is_evidence
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.recognise import recognise
+from veen.overlays.framework.nouns import plain
 from veen.products.console.errors import ConsoleError, UploadInvalid
 
 MAX_UPLOAD_BYTES: Final = 16 * 1024 * 1024
@@ -31,7 +31,7 @@ _NAME: Final = re.compile(rb'^content-disposition:[^\r\n]*?;\s*name="([^"\r\n]*)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """What the form brings: the file, another object that its check needs, and a key to judge by."""
+    """Contents of the form: the file, another object that its check needs, and a key to verify it with."""
 
     data: bytes
     related: tuple[bytes, ...] = ()
@@ -39,7 +39,7 @@ class Upload:
 
 
 async def read_body(request: Request, most: int, refusal: type[ConsoleError]) -> bytes:
-    """The body of a form, or `refusal` as soon as it is longer than `most` bytes."""
+    """Return the body of a form. Raise `refusal` as soon as it is longer than `most` bytes."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -49,10 +49,10 @@ async def read_body(request: Request, most: int, refusal: type[ConsoleError]) ->
 
 
 async def read_form(request: Request) -> Upload:
-    """UploadInvalid for a form that is too large or none of ours."""
+    """Read the form. Raise UploadInvalid if it is too large or malformed."""
     match = _BOUNDARY.fullmatch(request.headers.get("content-type", ""))
     if match is None:
-        raise UploadInvalid("the request is no form with a file")
+        raise UploadInvalid("the request is not a form with a file")
     fields = _parts(await read_body(request, MAX_UPLOAD_BYTES, UploadInvalid), match[1].encode())
     (data,) = fields.get(b"file", [b""])
     if not data:
@@ -63,9 +63,9 @@ async def read_form(request: Request) -> Upload:
 
 
 def _parts(body: bytes, boundary: bytes) -> dict[bytes, list[bytes]]:
-    """The parts by name; only `related` may stand more than once.
+    """Return the parts by name; only `related` may occur more than once.
 
-    The end of the last one must be there: a form that broke off is no form.
+    The end of the last one must exist: a truncated form is refused.
     """
     line = b"\r\n--" + boundary
     first, *rest = (b"\r\n" + body).split(line, _MAX_PARTS + 2)
@@ -95,18 +95,18 @@ def _key(text: bytes) -> bytes | None:
 
 
 def judge(upload: Upload, pin: HubPin) -> dict[str, Any]:
-    """The verdict: `verified`, `failed`, or `undecided` if something that the check needs was not given."""
+    """Return the verdict: `verified`, `failed`, or `undecided` if an input of the check is missing."""
     keys = "the key in the form" if upload.hub_pk is not None else "the keys that this console has pinned"
     facts: dict[str, Any] = {"bytes": len(upload.data), "sha256": sha256(upload.data).hexdigest(), "judged_by": keys}
     try:
         if is_evidence(upload.data):
             return facts | {"kind": "evidence file"} | _evidence(upload, pin)
-        obj = recognise(unhexed(upload.data)).obj
+        obj = recognise(decode_hex(upload.data)).obj
         facts["kind"] = obj.KIND
-        related = tuple(recognise(unhexed(data)).obj for data in upload.related)
+        related = tuple(recognise(decode_hex(data)).obj for data in upload.related)
         hub_pks = tuple(key.hub_pk for key in pin.keys) if upload.hub_pk is None else (upload.hub_pk,)
         verdict = facts | {"verdict": "verified", "checks": check(obj, Given(hub_pks=hub_pks, related=related))}
-        return verdict | ({"fields": compared(obj)} if isinstance(obj, Equivocation) else {})
+        return verdict | ({"fields": compare_fields(obj)} if isinstance(obj, Equivocation) else {})
     except MissingInput as exc:
         hint = "add the other object in the second field of the form"
         return facts | {"verdict": "undecided", "code": "E.USAGE", "cause": str(exc), "hint": hint}
@@ -135,9 +135,9 @@ def _evidence(upload: Upload, pin: HubPin) -> dict[str, Any]:
     }
 
 
-def compared(evidence: Equivocation) -> list[dict[str, Any]]:
-    """The fields of both statements by name."""
-    first, second = dict(evidence.first.named()), dict(evidence.second.named())
+def compare_fields(evidence: Equivocation) -> list[dict[str, Any]]:
+    """Return the fields of both statements by name."""
+    first, second = dict(evidence.first.present_fields()), dict(evidence.second.present_fields())
     return [
         {
             "name": name,

@@ -1,7 +1,7 @@
-"""What each page says, as data: read through the client, which verifies all of it. Templates add the form, no facts.
+"""Data of each page, read through the client, which verifies all of it. Templates add the form, no facts.
 
-The data of a page is its `.json` twin. A view returns verified data or raises; it never returns a part of what it was
-asked for without saying so.
+The data of a page is its `.json` twin. A view returns verified data or raises; it never returns a part of the requested
+data without saying so.
 """
 
 import contextlib
@@ -17,7 +17,6 @@ import click
 
 from veen.cli.shared.entries import data_of, when
 from veen.cli.shared.failures import failure_of
-from veen.cli.shared.overlay_values import plain
 from veen.cli.shared.text import compact, safe
 from veen.cli.shared.values import MOMENT
 from veen.client.client import Client
@@ -36,6 +35,7 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.receipt import Receipt
 from veen.core.tlog.policy import WitnessPolicy
 from veen.overlays.framework.decode import Typed, decode
+from veen.overlays.framework.nouns import plain
 from veen.overlays.framework.registry import BUILTIN
 from veen.products.console.charts import rates
 from veen.products.console.density import sample_numbers, strip, time_columns
@@ -48,7 +48,7 @@ from veen.products.console.writes import ConsoleWriter, WriteLog, WriteOutcome
 CONSOLE: Final = "this console"
 PAGE_ENTRIES: Final = 50
 _MAX_PAGE_ENTRIES: Final = 200
-_MAX_STREAMS: Final = 200  # of the overview and the list; what is left out is counted
+_MAX_STREAMS: Final = 200  # of the overview and the list; omitted streams are counted
 _ROW_CHARS: Final = 300
 _BODY_CHARS: Final = 20_000
 _MAX_FAILURES: Final = 20
@@ -67,7 +67,7 @@ class PageView:
     title: str
     command: str  # the same in the command line
     data: dict[str, Any]
-    verified_by: str | None  # who verified the facts; None: nobody
+    verified_by: str | None  # verifier of the facts; None: not verified
     pictures: Mapping[str, str] = field(default_factory=dict)  # SVG
     sections: tuple[Section, ...] = ()  # of `report.html`
     verified_what: str = ""
@@ -77,29 +77,35 @@ class PageView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalFiles:
-    """What of this machine the console shows besides the hub; each may be missing."""
+    """Files of this machine that the console shows besides the hub; each may be missing."""
 
     tokens: TokenStore | None = None  # of the identity
     evidence: Path | None = None  # reports of equivocation that commands kept
     data_dir: Path | None = None  # of the hub, for queries
-    audits: tuple[Path, ...] = ()  # what `veen audit run --out` left
+    audits: tuple[Path, ...] = ()  # outputs of `veen audit run --out`
     witness_policy: WitnessPolicy | None = None  # of the context
     settings: Mapping[str, str] = field(default_factory=dict)  # of the context, for the page of settings
 
 
 def fault_of(exc: Exception) -> dict[str, Any]:
-    """An error for a page: code, what happened, why, what to do next."""
+    """Return an error for a page: code, event, cause, remedy."""
     fail = failure_of(exc)
-    return {"code": fail.code, "what": fail.what, "cause": fail.cause, "hint": fail.hint, "diverged": diverged(exc)}
+    return {
+        "code": fail.code,
+        "what": fail.what,
+        "cause": fail.cause,
+        "hint": fail.hint,
+        "diverged": is_divergence(exc),
+    }
 
 
-def diverged(exc: BaseException) -> bool:
-    """Whether verification failed: the hub's answer contradicts a signature, a proof, or what was proven before."""
+def is_divergence(exc: BaseException) -> bool:
+    """Return True if verification failed: the hub's answer contradicts a signature, a proof, or an earlier proof."""
     return isinstance(exc, VerifyError)
 
 
 class Console:
-    """The pages over one client. `keyring` names the streams that there are to look at."""
+    """The pages over one client. `keyring` names the streams to show."""
 
     def __init__(
         self,
@@ -111,7 +117,7 @@ class Console:
         local: LocalFiles | None = None,
         writer: ConsoleWriter | None = None,
     ) -> None:
-        """Without a `writer` the console is read-only."""
+        """Set up the pages. Without a `writer` the console is read-only."""
         self._client, self._url, self._identity = client, url, identity
         self.writer = writer
         self.writes = WriteLog()
@@ -146,7 +152,7 @@ class Console:
         return self._client.pin
 
     def shown_streams(self) -> list[StreamKeys]:
-        """The streams of the keyring that pages show, in the order of their names."""
+        """Return the streams of the keyring that pages show, by name."""
         return list(self._streams.values())[:_MAX_STREAMS]
 
     def name_of(self, stream_id: bytes) -> str:
@@ -154,8 +160,8 @@ class Console:
         return f"hex:{stream_id.hex()}" if keys is None else str(keys)
 
     def note_failure(self, exc: Exception, where: str) -> None:
-        """Keep what did not verify: every page says so until the console is started again."""
-        if not diverged(exc):
+        """Store a failed verification: every page reports it until the console is restarted."""
+        if not is_divergence(exc):
             return
         if isinstance(exc, Equivocated) and all(exc.evidence != earlier.evidence for earlier in self.equivocations):
             self.equivocations.append(exc)
@@ -227,7 +233,7 @@ class Console:
         keys = self.keys_of(stream_id)
         count = number_of(query, "count", PAGE_ENTRIES, most=_MAX_PAGE_ENTRIES)
         signed = await self.checkpoints_of(keys)
-        checkpoint = _chosen(signed, query)
+        checkpoint = _select_checkpoint(signed, query)
         head = 0 if checkpoint is None else checkpoint.upto_seq
         epoch = 0 if checkpoint is None else checkpoint.epoch
         first = number_of(query, "from", max(head - count + 1, 1))
@@ -304,7 +310,8 @@ class Console:
             "readers_see": _entry_data(entry, _BODY_CHARS)
             | {"cap_ref": None if event is None or event.hdr.cap_ref is None else event.hdr.cap_ref.hex()},
             "receipt": {
-                name: value.hex() if isinstance(value, bytes) else value for name, value in entry.receipt.named()
+                name: value.hex() if isinstance(value, bytes) else value
+                for name, value in entry.receipt.present_fields()
             },
             "receipt_hex": entry.receipt.to_bytes().hex(),
             "checks": [
@@ -375,7 +382,9 @@ class Console:
     # --- reading -------------------------------------------------------------------------------------------------
 
     async def _hub(self) -> dict[str, Any]:
-        """The card of the hub. Whether it answers is asked each time; who it is was verified against the pin."""
+        """Return the card of the hub. Its availability is checked each time; its identity was verified against the
+        pin.
+        """
         pin = self.pin
         card: dict[str, Any] = {
             "url": self._url,
@@ -423,7 +432,7 @@ class Console:
         return rows, max(len(self._streams) - _MAX_STREAMS, 0)
 
     async def checkpoints_of(self, keys: StreamKeys) -> list[Checkpoint]:
-        """The latest checkpoint of each epoch, verified; none for a stream that nobody wrote to."""
+        """Return the latest checkpoint of each epoch, verified; none for an empty stream."""
         try:
             return await self._client.checkpoints(keys)
         except HubRefused as exc:
@@ -437,12 +446,12 @@ class Console:
         raise NoEntries(f"{keys} has no entry {seq} in epoch {epoch}")
 
     async def _entries(self, keys: StreamKeys, first: int, last: int, epoch: int) -> list[Entry]:
-        """A range, read to its end: only then is it compared with what was proven before."""
+        """Read a range to its end: only then is it compared with earlier proofs."""
         reading = self._client.read(keys, from_seq=first, to_seq=last, epoch=epoch, open=keys.can_read)
         return [entry async for entry in reading]
 
     async def _samples(self, keys: StreamKeys, checkpoint: Checkpoint) -> list[tuple[int, int]]:
-        """Numbers and times of some entries, each by a receipt that was verified against what is known of the log."""
+        """Return numbers and times of some entries, each by a receipt verified against the known log."""
         label, samples = checkpoint.label_curr, []
         for seq in sample_numbers(checkpoint.upto_seq):
             if (label, seq) not in self._times:
@@ -459,7 +468,7 @@ class Console:
         return samples
 
     async def _first_since(self, keys: StreamKeys, since: int, epoch: int, head: int) -> int:
-        """The number of the first entry from a time on; the one after the last if there is none."""
+        """Return the number of the first entry from a time on; the one after the last if there is none."""
         reading = self._client.read(keys, since=since, epoch=epoch, open=False)
         async with contextlib.aclosing(reading):
             async for entry in reading:
@@ -467,7 +476,7 @@ class Console:
         return head + 1
 
     def keys_of(self, stream_id: str) -> StreamKeys:
-        """The keys of a stream of the keyring; UnknownStream for any other."""
+        """Return the keys of a stream of the keyring. Raise UnknownStream for any other."""
         try:
             return self._streams[bytes.fromhex(stream_id)]
         except (KeyError, ValueError):
@@ -493,9 +502,9 @@ def _checkpoint_data(signed: Checkpoint) -> dict[str, Any]:
 
 
 def witnesses_of(checkpoint: Checkpoint, policy: WitnessPolicy | None) -> dict[str, Any]:
-    """The signatures of witnesses on a checkpoint, and the names of the policy whose keys verify them."""
+    """Return the signatures of witnesses on a checkpoint, and the names of the policy whose keys verify them."""
     names = {} if policy is None else {witness.vkey.public: name for name, witness in policy.witnesses.items()}
-    verified = checkpoint.verified_witnesses(list(names)) if checkpoint.witness_sigs else ()
+    verified = checkpoint.verify_witnesses(list(names)) if checkpoint.witness_sigs else ()
     return {
         "witnesses": len(checkpoint.witness_sigs or ()),
         "witnesses_verified": sorted(names[key] for key in verified),
@@ -503,7 +512,7 @@ def witnesses_of(checkpoint: Checkpoint, policy: WitnessPolicy | None) -> dict[s
 
 
 def _entry_data(entry: Entry, chars: int) -> dict[str, Any]:
-    """An entry as the command line shows it, but for the body, which is cut with a note of its size."""
+    """Return an entry as the command line shows it; a long body is cut, with its size."""
     data = data_of(entry)
     size = None if entry.event is None else len(entry.body)
     whole = data["body"] if data["body"] is not None else data["body_hex"]
@@ -511,7 +520,7 @@ def _entry_data(entry: Entry, chars: int) -> dict[str, Any]:
     if cut:
         name = "body" if data["body"] is not None else "body_hex"
         data[name] = whole[:chars]
-    schema, decoded = _decoded(entry)
+    schema, decoded = _decode_body(entry)
     return data | {
         "body_bytes": size,
         "body_cut": cut,
@@ -522,8 +531,8 @@ def _entry_data(entry: Entry, chars: int) -> dict[str, Any]:
     }
 
 
-def _decoded(entry: Entry) -> tuple[str | None, str | None]:
-    """The name of a schema that VEEN knows, and the body as JSON, if the body is one of it."""
+def _decode_body(entry: Entry) -> tuple[str | None, str | None]:
+    """Return the name of a schema that VEEN knows, and the body as JSON if it is valid."""
     if entry.event is None or (schema := BUILTIN.schemas.get(entry.event.hdr.schema)) is None:
         return None, None
     typed = decode(entry.event, schema)
@@ -531,7 +540,7 @@ def _decoded(entry: Entry) -> tuple[str | None, str | None]:
 
 
 def stream_word(keys: StreamKeys) -> str:
-    """A stream as a word of a shell. A name that a terminal would not show as it is, is given by its id."""
+    """Return a stream as a shell word: by its id, if a terminal would not show the name unchanged."""
     name = str(keys)
     if safe(name) != name or name.startswith("-"):
         return f"hex:{keys.stream_id.hex()}"
@@ -565,12 +574,12 @@ def _moment(query: Query) -> int | None:
 
 
 def _epoch(signed: list[Checkpoint], query: Query) -> int:
-    checkpoint = _chosen(signed, query)
+    checkpoint = _select_checkpoint(signed, query)
     return 0 if checkpoint is None else checkpoint.epoch
 
 
-def _chosen(signed: list[Checkpoint], query: Query) -> Checkpoint | None:
-    """The checkpoint of the epoch that is asked for, or the newest."""
+def _select_checkpoint(signed: list[Checkpoint], query: Query) -> Checkpoint | None:
+    """Return the checkpoint of the requested epoch, or the newest."""
     if not query.get("epoch", "").strip():
         return signed[-1] if signed else None
     epoch = number_of(query, "epoch", 0, least=0)

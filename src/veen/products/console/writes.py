@@ -1,8 +1,8 @@
-"""What a console that may write does: send a message, anchor a root, revoke a token. Each form counts once.
+"""Writes of a console: send a message, anchor a root, revoke a token. Each form takes effect once.
 
 A form has a number (`BrowserAdmission.form_token`). The first time it is sent, the write is done and its outcome is
-remembered; the same form again, by a reload or a second click, gets the same outcome. A write that failed may be tried
-again with the same form.
+stored; the same form again, by a reload or a second click, gets the same outcome. A failed write may be retried with
+the same form.
 """
 
 import asyncio
@@ -27,25 +27,25 @@ _REMEMBERED: Final = 10_000  # outcomes
 
 
 class ConsoleWriter(Protocol):
-    """Whoever writes for a console: the identity of the context, as a command would."""
+    """The writer of a console: the identity of the context, as in a command."""
 
     async def send(self, keys: StreamKeys, body: bytes) -> Sent:
-        """Returns with a verified receipt. A message that got none before and says the same is this one."""
+        """Send a message and return its verified receipt. An equal message without a receipt is the same one."""
 
     async def anchor(self, keys: StreamKeys) -> ControlRecord:
-        """Have the hub anchor the newest root of a stream; the record of it, verified."""
+        """Have the hub anchor the newest root of a stream; return the verified record."""
 
     async def revoke(self, revocations: Sequence[Revocation]) -> tuple[ControlRecord, ...]:
-        """Have the hub refuse tokens; the records of what is new to it, verified."""
+        """Have the hub refuse tokens; return the verified records of new revocations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOutcome:
-    """A write that was done: the page that shows it, and what to say there."""
+    """A completed write: the page that shows it, and the message there."""
 
     path: str
     what: str
-    verified: str  # what was verified, by the console
+    verified: str  # the facts verified by the console
 
 
 class WriteLog:
@@ -55,13 +55,13 @@ class WriteLog:
         self._most = most
         self._tasks: OrderedDict[int, asyncio.Task[WriteOutcome]] = OrderedDict()
         self._contents: dict[int, bytes] = {}  # digests of the same forms
-        self._floor = 0  # forms up to this number were forgotten, and count no more
+        self._floor = 0  # forms up to this number were dropped and are refused
         self._writing = asyncio.Lock()  # one write at a time: an identity has one user
 
     async def once(self, serial: int, content: bytes, work: Callable[[], Awaitable[WriteOutcome]]) -> WriteOutcome:
-        """The outcome of `work`, which runs for the first of the requests that bring this number.
+        """Return the outcome of `work`, which runs for the first request with this number.
 
-        FormInvalid if the form was sent before with another content: a page that the browser went back to.
+        Raise FormInvalid if the form was sent before with other content: from a page that the browser went back to.
         """
         task = self._tasks.get(serial)
         if task is not None and self._contents.get(serial) != content:
@@ -72,7 +72,7 @@ class WriteLog:
             task = self._tasks[serial] = asyncio.create_task(self._alone(work))
             self._contents[serial] = content
         try:
-            # A browser that goes away does not stop a write that has begun.
+            # A browser that disconnects does not stop a write in progress.
             outcome = await asyncio.shield(task)
         except BaseException:
             if task.done() and self._tasks.get(serial) is task:
@@ -87,7 +87,7 @@ class WriteLog:
         return outcome
 
     def outcome(self, serial: int) -> WriteOutcome | None:
-        """Of a form whose write was done."""
+        """Return the outcome of a completed form, or None."""
         task = self._tasks.get(serial)
         return task.result() if task is not None and task.done() and not task.exception() else None
 
@@ -100,9 +100,9 @@ class WriteLog:
 
 
 async def read_fields(request: Request, *, most: int = MAX_FORM_BYTES) -> dict[str, str]:
-    """The fields of a form without files; FormInvalid if it is too large, or has a field twice."""
+    """Return the fields of a form without files. Raise FormInvalid if it is too large, or repeats a field."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
-        raise FormInvalid("the request is no form")
+        raise FormInvalid("the request is not a form")
     body = await read_body(request, most, FormInvalid)
     try:
         pairs = parse_qsl(

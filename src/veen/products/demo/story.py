@@ -121,7 +121,7 @@ async def running(data_dir: Path, *, issuer_pk: bytes | None = None) -> AsyncIte
     }
     if issuer_pk is not None:
         settings["admission.trusted_issuers"] = issuer_pk.hex()
-    async with Hub.running(load(None, {}, settings)) as hub:
+    async with Hub.serve(load(None, {}, settings)) as hub:
         yield hub
 
 

@@ -1,4 +1,4 @@
-"""Hubs that hold the logs of other hubs: mirrors that state or copy entries, and replicas (D-149)."""
+"""Hubs with logs of other hubs: mirrors that attest or copy entries, and replicas (D-149)."""
 
 from veen.ext import Product
 

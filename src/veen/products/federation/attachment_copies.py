@@ -1,12 +1,12 @@
-"""The attachments of a primary, copied by its replica.
+"""Copies of a primary's attachments on its replica.
 
-The log does not say which attachments there are: their hashes lie in sealed headers. So the primary lists what it has
-noted of them, in the order in which it changed, and the replica asks for what came behind the last change that it has.
-Bytes are hashed before they are written; a file and its row are durable before the number of the change is. A replica
-that is killed in between asks for some of them again, and finds the files there.
+The log does not list attachments: their hashes are in sealed headers. So the primary lists its records of them in the
+order of change, and the replica asks for those behind the last change that it has. Bytes are hashed before they are
+written; a file and its row are durable before the number of the change is. A replica that is killed in between asks for
+some of them again and finds the files.
 
-An attachment that cannot be had stops nothing: a hub that loses one loses nothing that it signed. It is counted, and
-asked for again after a while.
+A missing attachment blocks nothing: a hub that loses one loses nothing that it signed. It is counted, and requested
+again after a while.
 """
 
 import time
@@ -34,8 +34,8 @@ class AttachmentFollower:
     ) -> None:
         self._files, self._session, self._clock = files, session, clock
         self._instance: bytes | None = None
-        self._after = 0  # the last change that was looked at; behind what is noted if something is missing
-        self._noted: tuple[bytes | None, int] = (None, 0)  # what the records here say of it
+        self._after = 0  # the last change read; ahead of the stored one while something is missing
+        self._noted: tuple[bytes | None, int] = (None, 0)  # the same as stored on disk
         self._begun = False
         self._missing: dict[bytes, int] = {}  # coid -> the number of its change
         self._asked_at = 0.0  # when those that are missing were last asked for
@@ -43,17 +43,17 @@ class AttachmentFollower:
 
     @property
     def missing(self) -> int:
-        """Attachments that the primary lists and does not hand out."""
+        """Number of attachments that the primary lists but does not deliver."""
         return len(self._missing)
 
     async def step(self) -> bool:
-        """Copy what is new; whether everything is here that could be had."""
+        """Copy new attachments; return True if all available ones are here."""
         if not self._begun:
             self._noted = self._instance, self._after = await in_thread(self._files.copied_upto)
             self._begun = True
         if self._missing and self._clock() - self._asked_at >= _AGAIN_SECONDS:
             self._after = min(self._missing.values()) - 1
-            self._missing.clear()  # what was erased meanwhile is not listed any more
+            self._missing.clear()  # attachments erased meanwhile are no longer listed
         while True:
             request = AttachmentsRequest(after=self._after, instance=self._instance)
             try:
@@ -89,7 +89,7 @@ class AttachmentFollower:
         await in_thread(self._files.keep_copy, record, data)
 
     async def _fetch(self, stored: StoredAttachment) -> bytes | None:
-        """The bytes; None if the primary does not have them, or has others under this name."""
+        """Return the bytes; None if the primary does not have them, or if they do not match the hash."""
         try:
             data = (await self._session.calls.send(f"{ATTACHMENT}{stored.coid.hex()}", b"")).body
         except HubRefused as exc:
@@ -99,7 +99,7 @@ class AttachmentFollower:
         return data if len(data) == stored.size and H(data) == stored.coid else None
 
     async def _note(self) -> None:
-        """What a replica that starts again goes on from: before the first that is missing."""
+        """Store the change where a restarted replica continues: before the first missing attachment."""
         upto = min([self._after, *(number - 1 for number in self._missing.values())])
         if self._instance is not None and upto and (self._instance, upto) != self._noted:
             await in_thread(self._files.note_copied, self._instance, upto)

@@ -1,8 +1,8 @@
-"""A bridge between two hubs that are both online: it copies streams over and over (001 spec-4 §6, K8S-11, K8S-12).
+"""A bridge between two hubs that are both online: it copies streams repeatedly (001 spec-4 §6, K8S-11, K8S-12).
 
 Each pass is `mirroring.copy_stream` for every stream of the keyring that a selector names. The target's log is the
-state: whatever ends a bridge, and however often it is started, an event of the source is in the target once, in the
-order of the source, under the keys of the stream. A source that contradicts what was verified before ends the bridge.
+state: after any crash and any number of restarts, an event of the source is in the target once, in the order of the
+source, under the keys of the stream. A source that contradicts verified history ends the bridge.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ from veen.products.federation.mirroring import copy_stream
 
 
 class NothingToBridge(StatedError):
-    """No stream of the keyring fits what a bridge is to copy."""
+    """No stream of the keyring matches the selectors of a bridge."""
 
     hint = (
         "Add the read keys of the streams to the bridge's keystore: `veen id keyring add`; selectors are as in core/*."
@@ -28,7 +28,7 @@ class NothingToBridge(StatedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgedStream:
-    """What one pass did for one stream; `error` if it could not be copied, to be tried again."""
+    """Result of one pass for one stream; `error` if it could not be copied and will be retried."""
 
     stream: str
     sent: int = 0
@@ -37,13 +37,13 @@ class BridgedStream:
     error: ClientError | None = None
 
 
-def bridged_streams(keyring: Keyring, selectors: Sequence[str]) -> tuple[StreamKeys, ...]:
-    """The streams that selectors such as core/* name, each once, by name; a selector that names none is refused."""
+def select_streams(keyring: Keyring, selectors: Sequence[str]) -> tuple[StreamKeys, ...]:
+    """Return the streams that selectors such as core/* name, each once, by name. Refuse a selector without a match."""
     chosen: dict[bytes, StreamKeys] = {}
     for selector in selectors:
         matching = keyring.matching(selector)
         if not matching:
-            raise NothingToBridge(f"no stream of the keyring fits {selector!r}")
+            raise NothingToBridge(f"no stream of the keyring matches {selector!r}")
         chosen |= {keys.stream_id: keys for keys in matching}
     readable = tuple(sorted(chosen.values(), key=lambda keys: str(keys.name)))
     for keys in readable:
@@ -53,7 +53,7 @@ def bridged_streams(keyring: Keyring, selectors: Sequence[str]) -> tuple[StreamK
 
 
 class HubBridge:
-    """Copies streams from one connected client to another; what it remembers only saves questions."""
+    """Copies streams from one connected client to another. Its memory only saves requests."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class HubBridge:
         bridges: Collection[bytes] = (),
         open_index: Callable[[str], CopyIndex] = lambda stream: CopyIndex(),
     ) -> None:
-        """`open_index` opens the index of a stream, named in hex, where an earlier bridge has left it."""
+        """Set up the bridge. `open_index` opens the index that an earlier bridge left for a stream, named in hex."""
         self._source, self._target, self._streams, self._now = source, target, streams, now
         self._tokens = {
             stream_id: token
@@ -74,14 +74,14 @@ class HubBridge:
             if token.subject_pk == target.client_id
             for stream_id in token.allow.stream_ids
         }
-        self.is_stale = False  # the target is not the hub that was connected to: connect anew
+        self.is_stale = False  # the target is no longer the hub of this connection: connect again
         self._copied: dict[bytes, Mapping[bytes, int]] = {}  # stream -> how long its logs were when all was copied
         self._indexes: dict[bytes, CopyIndex] = {}  # stream -> how far its copy is
         self._open_index = open_index
         self._bridges = frozenset(bridges)
 
     async def run_once(self) -> list[BridgedStream]:
-        """Copy what is new of every stream; Divergence if the source is not honest."""
+        """Copy the new events of every stream. Raise Divergence if the source contradicts itself."""
         try:
             status = await self._target.status()
         except ClientError as exc:
@@ -99,7 +99,7 @@ class HubBridge:
                 return BridgedStream(stream=stream)
             if keys.stream_id not in self._copied:
                 await self._target.recover(stream)
-                await self._target.resync(stream)  # what the bridge remembered of its own numbers may be lost
+                await self._target.resync(stream)  # the stored numbers of the bridge may be lost
             token = self._tokens.get(keys.stream_id)
             if token is not None:
                 await self._target.authorize(token)
@@ -126,7 +126,7 @@ class HubBridge:
         return self._indexes[stream_id]
 
     async def _sizes(self, stream: str) -> dict[bytes, int]:
-        """How many entries each log of a stream has at the source."""
+        """Return the number of entries of each log of a stream at the source."""
         sizes = {}
         for label, epoch in (await self._source.labels_of(stream)).items():
             try:

@@ -1,8 +1,8 @@
-"""How far a copy of a stream is: what the target has of the source, on disk and not in memory.
+"""Index of a copied stream: the originals that the target has, on disk and not in memory.
 
-The log of the target is the state, and this is an index of it: which originals have a copy there, and the positions up
-to which both streams were read, with their roots. It belongs to two hubs, two streams and the keys whose copies count;
-with others, or where a log has another root, it begins anew and both streams are read from the first entry.
+The log of the target is the state, and this is an index of it: originals with a copy there, and the positions up to
+which both streams were read, with their roots. It belongs to two hubs, two streams and the keys whose copies count. If
+these differ, or a log has another root, it starts empty and both streams are read from the first entry.
 """
 
 import sqlite3
@@ -26,7 +26,7 @@ BEGIN; DELETE FROM about; DELETE FROM cuts; DELETE FROM copies; DELETE FROM gaps
 
 
 class CopyIndex:
-    """The index of one copy. Without a database it is in a temporary file that ends with it."""
+    """The index of one copy. Without a database it is in a temporary file."""
 
     def __init__(self, database: sqlite3.Connection | None = None) -> None:
         self._db = sqlite3.connect("") if database is None else database
@@ -34,7 +34,7 @@ class CopyIndex:
         self._db.executescript(_SCHEMA)
 
     def begin(self, between: str) -> None:
-        """Forget everything unless it belongs to `between`."""
+        """Clear the index unless it belongs to `between`."""
         if self._db.execute("SELECT streams FROM about").fetchone() != (between,):
             self.forget()
             self._db.execute("INSERT INTO about VALUES (?)", (between,))
@@ -43,7 +43,7 @@ class CopyIndex:
         self._db.executescript(_FORGET)
 
     def restart(self, between: str) -> None:
-        """Begin anew for `between`."""
+        """Clear the index and assign it to `between`."""
         self.forget()
         self.begin(between)
 

@@ -1,11 +1,11 @@
-"""`veen mirror`: state what a source hub signed (attest), or send its events again (copy), in a stream of a target hub.
+"""`veen mirror`: attests signed entries of a source hub, or copies its events, in a stream of a target hub.
 
 Everything of the source is verified before anything is forwarded (F1): the signatures of author and hub, I1 to I3, and
-that the log continues what this mirror and this client saw of it before. A source that contradicts itself stops the
-mirror with both signed statements. What the source has erased is forwarded as a record of a gap, never skipped.
+that the log continues the history that this mirror and this client saw before. A source that contradicts itself stops
+the mirror with both signed statements. Entries that the source has erased are forwarded as a record of a gap.
 
-The target's log is the state: a run finishes what an earlier one left open, reads what its own key wrote there, and
-goes on behind it. So a run may be killed at any point and started again, without loss and without doubles.
+The target's log is the state: a run finishes the work of an interrupted one, reads the records of its own key there,
+and continues behind them. So a run may be killed at any point and started again, without loss and without duplicates.
 """
 
 import json
@@ -34,11 +34,11 @@ from veen.overlays.operations.mirror import MIRROR, FederationMirror, attest, hu
 from veen.products.federation.copy_index import CopyIndex, Side
 
 _BATCH: Final = 64
-_RECEIPT: Final = "receipt"  # in the metadata of a statement: what proves a contradiction later
+_RECEIPT: Final = "receipt"  # in the metadata of a statement: later proof of a contradiction
 
 
 class MirrorInconsistent(VerifyError, code="E.MIRROR.INCONSISTENT"):
-    """The source signs another history than the one that was mirrored before."""
+    """The source signs another history than the one mirrored before."""
 
     def __init__(self, what: str, evidence: Equivocation | None = None) -> None:
         super().__init__(what)
@@ -47,7 +47,7 @@ class MirrorInconsistent(VerifyError, code="E.MIRROR.INCONSISTENT"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorGap(Wire):
-    """veen.mirror.gap.v1: entries of the source that could not be mirrored, and why."""
+    """veen.mirror.gap.v1: entries of the source that could not be mirrored, and the reason."""
 
     KIND: ClassVar[str] = "veen.mirror.gap.v1"
     FORM: ClassVar[Form] = "body"
@@ -66,7 +66,7 @@ GAP_SCHEMA: Final = schema_id(MirrorGap.KIND)
 
 @dataclass(slots=True)
 class MirrorReport:
-    """What a run did."""
+    """Result of a run."""
 
     sent: int = 0
     existed: int = 0
@@ -76,11 +76,11 @@ class MirrorReport:
 
 @dataclass(slots=True)
 class _Place:
-    """How far a label of the source is in the target: all up to `upto` is stated or a known gap."""
+    """Progress of a label of the source in the target: everything up to `upto` is attested or a known gap."""
 
     upto: int = 0
     receipt: Receipt | None = None  # of entry `upto`, if that was stated with it
-    stated: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # seq -> leaf, root; see `_attested`
+    stated: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # seq -> leaf, root; see `_read_places`
     count: int = 0  # of statements that went further than those before
 
 
@@ -132,14 +132,14 @@ class _Erased:
 
 
 async def _labels(source: Client, stream: str | bytes) -> list[tuple[int, bytes]]:
-    """Epoch and label of each log of a stream, by epoch."""
+    """Return epoch and label of each log of a stream, by epoch."""
     return sorted((epoch, label) for label, epoch in (await source.labels_of(stream)).items())
 
 
 async def _entries(
     source: Client, stream: str | bytes, epoch: int, first: int, *, opened: bool
 ) -> AsyncIterator[_SourceEntry | _Erased]:
-    """The verified entries of one label from `first` on, also those of which only the receipt is left."""
+    """Yield the verified entries of one label from `first` on, including those with only a receipt left."""
     seq = first
     while True:
         try:
@@ -164,7 +164,7 @@ async def _entries(
 
 
 def without_keys(source: Client, name: str) -> str:
-    """How to name a stream of which no key is known, at a hub whose labels do not rotate: by its label."""
+    """Return the label that names a stream without known keys, at a hub whose labels do not rotate."""
     return f"label:{label_of(routing_key_of(source.hub_id), stream_id_of(name), 0).hex()}"
 
 
@@ -181,9 +181,9 @@ async def attest_stream(
     capability: CapToken | None = None,
     on_progress: Callable[[MirrorReport], None] | None = None,
 ) -> MirrorReport:
-    """State every entry of the source stream in the target stream, each once; no key of the source stream is needed."""
+    """Attest every entry of the source stream in the target stream, each once. Needs no key of the source stream."""
     await target.recover(target_stream)
-    places = await _attested(target, target_stream, hub_identifier(source.hub_id), newest_only=True)
+    places = await _read_places(target, target_stream, hub_identifier(source.hub_id), newest_only=True)
     report = MirrorReport()
     outbox = _Outbox(target, target_stream, capability, report, on_progress)
     identity_pks = tuple(key.hub_pk for key in source.pin.keys)
@@ -241,16 +241,16 @@ def _statement(hub_id: bytes, item: _SourceEntry, hub_pks: Sequence[bytes], targ
 
 
 def _check_continues(place: _Place, receipt: Receipt, hub_pks: Sequence[bytes]) -> None:
-    """MirrorInconsistent if the source has another entry where it was mirrored last."""
+    """Raise MirrorInconsistent if the source has a different entry at the last mirrored position."""
     stated = place.stated.get(receipt.stream_seq)
     if stated is None or stated == (receipt.leaf_hash, receipt.mmr_root):
         return
-    what = f"entry {receipt.stream_seq} of label {receipt.label.hex()} is another one than the one that was mirrored"
+    what = f"entry {receipt.stream_seq} of label {receipt.label.hex()} differs from the one that was mirrored"
     raise MirrorInconsistent(what, equivocation_of(place.receipt, receipt, hub_pks))
 
 
 def equivocation_of(one: Statement | None, other: Statement, hub_pks: Sequence[bytes]) -> Equivocation | None:
-    """Both statements as proof, if the hub signed both and they contradict each other."""
+    """Return both statements as proof, if the hub signed both and they contradict each other."""
     if one is None:
         return None
     for one_pk in hub_pks:
@@ -262,12 +262,12 @@ def equivocation_of(one: Statement | None, other: Statement, hub_pks: Sequence[b
     return None
 
 
-async def _attested(
+async def _read_places(
     target: Client, stream: str | bytes, source: str, writers: Collection[bytes] = (), *, newest_only: bool = False
 ) -> dict[bytes, _Place]:
-    """Return what this mirror, or the given writers, have stated of a source, by label; other keys are not believed.
+    """Return the statements about a source by this mirror, or by `writers`, by label; other keys are ignored.
 
-    With `newest_only` a place keeps its newest statement alone, so that memory does not grow with the stream.
+    With `newest_only` a place has only its newest statement, so that memory does not grow with the stream.
     """
     places: dict[bytes, _Place] = {}
     believed = writers or target.client_ids
@@ -294,7 +294,7 @@ async def _attested(
 
 
 async def _stream_entries(client: Client, stream: str | bytes) -> AsyncIterator[Entry]:
-    """Every entry of a stream that can still be read, label by label."""
+    """Yield every entry of a stream that can still be read, label by label."""
     for epoch, label in await _labels(client, stream):
         async for item in _readable(client, stream, epoch, label, 1):
             if isinstance(item, _SourceEntry) and item.entry is not None:
@@ -331,14 +331,14 @@ def _gap_draft(hub_id: bytes, label: bytes, first: int, last: int, reason: str, 
 # --- copy --------------------------------------------------------------------------------------------------------
 
 
-def _between(
+def _index_key(
     source: Client,
     target: Client,
     source_stream: str | bytes,
     target_stream: str | bytes,
     believed: Collection[bytes],
 ) -> str:
-    """Return all that an index depends on: hubs, streams, and the keys that read and that are believed."""
+    """Return everything that an index depends on: hubs, streams, reader keys and accepted writers."""
     names = [name if isinstance(name, str) else name.hex() for name in (source_stream, target_stream)]
     readers = [
         keys.reader_pk.hex()
@@ -350,7 +350,7 @@ def _between(
 
 
 async def _check_index(index: CopyIndex, between: str, sides: Mapping[Side, tuple[Client, str | bytes]]) -> None:
-    """Begin the index anew if it belongs to other streams, keys or rules, or a log has another root where it ends."""
+    """Clear the index if it belongs to other streams, keys or rules, or if a log has another root at its end."""
     index.begin(between)
     for side, (client, stream) in sides.items():
         epochs = {label: epoch for epoch, label in await _labels(client, stream)}
@@ -385,8 +385,8 @@ async def copy_stream(
     """Send every event of the source stream into the target stream, each once, with its origin (D-187, D-193).
 
     Needs a read key of the source and a write key of the target. An event that comes from the target, or has passed it,
-    is not sent there again. `bridges` are keys of other bridges: what they copied keeps its first origin, and what they
-    have copied to the target counts as copied. `index` is that of earlier runs: only what is new is read then.
+    is not sent there again. `bridges` are keys of other bridges: their copies keep the first origin, and those in the
+    target count as copied. `index` belongs to earlier runs: only newer entries are read then.
     """
     if index is None:
         index = CopyIndex()
@@ -399,7 +399,7 @@ async def copy_stream(
             index.close()
     await target.recover(target_stream)
     believed = frozenset((*target.client_ids, *bridges))
-    between = _between(source, target, source_stream, target_stream, believed)
+    between = _index_key(source, target, source_stream, target_stream, believed)
     await _check_index(index, between, {"source": (source, source_stream), "target": (target, target_stream)})
     is_cut = await _index_copies(index, target, target_stream, hub_identifier(source.hub_id), believed)
     report = MirrorReport()
@@ -441,7 +441,7 @@ def _copy_draft(
 ) -> Draft | None:
     """Return the copy of an entry; None for an event that has passed the target (D-187)."""
     event = entry.event
-    assert event is not None  # noqa: S101 - the caller has looked
+    assert event is not None  # noqa: S101 - the caller checked it
     is_bridge = event.client_id in bridges
     # A copy as bridges made them before names its original, and not the hub that it comes from.
     original = event.hdr.parent_id if is_bridge and event.origin is None else None
@@ -462,7 +462,7 @@ def _copy_draft(
 
 
 class _GapRun:
-    """Entries of one label, one after the other, that cannot be copied: one record for all of them."""
+    """Consecutive entries of one label that cannot be copied: one record for all of them."""
 
     def __init__(
         self, hub_id: bytes, label: bytes, outbox: _Outbox, report: MirrorReport, now: Callable[[], int]
@@ -489,7 +489,7 @@ class _GapRun:
 async def _index_copies(
     index: CopyIndex, target: Client, stream: str | bytes, source: str, bridges: Collection[bytes]
 ) -> bool:
-    """Add what this mirror, and the bridges that it knows, have written to the target since the index was made.
+    """Add the copies in the target, by this mirror and by `bridges`, that the index does not have yet.
 
     Return True if copies may have been erased there that the index does not have.
     """
@@ -532,7 +532,7 @@ async def _first_copied(source: Client, stream: str | bytes, epoch: int, label: 
 async def _readable(
     client: Client, stream: str | bytes, epoch: int, label: bytes, first: int
 ) -> AsyncIterator[_SourceEntry | _Erased]:
-    """The entries of one label from `first` on that can still be read; a run that was erased is one `_Erased`."""
+    """Yield the readable entries of one label from `first` on; an erased run is one `_Erased`."""
     async for item in kept_entries(client, stream, epoch, label, first):
         yield _Erased(item.first) if isinstance(item, ErasedRange) else _SourceEntry(item.receipt, item)
 
@@ -542,7 +542,7 @@ async def _readable(
 
 @dataclass(frozen=True, slots=True)
 class MirrorCheck:
-    """How the statements of a mirror compare with the receipts of the source (MIRR-03)."""
+    """Comparison of a mirror's statements with the receipts of the source (MIRR-03)."""
 
     compared: int
     erased: int  # receipts that the source no longer has
@@ -551,7 +551,7 @@ class MirrorCheck:
 
     @property
     def verdict(self) -> Verdict:
-        """Good if every entry up to the source's head was stated, and every statement compared."""
+        """Good if every entry up to the source's head was attested, and every statement compared."""
         reasons = []
         if self.erased:
             what = f"{self.erased} statements were not compared: the source has erased its receipts"
@@ -571,7 +571,7 @@ async def check_mirror(
 
     `writers` are the keys that may state; without any, those of the target's client.
     """
-    places = await _attested(target, target_stream, hub_identifier(source.hub_id), writers)
+    places = await _read_places(target, target_stream, hub_identifier(source.hub_id), writers)
     identity_pks = tuple(key.hub_pk for key in source.pin.keys)
     compared = erased = 0
     rows: list[Coverage] = []

@@ -1,10 +1,10 @@
 """The outer log of a primary, copied by its replica (D-172).
 
 The published note must be signed by the key that the control journal here binds, each leaf must be a statement of this
-hub about the log that is here, and all leaves must lead to the root of the note. Only then is the note taken over. What
-was appended without a note does not count: a replica that is killed in between overwrites it.
+hub about the log here, and all leaves must lead to the root of the note. Only then is the note stored. Leaves appended
+without a note are provisional: a replica that is killed in between overwrites them.
 
-A note that lists entries which are not here yet waits for them: the outer log of a replica is never ahead of its log.
+A note that lists entries that are not here yet waits for them: the outer log of a replica is never ahead of its log.
 """
 
 from typing import Final
@@ -50,7 +50,7 @@ class OuterFollower:
         return self._hub.sequencer.store
 
     async def step(self) -> bool:
-        """Copy what is new; whether the published note is here, and lists the fence of a primary that was fenced."""
+        """Copy new leaves; return True if the published note is here and lists the fence of a fenced primary."""
         record = ControlIndex(self._store).outer_key()
         if record is None:  # the primary has none, or its record comes with the control journal
             return True
@@ -73,7 +73,7 @@ class OuterFollower:
         return not self._store.state.fenced or await in_thread(lists_fence, files, self._store.state.control)
 
     async def _check_head(self, files: OuterLogFiles, note: Note, head: LogCheckpoint) -> None:
-        """Never a smaller size, never two roots for one size."""
+        """Refuse a smaller size, and a second root for one size."""
         before = files.head
         if (before is None or head.size > before.size or head == before) and head.size >= files.size:
             return
@@ -86,7 +86,7 @@ class OuterFollower:
         )
 
     async def _append(self, files: OuterLogFiles, head: LogCheckpoint) -> bool:
-        """Whether all leaves of the note are here; one of them may be ahead of the log here."""
+        """Append the leaves of the note; return True if all are here. One of them may be ahead of the log here."""
         batch: list[bytes] = []
         pos, is_present = files.size, True
         async for data in self._reader.leaves(files.size, head.size):
@@ -103,7 +103,7 @@ class OuterFollower:
         return is_present
 
     def _check_leaf(self, pos: int, data: bytes) -> bool:
-        """Whether what a leaf lists is here; ReplicaInconsistent if it is something else."""
+        """Return True if the entry of a leaf is here. Raise ReplicaInconsistent if it differs."""
         try:
             leaf = OuterLeaf.from_bytes(data)
             if (checkpoint := leaf.checkpoint()) is not None:
@@ -115,7 +115,7 @@ class OuterFollower:
         except (NetworkError, ReplicaInconsistent):
             raise
         except (TlogError, FormatError, VerifyError, ClientError) as exc:
-            raise ReplicaInconsistent(f"leaf {pos} of the outer log is no statement of the primary: {exc}") from exc
+            raise ReplicaInconsistent(f"leaf {pos} of the outer log is not a statement of the primary: {exc}") from exc
         return True
 
     def _check_checkpoint(self, checkpoint: Checkpoint) -> bool:
@@ -128,7 +128,7 @@ class OuterFollower:
             return True
         try:
             receipt = Receipt.from_bytes(self._store.reader.receipt(files, upto_seq))
-        except (StorageError, VerifyError, FormatError, LookupError):  # erased: the checkpoint stands alone
+        except (StorageError, VerifyError, FormatError, LookupError):  # erased: only the checkpoint is left
             receipt = None
         raise ReplicaInconsistent(
             f"the outer log of the primary lists another root after entry {upto_seq} of label {label.hex()} than its"
@@ -137,7 +137,9 @@ class OuterFollower:
         )
 
     def _check_control(self, record: ControlRecord) -> bool:
-        """Records are listed in their order: the journal here is read once, up to the one that is listed."""
+        """Check a listed control record. They are listed in order: the journal here is read once, up to the listed
+        one.
+        """
         last = self._store.state.control
         if last is None or last.seq < record.seq:
             return False
@@ -150,7 +152,7 @@ class OuterFollower:
             while start < len(part) and (self._control is None or self._control.seq < record.seq):
                 try:
                     end = cbor.item_end(part, start, what="control journal")
-                except FormatError:  # goes on in the next part
+                except FormatError:  # continues in the next part
                     break
                 self._control = ControlRecord.from_bytes(part[start:end])
                 start = end
@@ -163,11 +165,11 @@ class OuterFollower:
 
 
 def lists_fence(files: OuterLogFiles, last: ControlRecord | None) -> bool:
-    """Whether the newest control record is listed and signed: a fenced hub signs nothing of its outer log behind it."""
+    """Return True if the newest control record is listed and signed: a fenced hub signs nothing behind it."""
     return last is not None and files.size == files.signed_size > 0 and files.last_control() == last
 
 
 def bound_key(store: Store) -> VerifierKey | None:
-    """The key of the outer log that the control journal binds."""
+    """Return the key of the outer log that the control journal binds."""
     record = ControlIndex(store).outer_key()
     return VerifierKey.parse(record.body.vkey) if record is not None and isinstance(record.body, OuterKey) else None

@@ -1,14 +1,14 @@
-"""Cutover: a replica goes on as the primary (D-78, goals_dr_cutover).
+"""Cutover: a replica becomes the primary (D-78, goals_dr_cutover).
 
-    fence     the primary admits nothing any more (`veen hub fence`), or is gone
-    prove     the replica has the last checkpoint that it knows of, and, if there is a hub.fence, all that it counts
-    keys      those of the identity come from somewhere else: a replica has none; that of the outer log comes along
-              only if nothing can have been signed with it that is not here
-    promote   a hub.promote record in the control journal, and the mark of a replica goes
+    fence     the primary admits no messages any more (`veen hub fence`), or is lost
+    prove     the replica has the last checkpoint that it knows of, and, with a hub.fence, all entries that it counts
+    keys      those of the identity come from elsewhere: a replica has none; that of the outer log is taken only if
+              nothing can have been signed with it that is not here
+    promote   a hub.promote record in the control journal; the mark of a replica is removed
 
-Entries that the primary acknowledged and the replica does not have cannot be brought back: their receipts would
-contradict what the new primary signs at the same numbers. Without a fence nobody can tell how many there are, so the
-ranges are named and somebody must accept the loss. A primary that comes back asks its replicas and finds the record
+Entries that the primary acknowledged and the replica does not have cannot be restored: their receipts would contradict
+the receipts of the new primary at the same numbers. Without a fence their number is unknown, so the ranges are named
+and an operator must accept the loss. A primary that comes back asks its replicas and finds the record
 (`veen.hub.process.replicas`).
 """
 
@@ -44,7 +44,7 @@ from veen.storage.outer import OuterLogFiles, read_outer_key, write_outer_key
 from veen.storage.scan import read_file
 from veen.storage.store import Store
 
-# "none": there is no outer log. "continues": its key is here. "no key": it was not where the others come from.
+# "none": there is no outer log. "continues": its key is here. "no key": it was not beside the other keys.
 # "behind": the primary may have signed a note that is not here, so the key stays away: two notes of one size would be a
 # fork in the eyes of every witness.
 OuterOutcome = Literal["none", "continues", "no key", "behind"]
@@ -55,7 +55,7 @@ _SHOWN: Final = 8
 
 
 class NotAReplica(StorageError, code="E.REPLICA.DIRECTORY"):
-    """The directory follows nobody."""
+    """The directory is not a replica."""
 
 
 class PrimaryAlive(StorageError, code="E.REPLICA.PRIMARY"):
@@ -63,16 +63,16 @@ class PrimaryAlive(StorageError, code="E.REPLICA.PRIMARY"):
 
 
 class WrongKey(StorageError, code="E.REPLICA.KEY"):
-    """The private keys of the identity are not where they should come from."""
+    """The private keys of the identity are not at the given place."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRange:
-    """Entries of a label that the primary may have acknowledged and that are not here."""
+    """Entries of a label that the primary may have acknowledged and that are missing here."""
 
     label: bytes
     first_seq: int
-    last_seq: int | None  # that the primary is known to have; None: whether there are any is not known
+    last_seq: int | None  # last known entry of the primary; None if unknown
 
 
 class LossNotAccepted(StorageError, code="E.REPLICA.LOSS"):
@@ -91,7 +91,7 @@ class LossNotAccepted(StorageError, code="E.REPLICA.LOSS"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """What a replica at rest has."""
+    """State of a stopped replica."""
 
     mark: ReplicaMark
     entries: int
@@ -106,13 +106,13 @@ class ReplicaState:
 
     @property
     def complete(self) -> bool:
-        """Whether the primary has signed that this is all there is."""
+        """True if the primary has signed that there are no further entries."""
         return self.fence is not None and (self.fence.upto, self.fence.root) == (self.entries, self.root)
 
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """A cutover that has happened."""
+    """A completed cutover."""
 
     hub_pk: bytes
     entries: int
@@ -126,7 +126,7 @@ def replica_state(fs: Fs) -> ReplicaState:
     """Open the directory of a replica that does not run, and check it against the checkpoints that it knows."""
     mark = read_mark(fs)
     if mark is None:
-        raise NotAReplica(f"{layout.REPLICA}: the file is missing, so this directory is no replica")
+        raise NotAReplica(f"{layout.REPLICA}: the file is missing, so this directory is not a replica")
     with fs.lock():
         followed = FollowedIdentity(fs)
         store = Store.open(fs, DEFAULT_LIMITS, followed.seal)
@@ -186,7 +186,7 @@ def _lists_fence(fs: Fs, vkey: VerifierKey, fence: ControlRecord | None) -> bool
 
 
 def _check_checkpoints(fs: Fs, store: Store, identity: HubIdentity) -> None:
-    """The newest checkpoint that is kept of each label is one of this log, signed by the hub."""
+    """Check the newest stored checkpoint of each label: it must be of this log and signed by the hub."""
     newest: dict[bytes, int] = {}
     for name in fs.list(layout.LOG):
         part = layout.log_file(name)
@@ -211,9 +211,9 @@ def _check_checkpoints(fs: Fs, store: Store, identity: HubIdentity) -> None:
 
 
 async def _ask_primary(mark: ReplicaMark, control_bytes: int) -> FeedResponse | None:
-    """Return how far the primary is; None if nothing answers there. What it says need not be believed.
+    """Return the progress of the primary, unverified; None if nothing answers there.
 
-    PrimaryAlive if something answers and cannot be asked: whoever is there may admit messages.
+    Raise PrimaryAlive if something answers but cannot be asked: it may admit messages.
     """
     url = mark.source
     transport = HttpTransport(
@@ -238,7 +238,7 @@ async def _ask_primary(mark: ReplicaMark, control_bytes: int) -> FeedResponse | 
 
 
 def _check_primary(state: ReplicaState) -> None:
-    """PrimaryAlive if it can still admit messages."""
+    """Raise PrimaryAlive if the primary can still admit messages."""
     answer = asyncio.run(_ask_primary(state.mark, state.control_bytes))
     if answer is None:
         return
@@ -257,18 +257,18 @@ def promote(
     move_keys: bool = False,
     accept_clock: bool = False,
 ) -> Promotion:
-    """Make a replica that does not run the primary. May be repeated if it is cut off.
+    """Make a stopped replica the primary. It may be repeated after an interruption.
 
-    With `move_keys` the private keys are removed from where they come from: whoever has no other copy cannot sign.
+    With `move_keys` the private keys are removed from their source: without another copy nobody else can sign.
     """
     state = replica_state(fs)
     if not state.promoted:
         _check_primary(state)
         if not state.complete and not accept_loss:
             raise LossNotAccepted(state.ranges, state.entries)
-        for key in _given_keys(fs, key_from, now):
+        for key in _read_keys(fs, key_from, now):
             identities.write_key(fs, key)
-        outer_key = _given_outer_key(fs, key_from, state, accept_loss=accept_loss)
+        outer_key = _read_outer_key(fs, key_from, state, accept_loss=accept_loss)
         if outer_key is not None:
             write_outer_key(fs, outer_key)
     with at_rest(fs, now, accept_clock=accept_clock) as hub:
@@ -296,8 +296,8 @@ def _outer_outcome(fs: Fs, state: ReplicaState, *, accept_loss: bool) -> OuterOu
     return "no key" if state.outer_complete or accept_loss else "behind"
 
 
-def _given_outer_key(fs: OsFs, key_from: Path, state: ReplicaState, *, accept_loss: bool) -> SigningKey | None:
-    """The key of the outer log, if it is there and may be used here."""
+def _read_outer_key(fs: OsFs, key_from: Path, state: ReplicaState, *, accept_loss: bool) -> SigningKey | None:
+    """Return the key of the outer log, if it exists and may be used here."""
     directory = _key_directory(key_from)
     if state.outer is None or not (state.outer_complete or accept_loss) or not (directory / _OUTER_SEED).exists():
         return None
@@ -311,11 +311,11 @@ def _key_directory(key_from: Path) -> Path:
     return key_from / layout.KEYS if (key_from / layout.KEYS).is_dir() else key_from
 
 
-def _given_keys(fs: OsFs, key_from: Path, now: int) -> list[SigningKey]:
-    """The private keys of the identity, from a directory of keys or of a hub; retired ones as far as they are there."""
+def _read_keys(fs: OsFs, key_from: Path, now: int) -> list[SigningKey]:
+    """Return the private keys of the identity from a directory of keys or of a hub; retired ones if they exist."""
     directory = _key_directory(key_from)
     if not directory.is_dir():
-        raise WrongKey(f"{key_from}: no directory with private keys")
+        raise WrongKey(f"{key_from}: not a directory with private keys")
     source = KeyDirFs(fs.root, directory)
     keys = []
     for key in identities.read_identity(fs).keys:

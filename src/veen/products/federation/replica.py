@@ -1,15 +1,15 @@
-"""`veen replica`: follow a primary, verify everything, and write it byte by byte into a data directory (D-78).
+"""`veen replica`: follows a primary, verifies everything, and writes it byte by byte into a data directory (D-78).
 
-    feed     what changed at the primary, as of one moment, and its control journal
+    feed     the changes at the primary, as of one moment, and its control journal
     read     the new entries of those labels through /v1/stream, merged by their time
-    verify   author, hub, leaf, root, order, checkpoint: all of it, before anything is written
+    verify   author, hub, leaf, root, order, checkpoint: all before anything is written
     write    through `Sequencer.replicate`: the same journal, files and recovery as those of any hub
-    beside   attachments and the outer log, in a task of their own: the log does not wait for them
+    beside   attachments and the outer log, in a separate task: the log does not wait for them
 
-The merged order differs from that of the primary only within one second, where it makes no difference: control
-records that entries need come before them, and limits change with a second of their own. State is the directory:
-a replica that was killed goes on behind its last durable entry. No key is needed; the primary signs the checkpoints of
-sealed chunks, which are a function of log and keys.
+The merged order differs from that of the primary only within one second, where it makes no difference: control records
+that entries need come before them, and limits change on a second boundary. The directory is the state: a replica that
+was killed continues behind its last durable entry. No key is needed; the primary signs the checkpoints of sealed
+chunks, which are a function of log and keys.
 
 A primary that contradicts what it signed before stops the replica, with both statements as evidence.
 """
@@ -91,7 +91,7 @@ _BATCH_BYTES: Final = 4 * 1024 * 1024
 _HELD_ITEMS: Final = 65_536  # read ahead, over all labels
 _PAGE_ITEMS: Final = 512
 _AT_ONCE: Final = 16  # requests
-_BESIDE_SECONDS: Final = 1.0  # between looks at attachments and the outer log
+_BESIDE_SECONDS: Final = 1.0  # between checks for attachments and the outer log
 _FENCE_SECONDS: Final = 30.0  # for which a run with `once` waits until a fenced primary has listed its fence
 _RECORD_BYTES: Final = 1024 * 1024  # that no record of a control journal has
 # The words of each broken rule of an entry, in the order in which they are reported.
@@ -126,10 +126,10 @@ async def open_replica(
     ca_file: Path | None = None,
     token_file: Path | None = None,
 ) -> str:
-    """Make a directory a replica, or look at one that is; return the pin of the hub that it follows.
+    """Make a directory a replica, or check an existing one; return the pin of the hub that it follows.
 
-    The source is needed for a new directory only: a replica may start while its primary is away. Where certificates and
-    token lie is kept in the mark: a promotion asks the primary the same way.
+    Only a new directory needs the source: a replica may start while its primary is unreachable. The mark stores the
+    paths of certificates and token, so that a promotion can ask the primary the same way.
     """
     pin = await _open_replica(directory, source, pin, transport)
     _keep_access(data_fs(directory), ca_file, token_file)
@@ -174,7 +174,7 @@ async def prepare_replica(fs: Fs, source: str, pin: str, session: HubSession) ->
 
 @dataclass(slots=True)
 class _Cursor:
-    """The new entries of one label, a page ahead."""
+    """The new entries of one label, one page ahead."""
 
     label: bytes
     next_seq: int
@@ -184,7 +184,7 @@ class _Cursor:
 
 
 class ReplicaFollower:
-    """Follows a primary for a `ReplicaHub`. Everything runs on the event loop's thread, signatures apart."""
+    """Follows a primary for a `ReplicaHub`. Runs on the event loop's thread, except for signatures."""
 
     def __init__(
         self, hub: ReplicaHub, transport: Transport, pin: str, *, clock: Callable[[], float] = time.time
@@ -195,7 +195,7 @@ class ReplicaFollower:
         self._opened = False  # whether the primary has shown that it is the pinned hub
         self._instance: bytes | None = None
         self._commit: int | None = None
-        self._control = b""  # of the primary's control journal, behind what is here
+        self._control = b""  # of the primary's control journal, behind the part stored here
         self._records: deque[ControlRecord] = deque()  # read of it, verified, and not written yet
         self._record_bytes = 0  # of `_records`
         self._last_record: ControlRecord | None = hub.sequencer.store.state.control  # that was verified
@@ -215,10 +215,10 @@ class ReplicaFollower:
         hub.lag, hub.ask_checkpoint = self.lag, self.checkpoint
         hub.attachments_missing = lambda: self.attachments.missing
 
-    # --- what others ask -------------------------------------------------------------------------------
+    # --- questions of others ---------------------------------------------------------------------------
 
     def lag(self) -> tuple[int, float]:
-        """Entries and seconds behind the primary. While it answers that nothing changed, there is no lag."""
+        """Return the entries and seconds behind the primary. There is no lag while it answers that nothing changed."""
         entries = max(0, self._source_entries - self._store.entry_count)
         now = self._clock()
         waiting = self._asked_at and now - self._asked_at < _WAIT_SECONDS + _LATE_SECONDS
@@ -227,7 +227,7 @@ class ReplicaFollower:
         return entries, max(0.0, now - (self.synced_at or self._started))
 
     async def checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint:
-        """A checkpoint for a reader: signed by the primary, and of the log that is here."""
+        """Return a checkpoint for a reader: signed by the primary, and of the log here."""
         files = self._store.files(label)
         assert files is not None  # noqa: S101 - the API has found the entry
         try:
@@ -242,7 +242,7 @@ class ReplicaFollower:
         return checkpoint
 
     def save(self) -> None:
-        """Note what the primary was known to have, for whoever wants to promote this replica once it has stopped."""
+        """Store the last known state of the primary, for a promotion of this replica after it has stopped."""
         if (mark := read_mark(self._hub.fs)) is not None:
             write_mark(self._hub.fs, replace(mark, announced=self.announced, heard_at=int(self.synced_at)))
 
@@ -250,16 +250,16 @@ class ReplicaFollower:
 
     @property
     def _store(self) -> Store:
-        return self._hub.sequencer.store  # asked for each time: the sequencer may open it anew
+        return self._hub.sequencer.store  # read each time: the sequencer may reopen it
 
     @property
     def _identity(self) -> HubIdentity:
         return self._hub.identity.held.identity
 
     async def run(self, *, once: bool = False) -> None:
-        """For ever, or until the primary is caught contradicting itself; a primary that is away is waited for.
+        """Run until the primary contradicts itself; wait for a primary that is unreachable.
 
-        With `once`, until this replica has all that the primary had at one moment.
+        With `once`, run until this replica has everything that the primary had at one moment.
         """
         beside = None if once else asyncio.create_task(self._run_beside())
         try:
@@ -290,7 +290,7 @@ class ReplicaFollower:
                 self._asked_at = 0.0
 
     async def _run_beside(self) -> None:
-        """For ever, or until the outer log of the primary contradicts its log."""
+        """Run until the outer log of the primary contradicts its log."""
         while True:
             await asyncio.sleep(_BESIDE_SECONDS)
             try:
@@ -306,12 +306,12 @@ class ReplicaFollower:
         return await self._outer.step() and attachments
 
     async def step(self, wait_seconds: int = 0) -> bool:
-        """Ask once and take over what is new; whether this replica has all that the primary had then."""
+        """Ask once and copy new entries; return True if this replica has everything that the primary had then."""
         if not self._opened:
             await self._session.open()
             await self._take_identity()
             self._opened = True
-        present_bytes = self._store.control_size + self._pending_bytes()
+        present_bytes = self._store.control_size + self._uncommitted_bytes()
         request = FeedRequest(
             control_bytes=present_bytes, wait_sec=wait_seconds, instance=self._instance, after=self._commit
         )
@@ -320,7 +320,7 @@ class ReplicaFollower:
         self._asked_at = 0.0
         try:
             complete = await self._take(answer)
-        except BaseException:  # what was read and not written is asked for again
+        except BaseException:  # entries read but not written are requested again
             self._control, self._suspects = b"", []
             self._records.clear()
             self._record_bytes = 0
@@ -344,7 +344,7 @@ class ReplicaFollower:
             raise BadAnswer("tooling/feed: more of the control journal than there is")
         return answer
 
-    def _pending_bytes(self) -> int:
+    def _uncommitted_bytes(self) -> int:
         return len(self._control) + self._record_bytes
 
     async def _take(self, answer: FeedResponse) -> bool:
@@ -388,11 +388,11 @@ class ReplicaFollower:
     # --- the control journal ---------------------------------------------------------------------------
 
     async def _read_control(self, answer: FeedResponse) -> None:
-        """All of it up to the moment of the answer."""
+        """Read the control journal up to the moment of the answer."""
         data, wanted = answer.control, answer.control_bytes
         while True:
             self._control += data
-            present_bytes = self._store.control_size + self._pending_bytes()
+            present_bytes = self._store.control_size + self._uncommitted_bytes()
             for record in self._parse_control(last=present_bytes >= wanted):
                 await self._check_record(record)
                 self._records.append(record)
@@ -406,7 +406,7 @@ class ReplicaFollower:
                 raise BadAnswer("tooling/feed: nothing of the control journal, which goes on")
 
     def _parse_control(self, *, last: bool) -> list[ControlRecord]:
-        """The records that are there whole; the last part of the journal must end with one."""
+        """Return the complete records; the last part of the journal must end with one."""
         records, start = [], 0
         while start < len(self._control):
             try:
@@ -453,7 +453,7 @@ class ReplicaFollower:
             raise ReplicaInconsistent(f"the control journal of the primary does not hold: {exc}") from exc
 
     async def _take_identity(self) -> None:
-        """As the primary shows it now, proven by the pin."""
+        """Store the identity that the primary shows now, proven by the pin."""
         answer = await self._session.refresh_identity()
         identity = answer.to_identity()
         if identity != self._identity:
@@ -464,9 +464,9 @@ class ReplicaFollower:
 
     async def _copy(self, until: int | None) -> None:
         """Write all that was announced, merged by time; with `until`, entries and records up to that second."""
-        checkpoints = await self._announced_checkpoints() if until is None else {}
+        checkpoints = await self._ask_announced_checkpoints() if until is None else {}
         batch = _Batch()
-        async with aclosing(self._merged(until)) as merged:
+        async with aclosing(self._merge(until)) as merged:
             async for item in merged:
                 if isinstance(item, ControlRecord) and isinstance(item.body, RetentionDrop):
                     await self._write(batch, checkpoints)
@@ -485,8 +485,8 @@ class ReplicaFollower:
         files = self._store.files(label)
         return 0 if files is None else files.size
 
-    async def _merged(self, until: int | None) -> AsyncGenerator[CopiedEntry | ControlRecord, None]:
-        """Control records and entries by time; of one second the control records first."""
+    async def _merge(self, until: int | None) -> AsyncGenerator[CopiedEntry | ControlRecord, None]:
+        """Yield control records and entries by time; control records first within one second."""
         cursors = [_Cursor(label, self._size(label) + 1, upto) for label, upto in sorted(self.announced.items())]
         page_items = max(1, min(_PAGE_ITEMS, _HELD_ITEMS // max(1, len(cursors))))
         turns = asyncio.Semaphore(_AT_ONCE)
@@ -521,7 +521,7 @@ class ReplicaFollower:
             await asyncio.gather(*pages, return_exceptions=True)
 
     async def _refill(self, cursor: _Cursor, page_items: int, turns: asyncio.Semaphore) -> None:
-        """The next page of a label; the one after it is asked for while this one is used."""
+        """Add the next page of a label, and request the one after it."""
         if cursor.page is not None:
             page, cursor.page = cursor.page, None
             cursor.entries.extend(await page)
@@ -540,7 +540,7 @@ class ReplicaFollower:
                 page = await self._session.page(label, first, last, count)
             except HubRefused as exc:
                 if is_not_found(exc) and exc.detail.get("reason") == "pruned":
-                    raise ReplicaGap(label, first, await self._pruned_until(label, first, last, count)) from exc
+                    raise ReplicaGap(label, first, await self._find_pruned_end(label, first, last, count)) from exc
                 if is_not_found(exc):
                     raise ReplicaInconsistent(
                         f"the primary announced entry {last} of label {label.hex()} and does not have entry {first}"
@@ -555,8 +555,8 @@ class ReplicaFollower:
             raise BadAnswer("v1/stream: no entry of those that were asked for")
         return entries
 
-    async def _pruned_until(self, label: bytes, first: int, last: int, count: int) -> int:
-        """The last entry in a row that is gone, by asking for pages behind it."""
+    async def _find_pruned_end(self, label: bytes, first: int, last: int, count: int) -> int:
+        """Find the last entry of an erased run, by asking for pages behind it."""
         low, high = first, last  # low is gone; find the first that is there, as erasing begins with the oldest
         while low < high:
             middle = (low + high + 1) // 2
@@ -569,8 +569,8 @@ class ReplicaFollower:
                 low = middle
         return low
 
-    async def _announced_checkpoints(self) -> dict[tuple[bytes, int], Checkpoint]:
-        """What the primary signs of each label that grew, as of its end."""
+    async def _ask_announced_checkpoints(self) -> dict[tuple[bytes, int], Checkpoint]:
+        """Return the primary's checkpoints of the labels that grew, at their announced ends."""
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def ask(label: bytes, upto: int) -> Checkpoint | None:
@@ -582,7 +582,7 @@ class ReplicaFollower:
         return {place: answer for place, answer in zip(labels, answers, strict=True) if answer is not None}
 
     async def _ask_checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint | None:
-        """Its signature is for the caller to check; None if the key of that time was taken away."""
+        """Return a checkpoint, whose signature the caller checks; None if the key of that time was retired."""
         request = CheckpointRequest(label=label, upto_seq=upto_seq)
         try:
             checkpoint = (await self._calls.ask("v1/checkpoint", request, CheckpointResponse)).checkpoint
@@ -623,7 +623,7 @@ class ReplicaFollower:
     async def _verify(
         self, batch: "_Batch", checkpoints: Mapping[tuple[bytes, int], Checkpoint]
     ) -> dict[tuple[bytes, int], Checkpoint]:
-        """Everything but signatures of entries; the checkpoints of chunks that the batch will seal."""
+        """Check everything except signatures of entries; return the checkpoints of chunks that the batch will seal."""
         store = self._store
         limits = store.state.limits
         checks: dict[bytes, RunCheck] = {}
@@ -680,7 +680,7 @@ class ReplicaFollower:
         return None if cursor is None else (cursor.client_seq, cursor.prev_ack)
 
     def _warn(self, receipt: Receipt, fault: Fault) -> None:
-        """Note that the clock of the primary went back, which is no reason to refuse an entry (D-28)."""
+        """Add a warning that the clock of the primary went back, which does not refuse an entry (D-28)."""
         if len(self.warnings) < MAX_WARNINGS:
             self.warnings.append(f"entry {fault.seq} of label {receipt.label.hex()}: {warning_of(fault)}")
 
@@ -705,7 +705,7 @@ class ReplicaFollower:
         return checkpoint
 
     def _check_checkpoint(self, checkpoint: Checkpoint, receipt: Receipt) -> None:
-        """Of the same log as a receipt, and signed as the primary seals."""
+        """Check that a checkpoint is of the same log as a receipt, and signed as the primary seals."""
         if checkpoint.mmr_root != receipt.mmr_root:
             raise ReplicaInconsistent(
                 f"the primary signs another root in a checkpoint than in the receipt of entry {receipt.stream_seq} of"
@@ -718,7 +718,7 @@ class ReplicaFollower:
             raise ReplicaInconsistent(f"a checkpoint of the primary does not hold: {exc}") from exc
 
     async def _accuse(self, receipt: Receipt, fault: str) -> None:
-        """An entry cannot be written: ask what the primary says now about what it signed before."""
+        """Raise the error of an entry that cannot be written; first compare the primary's statements now and before."""
         label, size = receipt.label, self._size(receipt.label)
         files = self._store.files(label)
         if files is not None and size:
@@ -726,7 +726,9 @@ class ReplicaFollower:
         raise ReplicaInconsistent(f"entry {receipt.stream_seq} of label {label.hex()}: {fault}")
 
     def _accuse_at(self, files: LabelFiles, statement: Receipt) -> None:
-        """ReplicaInconsistent with both receipts if the primary signed another entry or root than the one here."""
+        """Raise ReplicaInconsistent with both receipts if the primary signed another entry or root than the one
+        here.
+        """
         if statement.label != files.label or not 0 < statement.stream_seq <= files.size:
             return
         own = Receipt.from_bytes(self._store.reader.receipt(files, statement.stream_seq))
@@ -740,7 +742,7 @@ class ReplicaFollower:
         )
 
     async def _erase(self, record: ControlRecord, body: RetentionDrop) -> None:
-        """What the retention policy of the primary let go is let go here as well."""
+        """Erase what the retention policy of the primary erased."""
         files = self._store.files(body.label)
         chunk = None if files is None else self._store.chunk_at(files, body.start_seq)
         if chunk is None or (chunk.start_seq, chunk.end_seq) != (body.start_seq, body.end_seq):
@@ -750,7 +752,7 @@ class ReplicaFollower:
         await self._hub.sequencer.replicate([record])
 
     async def _drop_seals(self) -> None:
-        """Checkpoints that recovery will not ask for any more."""
+        """Remove checkpoints that recovery no longer needs."""
         if not self._seals:
             return
         first = min(wal.segments(self._hub.fs), default=0)
@@ -762,7 +764,7 @@ class ReplicaFollower:
 
 @dataclass(slots=True)
 class _Batch:
-    """What is verified and written together."""
+    """Items that are verified and written together."""
 
     items: list[CopiedEntry | ControlRecord] = field(default_factory=list)
     entries: list[CopiedEntry] = field(default_factory=list)

@@ -1,6 +1,6 @@
-"""The gateway of external logins: an OpenID provider on one side, links in the log on the other (001 ID §10.2).
+"""The gateway of external logins: turns accounts of an OpenID provider into links in the log (001 ID §10.2).
 
-`provider` talks to the provider, `gateway` decides and writes, `http` is what browsers and applications call.
+`provider` talks to the provider, `gateway` decides and writes, `http` serves browsers and applications.
 """
 
 from veen.ext import Product

@@ -1,4 +1,4 @@
-"""`veen id gateway serve`: external logins become links in the log (001 ID §10.2)."""
+"""`veen id gateway serve`: records external logins as links in the log (001 ID §10.2)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,32 +20,42 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _MIN_SECRET: Final = 32
 
-gateway = LazyGroup("gateway", help="External logins: accounts of an OpenID provider become accounts of a realm.")
+gateway = LazyGroup("gateway", help="External logins: map accounts of an OpenID provider to accounts of a realm.")
 
 
 @gateway.verb("serve", "Log people in at an OpenID provider, and write links.")
 @click.argument("stream", type=STREAM)
-@click.option("--issuer", required=True, metavar="URL", help="The provider, exactly as its tokens name it.")
-@click.option("--provider", "provider_name", required=True, help="The name of the provider in links.")
-@click.option("--oidc-client", "client_id", required=True, help="The client_id that the provider knows the gateway by.")
-@click.option("--oidc-secret-file", "secret_file", type=_FILE, required=True, help="The client secret.")
-@click.option("--custody-file", type=_FILE, required=True, help="A secret of 32 bytes or more, for new accounts.")
-@click.option("--url", required=True, help="The URL of the gateway as browsers see it, without a path.")
-@click.option("--realm", "realm_name", default="default", help="The realm of the accounts. Default: default.")
-@click.option("--mirror", multiple=True, help="A claim that is copied into links. Repeatable.")
-@click.option("--display-name", help="The claim that names a new account.")
-@click.option("--scope", default="openid", help="What the provider is asked for. Default: openid.")
-@click.option("--introspection-url", metavar="URL", help="Where to ask about tokens. Default: as the metadata say.")
-@click.option("--gateway-id", "gateways", type=HEX32, multiple=True, help="Another gateway by client_id. Repeatable.")
-@click.option("--read", "also", type=STREAM, multiple=True, help="A stream with revocations. Repeatable.")
-@click.option("--trusted-org", "orgs", type=HEX32, multiple=True, help="May disable accounts of the realm. Repeatable.")
-@click.option("--session-time", type=SPAN, default="8h", help="How long a session lasts. Default: 8h.")
-@click.option("--host", default="127.0.0.1", help="The address to listen on. Default: 127.0.0.1.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8448, help="0: any free port. Default: 8448.")
-@click.option("--tls-cert", type=_FILE, help="The certificate, in PEM. Required beyond loopback.")
-@click.option("--tls-key", type=_FILE, help="Its private key.")
-@click.option("--provider-ca", type=_FILE, help="Certificates to trust for the provider (PEM). Default: the system's.")
-@click.option("--for", "span", type=SPAN, help="End after this time. Default: run until stopped.")
+@click.option("--issuer", required=True, metavar="URL", help="Issuer URL of the provider, exactly as in its tokens.")
+@click.option("--provider", "provider_name", required=True, help="Name of the provider in links.")
+@click.option("--oidc-client", "client_id", required=True, help="Client id of the gateway at the provider.")
+@click.option("--oidc-secret-file", "secret_file", type=_FILE, required=True, help="File with the client secret.")
+@click.option(
+    "--custody-file", type=_FILE, required=True, help="File with a secret of 32 bytes or more, for new accounts."
+)
+@click.option("--url", required=True, help="Public URL of the gateway, without a path.")
+@click.option("--realm", "realm_name", default="default", help="Realm of the accounts. Default: default.")
+@click.option("--mirror", multiple=True, help="Claim to copy into links. Repeatable.")
+@click.option("--display-name", help="Claim with the name of a new account.")
+@click.option("--scope", default="openid", help="Scopes requested from the provider. Default: openid.")
+@click.option("--introspection-url", metavar="URL", help="URL for token introspection. Default: from the metadata.")
+@click.option("--gateway-id", "gateways", type=HEX32, multiple=True, help="Client id of another gateway. Repeatable.")
+@click.option("--read", "also", type=STREAM, multiple=True, help="Stream with revocations. Repeatable.")
+@click.option(
+    "--trusted-org",
+    "orgs",
+    type=HEX32,
+    multiple=True,
+    help="Organization that may disable accounts of the realm. Repeatable.",
+)
+@click.option("--session-time", type=SPAN, default="8h", help="Lifetime of a session. Default: 8h.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on. Default: 127.0.0.1.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8448, help="Port to listen on; 0 picks a free one. Default: 8448."
+)
+@click.option("--tls-cert", type=_FILE, help="Certificate (PEM). Required beyond loopback.")
+@click.option("--tls-key", type=_FILE, help="Private key of --tls-cert (PEM).")
+@click.option("--provider-ca", type=_FILE, help="CA certificates for the provider (PEM). Default: the system's.")
+@click.option("--for", "span", type=SPAN, help="Stop after this time. Default: run until stopped.")
 @client_options
 def serve(
     output: Output,
@@ -75,10 +85,10 @@ def serve(
 ) -> None:
     """Serve /login, /callback, /session and /logout over HTTP until stopped.
 
-    A login is answered when its link stands in STREAM with a verified receipt. The gateway needs the keys of STREAM
-    and a token for it, and nothing else: give it an identity of its own. Readers merge STREAM (--stream of `veen id`)
-    and name the client_id of the gateway. Register URL/callback at the provider. A session ends at /logout, when the
-    provider's introspection says so, and when the account is revoked.
+    A login is answered when its link is in STREAM with a verified receipt. The gateway needs only the keys of STREAM
+    and a token for it: give it a separate identity. Readers merge STREAM (--stream of `veen id`) and name the client_id
+    of the gateway. Register URL/callback at the provider. A session ends at /logout, when the provider's introspection
+    reports its token as inactive, and when the account is revoked.
     """
     import asyncio
 
@@ -87,7 +97,7 @@ def serve(
     from veen.products.idgateway.provider import ProviderSettings, check_url
 
     if (tls_cert is None) != (tls_key is None):
-        raise click.UsageError("--tls-cert and --tls-key belong together")
+        raise click.UsageError("give --tls-cert and --tls-key together")
     if tls_cert is None and host not in _LOOPBACK:
         raise Fail(
             "E.LOCAL.PLAIN_HTTP",

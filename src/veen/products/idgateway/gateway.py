@@ -1,16 +1,16 @@
 """The gateway: from a login at the provider to a link in the log and a session (001 ID §10.2).
 
-    begin   state, nonce and PKCE verifier are drawn, and kept for ten minutes
-    finish  code -> tokens -> ID token validated -> account found or made -> link in the log, with a receipt -> session
+    begin   draw state, nonce and PKCE verifier; store them for ten minutes
+    finish  code -> tokens -> ID token validated -> account found or created -> link in the log, receipt -> session
 
-A session begins only when the link has a verified receipt. Logins are carried out one after another and each looks at
-the log first, so a login that is repeated, also after a crash, writes no second link. Links stand in one stream, to
-which the gateway has a key and a token, and to no other.
+A session begins only when the link has a verified receipt. Logins are processed one after another and each reads the
+log first, so a repeated login, also after a crash, writes no second link. Links are in one stream, and the gateway has
+a key and a token for no other.
 
-A session ends with its time, at `end`, when the provider says that its access token does not count any more, and when
-the account is revoked in a stream that the gateway reads. Sessions are in memory: after a restart people log in again.
+A session ends when it expires, at `end`, when the provider reports its access token as inactive, and when the account
+is revoked in a stream that the gateway reads. Sessions are in memory: after a restart people log in again.
 
-    ID.SESSION   there is no such session, or it has ended
+    ID.SESSION   the session does not exist, or it has ended
     ID.STATE     the answer of the provider belongs to no login that this browser began
 """
 
@@ -48,12 +48,12 @@ class StateUnknown(StatedError, code="ID.STATE"):
 
 
 class SessionEnded(StatedError, code="ID.SESSION"):
-    """There is no such session, or it has ended."""
+    """The session does not exist, or it has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PendingLogin:
-    """A login that was begun."""
+    """A login in progress."""
 
     nonce: str
     verifier: str
@@ -62,7 +62,7 @@ class PendingLogin:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Session:
-    """A person who logged in."""
+    """The session of a logged-in person."""
 
     ctx_id: bytes
     provider: str
@@ -99,7 +99,7 @@ class IdGateway:
         session_sec: int = SESSION_SEC,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`gateways` are client_ids whose links count beside ours; `also` are streams with revocations."""
+        """Set up the gateway. `gateways`: client_ids whose links count, too; `also`: streams with revocations."""
         self._authority, self._provider, self._clock = authority, provider, clock
         self._stream_id, self._realm_id, self._secret = stream_id, realm_id, secret
         self._redirect_uri, self._gateways, self._also = redirect_uri, frozenset(gateways), tuple(also)
@@ -128,15 +128,15 @@ class IdGateway:
         return state, url
 
     async def finish(self, *, code: str, state: str, browser_state: str) -> Entered:
-        """Carry a login out: TokenRefused, LoginRefused, ProviderFailed or StateUnknown say why not.
+        """Complete a login. Raise TokenRefused, LoginRefused, ProviderFailed or StateUnknown with the reason otherwise.
 
-        `browser_state` is the state that this browser was given: the answer of somebody else's login is not taken.
+        `browser_state` is the state given to this browser: the answer to another browser's login is refused.
         """
         pending = self._pending.pop(state, None) if compare_digest(state, browser_state) else None
         if pending is None or pending.until <= self._clock():
             raise StateUnknown("no login was begun with this state by this browser, or too long ago: log in again")
         tokens = await self._provider.exchange(code=code, redirect_uri=self._redirect_uri, verifier=pending.verifier)
-        identity = await self._checked(tokens.id_token, pending.nonce)
+        identity = await self._check_token(tokens.id_token, pending.nonce)
         principal = self._principal(identity)
         async with self._writing:
             state_now = await self._state()
@@ -157,8 +157,8 @@ class IdGateway:
         session = self._begin_session(entered.ctx_id, tokens.access_token)
         return Entered(session=session, ctx_id=entered.ctx_id, created=entered.created, written=len(entered.messages))
 
-    async def _checked(self, id_token: str, nonce: str) -> OidcIdentity:
-        """Validate a token; with keys read again, once, if it names one that is not known."""
+    async def _check_token(self, id_token: str, nonce: str) -> OidcIdentity:
+        """Validate a token; if it names an unknown key, read the keys again once."""
         now = int(self._clock())
         try:
             return check_token(id_token, self._provider.provider, now=now, nonce=nonce)
@@ -190,7 +190,7 @@ class IdGateway:
         return key
 
     async def session(self, key: str) -> Session:
-        """Return a session that counts now; SessionEnded otherwise. Provider and log are asked twice a minute."""
+        """Return a valid session; raise SessionEnded otherwise. Provider and log are asked twice a minute."""
         session = self._sessions.get(_hash(key))
         now = self._clock()
         if session is None or session.until <= now:
@@ -215,13 +215,13 @@ class IdGateway:
         return await self._provider.is_active(session.access_token)
 
     def end(self, key: str) -> None:
-        """End a session; nothing happens if there is none."""
+        """End a session; do nothing if it does not exist."""
         self._sessions.pop(_hash(key), None)
 
     # --- the log -------------------------------------------------------------------------------------------------
 
     async def _state(self) -> IdState:
-        """Read what is new in the streams, verified, and fold them."""
+        """Read new entries of the streams, verified, and fold them."""
         async with self._reading:
             for stream_id in (self._stream_id, *self._also):
                 events = self._events.setdefault(stream_id, [])

@@ -1,7 +1,7 @@
-"""What browsers and applications call: /login, /callback, /session, /logout, /healthz.
+"""Routes for browsers and applications: /login, /callback, /session, /logout, /healthz.
 
-Anybody may call. So a login needs no memory of a stranger but one bounded entry, an address has a budget of logins, and
-refusals say a code and no detail of a token.
+Callers are not authenticated. So a login stores one bounded entry only, each address has a budget of logins, and
+refusals have a code but no detail of a token.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _HEADERS: Final = {
 
 
 class Budget:
-    """Counts calls of an address within a minute; the oldest addresses are forgotten."""
+    """Counts calls per address within a minute; the oldest addresses are dropped."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
         self._per_minute, self._clock = per_minute, clock
@@ -68,7 +68,7 @@ def make_app(gateway: IdGateway, *, is_tls: bool, clock: Callable[[], float] = t
 
     async def begin(request: Request) -> Response:
         if not budget.take(request.client.host if request.client else ""):
-            return _refused(429, "ID.BUSY", "too many logins from this address: wait a minute")
+            return _refusal(429, "ID.BUSY", "too many logins from this address: wait a minute")
         state, url = gateway.begin()
         answer = RedirectResponse(url, status_code=303, headers=_HEADERS)
         answer.set_cookie(LOGIN_COOKIE, state, max_age=LOGIN_SEC, **cookie)
@@ -78,21 +78,21 @@ def make_app(gateway: IdGateway, *, is_tls: bool, clock: Callable[[], float] = t
         code, state = (request.query_params.get(name, "") for name in ("code", "state"))
         browser_state = request.cookies.get(LOGIN_COOKIE, "")
         if not code or not state or max(map(len, (code, state, browser_state))) > _MAX_PARAMETER:
-            return _refused(400, "ID.STATE", "the provider did not log anybody in")
+            return _refusal(400, "ID.STATE", "the provider did not log anybody in")
         if finishing.locked():
-            return _refused(503, "ID.BUSY", "too many logins at once: try again")
+            return _refusal(503, "ID.BUSY", "too many logins at once: try again")
         try:
             async with finishing:
                 entered = await gateway.finish(code=code, state=state, browser_state=browser_state)
         except (TokenRefused, LoginRefused, StateUnknown) as exc:
             _log.info("login refused: %s", exc.code)
-            return _refused(403, exc.code, "this login was refused")
+            return _refusal(403, exc.code, "this login was refused")
         except ProviderFailed as exc:
             _log.warning("%s", exc)
-            return _refused(502, exc.code, "the provider did not confirm this login")
+            return _refusal(502, exc.code, "the provider did not confirm this login")
         except VeenError as exc:
             _log.warning("the link was not written: %s", exc)
-            return _refused(503, "ID.LOG", "the login was not recorded: try again")
+            return _refusal(503, "ID.LOG", "the login was not recorded: try again")
         body = {"ctx_id": entered.ctx_id.hex(), "created": entered.created, "written": entered.written}
         answer = JSONResponse(body, headers=_HEADERS)
         answer.set_cookie(SESSION_COOKIE, entered.session, **cookie)
@@ -103,10 +103,10 @@ def make_app(gateway: IdGateway, *, is_tls: bool, clock: Callable[[], float] = t
         try:
             current = await gateway.session(_session_key(request))
         except SessionEnded as exc:
-            return _refused(401, exc.code, str(exc))
+            return _refusal(401, exc.code, str(exc))
         except VeenError as exc:
             _log.warning("a session could not be checked: %s", exc)
-            return _refused(503, "ID.CHECK", "the session could not be checked: try again")
+            return _refusal(503, "ID.CHECK", "the session could not be checked: try again")
         body = {"ctx_id": current.ctx_id.hex(), "provider": current.provider, "expires_at": int(current.until)}
         return JSONResponse(body, headers=_HEADERS)
 
@@ -136,5 +136,5 @@ def _session_key(request: Request) -> str:
     return value.strip() if kind.lower() == "bearer" else request.cookies.get(SESSION_COOKIE, "")
 
 
-def _refused(status: int, code: str, message: str) -> JSONResponse:
+def _refusal(status: int, code: str, message: str) -> JSONResponse:
     return JSONResponse({"code": code, "message": message}, status_code=status, headers=_HEADERS)

@@ -1,7 +1,7 @@
-"""A provider of OpenID Connect as its client sees it: discovery, keys, exchange, introspection (OIDC Core, RFC 7662).
+"""Client of an OpenID Connect provider: discovery, keys, exchange, introspection (OIDC Core, RFC 7662).
 
-Every answer is bounded in size and time, and nothing is redirected. Keys are read again when a token names one that is
-not known, at most once a minute, so a stranger's token makes no traffic.
+Every answer is bounded in size and time, and redirects are not followed. Keys are read again when a token names an
+unknown one, at most once a minute, so forged tokens cause no traffic.
 """
 
 import time
@@ -24,12 +24,12 @@ SCOPE: Final = "openid"
 
 
 class ProviderFailed(StatedError, code="ID.PROVIDER"):
-    """The provider cannot be reached, or answers something that cannot be used."""
+    """The provider cannot be reached, or its answer is unusable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderSettings:
-    """What the deployment says about a provider that it trusts."""
+    """Settings of a trusted provider, from the deployment."""
 
     name: str
     issuer: str
@@ -59,7 +59,7 @@ class ProviderTokens:
 
 
 def check_url(url: str, what: str) -> str:
-    """Return a URL that tokens may be sent to: https, or http on this machine; ProviderFailed otherwise."""
+    """Return a URL that tokens may be sent to: https, or http on this machine. Raise ProviderFailed otherwise."""
     parts = urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         return url
@@ -83,7 +83,7 @@ class ProviderClient:
 
     @property
     def provider(self) -> Provider:
-        """The provider with its present keys, for `check_token`."""
+        """The provider with its current keys, for `check_token`."""
         if self._provider is None:
             raise ProviderFailed(f"{self.settings.name}: its keys were not read yet")
         return self._provider
@@ -125,7 +125,7 @@ class ProviderClient:
 
     @property
     def introspects(self) -> bool:
-        """True if the provider says whether a token still counts."""
+        """True if the provider has an introspection endpoint."""
         return self._metadata.get("introspection_endpoint") is not None
 
     def login_url(self, *, redirect_uri: str, state: str, nonce: str, challenge: str) -> str:
@@ -155,7 +155,7 @@ class ProviderClient:
         return ProviderTokens(id_token=id_token, access_token=access_token if type(access_token) is str else None)
 
     async def is_active(self, access_token: str) -> bool:
-        """Return True if the provider says that a token still counts (RFC 7662)."""
+        """Return True if the provider reports a token as active (RFC 7662)."""
         answer = await self._json("POST", str(self._metadata["introspection_endpoint"]), {"token": access_token})
         return answer.get("active") is True
 

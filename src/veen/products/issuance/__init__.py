@@ -1,4 +1,4 @@
-"""Issuance of capability tokens over RPC: the service that says who gets what, and the asking end (001 spec-5 §7.3).
+"""Issuance of capability tokens over RPC: the service and its clients (001 spec-5 §7.3).
 
 `policy` is the list of grants, `service` the method `cap.issue` for an RPC server, `asking` the call and its checks.
 """

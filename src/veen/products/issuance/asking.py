@@ -1,4 +1,4 @@
-"""Ask an issuance service for a token, and check that it is the one that was asked for (001 spec-5 §7.3)."""
+"""Requests a token from an issuance service and checks the answer (001 spec-5 §7.3)."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from veen.products.issuance.service import METHOD
 
 
 class IssuedTokenInvalid(StatedError, code="ISSUE.TOKEN"):
-    """The answer of an issuance service is not the token that was asked for."""
+    """The answer of an issuance service is not the requested token."""
 
 
 async def ask_token(
@@ -24,7 +24,9 @@ async def ask_token(
     ttl: int | None = None,
     timeout: float = 30.0,  # noqa: ASYNC109 - the time that a caller waits for others
 ) -> CapToken:
-    """Return a token for `subject_pk`; RpcFailed with ISSUE.* if the service refuses, NoAnswer if nobody answers."""
+    """Return a token for `subject_pk`. Raise RpcFailed with ISSUE.* if the service refuses, NoAnswer without an
+    answer.
+    """
     args: dict[str, Any] = {"subject_pk": subject_pk, "streams": sorted(set(stream_ids))}
     if ttl is not None:
         args["ttl"] = ttl

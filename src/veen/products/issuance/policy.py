@@ -1,14 +1,14 @@
-"""Who gets which capability token: a TOML file of the admin who runs the issuance service.
+"""Grants of capability tokens: a TOML file of the operator of the issuance service.
 
-[[grant]]
-streams = ["app/calls"]                # what may be asked for, all or some of them
-clients = ["5be1…c0ff"]                # client_ids, or identities (id_sign_pk) that prove their client keys
-ttl_sec = 3600                         # at most; a request may ask for less
-rate = [100, 200]                      # per_sec and burst of the token; without it as fast as the hub allows
-per_hour = 20                          # tokens for one caller; default 20
+    [[grant]]
+    streams = ["app/calls"]                # streams that may be requested, all or some of them
+    clients = ["5be1…c0ff"]                # client_ids, or identities (id_sign_pk) that prove their client keys
+    ttl_sec = 3600                         # at most; a request may ask for less
+    rate = [100, 200]                      # per_sec and burst of the token; default: the limit of the hub
+    per_hour = 20                          # tokens for one caller; default 20
 
-The first grant that fits a request decides. A grant without `clients`, or with "*", is for everybody who may write to
-the stream of requests, and is refused unless it says so by "*".
+The first grant that matches a request decides. A grant for everybody who may write to the stream of requests needs
+`clients = ["*"]`; without `clients` it is refused.
 """
 
 import tomllib
@@ -27,7 +27,7 @@ _HEX: Final = 64
 
 
 class IssuancePolicyInvalid(StatedError, code="ISSUE.POLICY"):
-    """The policy file of an issuance service cannot be used."""
+    """The policy file of an issuance service is invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class IssuanceGrant:
     """One row of the policy."""
 
     stream_ids: frozenset[bytes]
-    clients: frozenset[bytes] | None  # client_ids and id_sign_pks; None: everybody who may ask
+    clients: frozenset[bytes] | None  # client_ids and id_sign_pks; None: all callers
     ttl_sec: int
     rate: Rate | None = None
     per_hour: int = _PER_HOUR
@@ -54,18 +54,18 @@ class IssuancePolicy:
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        """IssuancePolicyInvalid says which grant is wrong, and how."""
+        """Parse the policy. Raise IssuancePolicyInvalid, which names the grant and the fault."""
         try:
             table = tomllib.loads(text)
         except tomllib.TOMLDecodeError as exc:
-            raise IssuancePolicyInvalid(f"the policy is no TOML: {exc}") from exc
+            raise IssuancePolicyInvalid(f"the policy is not valid TOML: {exc}") from exc
         rows = table.get("grant")
         if set(table) != {"grant"} or not isinstance(rows, list) or not rows:
             raise IssuancePolicyInvalid("the policy is a list of [[grant]], and has nothing else")
         return cls(tuple(_grant(number, row) for number, row in enumerate(rows, start=1)))
 
     def grant_for(self, keys: Iterable[bytes], stream_ids: frozenset[bytes]) -> IssuanceGrant | None:
-        """Return the first grant that fits; None if there is none."""
+        """Return the first grant that matches, or None."""
         keys = tuple(keys)
         return next((grant for grant in self.grants if grant.fits(keys, stream_ids)), None)
 

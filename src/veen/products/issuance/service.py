@@ -1,13 +1,13 @@
-"""The method `cap.issue`: a caller asks for a token of its own key, and the policy decides (001 spec-5 §7.3).
+"""The method `cap.issue`: a caller requests a token for its own key, and the policy decides (001 spec-5 §7.3).
 
 Arguments are {"subject_pk": 32 bytes, "streams": [stream_id, …], "ttl": seconds?}, the result is {"token": cap_token}.
-The author of the request is known by its signature. A token is for a key of that author alone: the client key that
-signed the request, or the identity that proved in the stream to have this client key.
+The signature of the request identifies its author. A token is only for a key of that author: the client key that signed
+the request, or the identity that proved in the stream to have this client key.
 
-    ISSUE.REQUEST  the arguments are not those of the method
-    ISSUE.SUBJECT  the token would be for somebody else's key
-    ISSUE.DENIED   no grant of the policy fits
-    ISSUE.RATE     the caller got as many tokens within the last hour as its grant allows
+    ISSUE.REQUEST  the arguments are invalid
+    ISSUE.SUBJECT  the token would be for another caller's key
+    ISSUE.DENIED   no grant of the policy matches
+    ISSUE.RATE     the caller got its hourly number of tokens already
 """
 
 from collections import OrderedDict, deque
@@ -37,7 +37,10 @@ class TokenIssuer:
         clock: Callable[[], float],
         identity_of: Callable[[bytes], bytes | None] = lambda client_id: None,
     ) -> None:
-        """`key` signs the tokens. `identity_of` names the identity (id_sign_pk) that proved to have a client key."""
+        """Set up the issuer.
+
+        `key` signs tokens; `identity_of` returns the identity (id_sign_pk) proven for a client key.
+        """
         self._policy, self._key, self._clock, self._identity_of = policy, key, clock, identity_of
         self._issued: OrderedDict[bytes, deque[float]] = OrderedDict()  # caller -> when
 

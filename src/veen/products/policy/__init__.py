@@ -1,4 +1,4 @@
-"""The policy agent: keeps hubs at what the administration of a realm says (docs/policy.md)."""
+"""The policy agent: brings hubs in line with the records of a realm's administration (docs/policy.md)."""
 
 from veen.ext import Product
 

@@ -1,18 +1,18 @@
-"""The policy agent: follows the streams of a realm, folds them, keeps hubs at the outcome (D-51, KEX1-08, AUTH1).
+"""The policy agent: follows the streams of a realm, folds them, brings hubs in line (D-51, KEX1-08, AUTH1).
 
     log of the realm -> events -> RealmPolicy -> POST /tooling/policy of each hub -> in force from the next second on
 
-The policy is a function of the log, and what a hub was told stands in the hub's own journal. So the agent may be killed
-at any moment and started again, and any number of agents may serve the same hubs; what a hub knows already it does not
-journal twice. Each hub has a task of its own: one that cannot be reached, or refuses, delays no other and is tried
-again. A state that was kept (`KeptStates`) saves reading from the first entry; it counts only if folds, settings, keys
-and the roots of the log are those of now, and without it the outcome is the same, unless the hub has erased entries.
+The policy is a function of the log, and the hub's own journal has everything that a hub was sent. So the agent may be
+killed at any moment and restarted, and any number of agents may serve the same hubs: a hub does not journal records
+that it has. Each hub has its own task: one that is unreachable or refuses delays no other and is retried. A stored
+state (`KeptStates`) saves reading from the first entry. It is used only if folds, settings, keys and roots of the log
+are unchanged; without it the outcome is the same, unless the hub has erased entries.
 
-Entries that cannot be opened, by somebody whose records count, and entries that the hub has erased make the policy
-incomplete: `gaps` lists them. Hubs are told the rest.
+Entries by authors whose records count that cannot be opened, and entries that the hub has erased, make the policy
+incomplete: `gaps` lists them. Hubs get the rest.
 
-A hub is told at once when a stream grows, and everything once more every `resync` seconds: for a hub that was
-restored from an older backup, and because spans of devices must be extended (`policy.LEASE_SEC`).
+A hub gets new records at once when a stream grows, and everything again every `resync` seconds: it may have been
+restored from an older backup, and leases of devices must be extended (`policy.LEASE_SEC`).
 """
 
 import asyncio
@@ -44,20 +44,20 @@ from veen.products.policy.hubs import OpenHub, PolicyLink, PolicyNotEnforced, Pu
 
 _SETTLE_SECONDS: Final = 0.02  # several records of one batch make one push
 
-# An entry that is refused for another reason counts for no reader, whatever keys he has.
+# An entry refused for another reason counts for no reader, whatever the keys.
 _MAY_OPEN: Final = frozenset({"E.OPEN", "OVL.AMBIGUOUS"})
 
 Place = tuple[bytes, int]
 
 
 class PolicyReader(Protocol):
-    """What the agent needs of a client: to read and to follow streams."""
+    """The part of a client that the agent needs: it reads and follows streams."""
 
     def follow(self, stream: Stream, *, from_seq: int | None = None) -> AsyncGenerator[Any, None]:
         """Yield the entries of the present label from `from_seq` on, then wait for more."""
 
     def read_kept(self, stream: Stream, *, after: Mapping[bytes, int] | None = None) -> AsyncGenerator[Any, None]:
-        """Yield the entries that the hub has, label by label, and an `ErasedRange` for what it has not."""
+        """Yield the entries that the hub has, label by label, and an `ErasedRange` for erased ones."""
 
     async def labels_of(self, stream: Stream) -> Mapping[bytes, int]:
         """Return the epoch of each label of a stream."""
@@ -67,10 +67,10 @@ class PolicyReader(Protocol):
 
 
 class KeptStates(Protocol):
-    """A place for the states of the folds, bound to the read keys of the streams."""
+    """Storage for the states of the folds, bound to the read keys of the streams."""
 
     def load(self) -> Mapping[str, Snapshot] | None:
-        """Return what was saved, by the name of the fold; None if there is nothing usable."""
+        """Return the saved states by the name of the fold; None if nothing usable exists."""
 
     def save(self, snapshots: Mapping[str, Snapshot]) -> None: ...
 
@@ -79,7 +79,7 @@ class KeptStates(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PolicyGap:
-    """Entries of a stream of the realm that the policy is made without."""
+    """Entries of a stream of the realm that are missing in the policy."""
 
     stream: str
     label: bytes
@@ -90,7 +90,7 @@ class PolicyGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyFolds:
-    """How events become a policy: which folds, and what the operator decided."""
+    """The folds that turn events into a policy, and the operator's settings."""
 
     realm: RealmFold
     access: AccessFold | None = None
@@ -99,18 +99,18 @@ class PolicyFolds:
     caps: Caps = field(default_factory=Caps)
 
     def counts(self, stream: Stream, client_id: bytes) -> bool:
-        """Return True unless the rules of the realm say that no record by this client key counts on the stream."""
+        """Return True unless the rules of the realm exclude records by this client key on the stream."""
         stream_id = stream if isinstance(stream, bytes) else StreamRef.parse(stream).stream_id
         return stream_id not in self.realm.admin_streams or self.realm.may_emit(stream_id, client_id)
 
     @property
     def present(self) -> tuple[AnyFold, ...]:
-        """The folds that are there."""
+        """The configured folds."""
         return tuple(fold for fold in (self.realm, self.access, self.devices) if fold is not None)
 
 
 class _RunningFolds:
-    """The folds of a realm, that go on with every event. Belongs to the event loop of the agent."""
+    """The folds of a realm, advanced with every event. Belongs to the event loop of the agent."""
 
     def __init__(self, folds: PolicyFolds, bases: Mapping[str, Any]) -> None:
         self._folds = folds
@@ -145,9 +145,9 @@ class _RunningFolds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyPace:
-    """How often and how long, in seconds."""
+    """Intervals and timeouts, in seconds."""
 
-    resync: float = 300.0  # between two times at which a hub is told everything
+    resync: float = 300.0  # between two complete pushes to a hub
     first_pause: float = 0.2  # before a hub that failed is tried again
     longest_pause: float = 15.0
 
@@ -165,10 +165,10 @@ class HubReport:
 
 @dataclass(slots=True)
 class _HubState:
-    """Of one hub; belongs to the event loop of the agent."""
+    """State of one hub; belongs to the event loop of the agent."""
 
     acknowledged: set[Any] = field(default_factory=set)  # items that the hub has acknowledged since the last resync
-    version: int = -1  # of the events that it was told about
+    version: int = -1  # version of the events last sent to it
     resync_at: float = 0.0
 
 
@@ -196,9 +196,9 @@ class PolicyAgent:
     def _reset(self, bases: Mapping[str, Any], cuts: Mapping[bytes, Cut]) -> None:
         self._running = _RunningFolds(self._folds, bases)
         self._cuts = dict(cuts)  # by label: how far it is folded
-        self._saved = dict(cuts)  # the same, of what was kept
+        self._saved = dict(cuts)  # the same, of the stored state
         self._missing: dict[Place, PolicyGap] = {}  # by label and first position
-        self._refused: list[Issue] = []  # entries that were opened by nobody and count for nobody
+        self._refused: list[Issue] = []  # entries that could not be opened and count for no reader
         self._unread = set(range(len(self._streams)))  # streams that have not been read to their end yet
         self._tally: tuple[int, int, RealmPolicy] | None = None  # version, second, policy
         self._version += 1
@@ -219,7 +219,7 @@ class PolicyAgent:
         return policy
 
     async def _start(self, reader: PolicyReader) -> None:
-        """Begin with what was kept, if it was made from this log by these folds."""
+        """Start from the stored state, if the same folds made it from this log."""
         self._reset({}, {})
         if self._kept is None or (snapshots := self._kept.load()) is None:
             return
@@ -253,7 +253,7 @@ class PolicyAgent:
         self._saved = dict(self._cuts)
 
     async def _read(self, reader: PolicyReader, number: int, stream: Stream) -> None:
-        """Read a stream to its end, behind what is folded and what the hub has erased."""
+        """Read a stream to its end, behind the entries folded already and those that the hub has erased."""
         after = {label: cut.upto_seq for label, cut in self._cuts.items()}
         async with contextlib.aclosing(reader.read_kept(stream, after=after)) as items:
             async for item in items:
@@ -266,7 +266,7 @@ class PolicyAgent:
         self._unread.discard(number)
 
     async def push(self) -> list[HubReport]:
-        """Tell every hub everything, once."""
+        """Send everything to every hub, once."""
         policy = self.policy()
         return [await self._attempt(name, open_hub, policy) for name, open_hub in self._hubs.items()]
 
@@ -278,7 +278,7 @@ class PolicyAgent:
             return HubReport(hub=name, trouble=str(exc))
 
     def policy(self) -> RealmPolicy:
-        """Of the events read so far, at this second."""
+        """Return the policy of the events read so far, at this second."""
         now = int(self._clock())
         if self._tally is None or self._tally[:2] != (self._version, now):
             self._tally = self._version, now, self._running.policy(now).in_force(now)
@@ -288,18 +288,18 @@ class PolicyAgent:
         return tuple(sorted({*self._running.issues(), *self._refused}))
 
     def gaps(self) -> tuple[PolicyGap, ...]:
-        """Return what the policy is made without, by label and position; empty if it is the policy of the whole log."""
+        """Return the entries missing in the policy, by label and position; empty if it covers the whole log."""
         return tuple(self._missing[place] for place in sorted(self._missing))
 
     @property
     def missing_count(self) -> int:
-        """Number of entries that the policy is made without."""
+        """Number of entries missing in the policy."""
         return sum(gap.last - gap.first + 1 for gap in self._missing.values())
 
-    # --- for ever --------------------------------------------------------------------------------------------
+    # --- service ---------------------------------------------------------------------------------------------
 
     async def run(self, reader: PolicyReader) -> None:
-        """Until cancelled. An error of the source ends it: what cannot be verified is not pushed."""
+        """Run until cancelled. An error of the source ends it: unverified records are never pushed."""
         while True:
             await self._start(reader)
             try:
@@ -332,11 +332,11 @@ class PolicyAgent:
             except HubRefused as exc:
                 if not is_pruned(exc):
                     raise
-                await asyncio.sleep(self._pace.longest_pause)  # what is left is read once more, and so on
+                await asyncio.sleep(self._pace.longest_pause)  # the rest is read in the next round
 
     async def _follow(self, reader: PolicyReader, stream: Stream) -> None:
         labels = await reader.labels_of(stream)
-        first = 1  # of the label of the present epoch, which may be another one by then: what is known is left out
+        first = 1  # of the label of the current epoch, which may have changed by then: known entries are skipped
         if set(labels.values()) <= {0}:  # labels of this hub never change
             first = max((self._cuts[label].upto_seq for label in labels if label in self._cuts), default=0) + 1
         async with contextlib.aclosing(reader.follow(stream, from_seq=first)) as entries:
@@ -346,7 +346,7 @@ class PolicyAgent:
                         self._grown.notify_all()
 
     def _add(self, stream: Stream, entry: Entry) -> bool:
-        """Take an entry that was not taken before; return True if it did."""
+        """Add an entry; return True if it is new."""
         label, seq = entry.receipt.label, entry.seq
         before = self._cuts.get(label)
         if before is not None and seq <= before.upto_seq:
@@ -379,14 +379,14 @@ class PolicyAgent:
             except (NetworkError, HubRefused, PolicyNotEnforced, BadAnswer) as exc:
                 self._report(HubReport(hub=name, trouble=str(exc)))
                 if isinstance(exc, PolicyNotEnforced) or not is_transient(exc):
-                    pause = self._pace.longest_pause  # somebody has to do something: no need to hurry
+                    pause = self._pace.longest_pause  # an operator must act: a short pause would not help
             state.acknowledged.clear()
             state.version = -1
             await asyncio.sleep(pause)
             pause = min(pause * 2, self._pace.longest_pause)
 
     async def _turns(self, state: _HubState) -> AsyncIterator[None]:
-        """One turn each time there is something to tell this hub."""
+        """Yield each time there is something to send to this hub."""
         loop = asyncio.get_running_loop()
         while True:
             async with self._grown:

@@ -1,7 +1,7 @@
-"""A hub as a policy agent sees it: pinned, told what is new, asked what it has (D-51).
+"""A hub as a policy agent uses it: pinned, sent new records, asked for its records (D-51).
 
-The hub says what it journaled in records that it signs; an answer that its key did not sign is an error, so a hub that
-is not the pinned one is never believed to enforce anything.
+The hub proves journaled records by its signature. An answer that its key did not sign is an error, so no other hub can
+pretend to enforce the policy.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ from veen.core.policy_state import PolicyView
 from veen.overlays.federation.policy import RealmPolicy
 
 _OPERATION: Final = "tooling/policy"
-_MAX_PAGES: Final = 100_000  # of control records; a list that goes on is a fault of the hub
+_MAX_PAGES: Final = 100_000  # of control records; a longer list is a fault of the hub
 
 OpenHub = Callable[[], AbstractAsyncContextManager["PolicyLink"]]
 
@@ -34,12 +34,12 @@ async def policy_link(hub: PinnedHub, retry: Retry | None = None) -> AsyncIterat
 
 
 class PolicyNotEnforced(ClientError, code="POLICY.NOT_ENFORCED"):
-    """A hub does not enforce one of the two views, so it takes no records of it."""
+    """A hub does not enforce one of the two views, so it accepts no records of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushedPolicy:
-    """What a hub journaled because of a push; zeros where it knew everything."""
+    """Number of records that a hub journaled because of a push; zeros if it had them all."""
 
     revocations: int = 0
     authorities: int = 0
@@ -50,7 +50,7 @@ class PushedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ReportedPolicy:
-    """What a hub says that it enforces, from records that it signed."""
+    """The policy that a hub enforces, by records that it signed."""
 
     kex1_plus: bool
     auth1: bool
@@ -58,7 +58,7 @@ class ReportedPolicy:
     records: int
 
     def missing(self, policy: RealmPolicy, at: int) -> RealmPolicy:
-        """What of a policy would be new to this hub at `at`."""
+        """Return the part of a policy that would be new to this hub at `at`."""
         return RealmPolicy(
             tuple(item for item in policy.authorities if self.view.is_news(item, at)),
             tuple(item for item in policy.revocations if self.view.is_news(item, at)),
@@ -77,9 +77,9 @@ class PolicyLink:
         return self._session.hub_id
 
     async def push(self, policy: RealmPolicy) -> PushedPolicy:
-        """Hand everything over, in records of at most MAX_POLICY_ITEMS; what the hub knows it does not journal again.
+        """Send the policy, in records of at most MAX_POLICY_ITEMS; the hub does not journal again what it has.
 
-        Revocations go first. PolicyNotEnforced if the hub ignores one of the two views; the other is handed over.
+        Revocations come first. Raise PolicyNotEnforced if the hub ignores one of the two views; the other one is sent.
         """
         pushed, refused = PushedPolicy(), []
         for batch in _batches(policy.revocations):
@@ -120,7 +120,7 @@ class PolicyLink:
         return pushed
 
     async def report(self) -> ReportedPolicy:
-        """All policy records of the hub, each verified."""
+        """Return all policy records of the hub, each verified."""
         view, count = PolicyView(), 0
         kex1_plus = auth1 = False
         async for page in self._pages():

@@ -1,10 +1,10 @@
-"""The query service: the whole of the query API over HTTP (001 query §7, §8), for people who hold no keys themselves.
+"""The query service: the whole query API over HTTP (001 query §7, §8), for people without keys.
 
-It reads a log with keys of its own, so it is a reading party and no part of a hub. What it says need not be believed:
-requests and digests are receipted events, and `veen query verify` computes a result again from the log.
+It reads a log with its own keys, so it is a reader and not part of a hub. Its answers can be checked: requests and
+digests are receipted events, and `veen query verify` computes a result again from the log.
 
-    principals   who may ask, and for what
-    history      what the log says of queries: a fold
+    principals   the callers and their rights
+    history      a fold of the queries in the log
     service      submit, execute, cancel, deliver; durable and audited
     slots        places for executions, shared fairly
     http         the routes; `openapi` describes them

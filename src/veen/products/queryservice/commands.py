@@ -1,4 +1,4 @@
-"""`veen query serve`, `submit`, `cancel` and `token`: the query API over HTTP, and what a client needs for it."""
+"""`veen query serve`, `submit`, `cancel` and `token`: the query API over HTTP, and its client."""
 
 import logging
 import secrets
@@ -38,41 +38,49 @@ _PLACE: Final = log_options(
 
 
 @click.command()
-@click.option("--principals", "principals_file", type=_FILE, required=True, help="Who may ask: a TOML file.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8447, show_default=True, help="0: any free port.")
-@click.option("--tls-cert", type=_FILE, help="The certificate, in PEM; beyond loopback it is needed.")
-@click.option("--tls-key", type=_FILE, help="Its private key.")
-@click.option("--client-ca", type=_FILE, help="Clients may show certificates signed by these (PEM), instead of tokens.")
+@click.option("--principals", "principals_file", type=_FILE, required=True, help="TOML file of principals.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--store", "store_dir", type=click.Path(file_okay=False), help="Where results are kept; default: in your home."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8447,
+    show_default=True,
+    help="Port to listen on; 0 picks a free one.",
+)
+@click.option("--tls-cert", type=_FILE, help="Certificate (PEM). Required beyond loopback.")
+@click.option("--tls-key", type=_FILE, help="Private key of --tls-cert (PEM).")
+@click.option(
+    "--client-ca", type=_FILE, help="CA certificates (PEM) of client certificates, accepted instead of tokens."
+)
+@click.option(
+    "--store", "store_dir", type=click.Path(file_okay=False), help="Directory for results. Default: in your home."
 )
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
     default=4,
     show_default=True,
-    help="Queries executed at a time; of one principal one fewer.",
+    help="Queries executed at a time; one fewer for a single principal.",
 )
 @click.option(
     "--max-seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=3600.0,
     show_default=True,
-    help="An execution that takes longer fails.",
+    help="Time limit of an execution.",
 )
-@click.option("--keep-for", type=SPAN, default="30d", show_default=True, help="Rows of a result are kept for so long.")
+@click.option("--keep-for", type=SPAN, default="30d", show_default=True, help="Retention of result rows.")
 @click.option("--keep-bytes", type=SIZE, default="10GiB", show_default=True,
-              help="Rows of all results take no more; the oldest go first, the newest stays.")  # fmt: skip
+              help="Size limit of all result rows; the oldest are removed first, the newest never.")  # fmt: skip
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="Which lines are written to standard error.",
+    help="Lowest level of lines written to standard error.",
 )
 @click.option("--sync-entries", type=click.IntRange(min=0), default=50_000, show_default=True,
-              help="A query over at most so many entries is answered at once.")  # fmt: skip
+              help="Largest number of entries of a query that is answered at once.")  # fmt: skip
 @_PLACE
 @client_options
 def serve(
@@ -152,7 +160,7 @@ def serve(
 
 
 def _spark(place: LogPlace, progress: Any) -> Any:
-    """One session for all queries; each principal has a pool of its own in it."""
+    """Return one session for all queries; each principal has a separate pool in it."""
     if place.engine != "spark":
         return place.spark("veen query serve", progress)
     from veen.lake.spark.control import FAIR
@@ -161,7 +169,7 @@ def _spark(place: LogPlace, progress: Any) -> Any:
 
 
 class _Opened:
-    """What the service is made of, once its loop runs."""
+    """Parts of the service, set once its loop runs."""
 
     def __init__(
         self,
@@ -235,10 +243,10 @@ def _reload(service: "QueryService", opened: _Opened, server: Any, at: "ListenAd
 
 
 @click.command()
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="A new file for the token.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="New file for the token.")
 @identity_options
 def token(output: Output, session: CliSession, out: Path) -> None:
-    """Make a bearer token for somebody who asks a query service. The file of principals gets its hash alone.
+    """Create a bearer token for a user of a query service. The file of principals gets only its hash.
 
     \b
     veen query token --out alice.token
@@ -277,10 +285,10 @@ def submit(output: Output, session: CliSession, descriptor_file: Any, service: S
 @SERVICE
 @identity_options
 def cancel(output: Output, session: CliSession, result_id: str, service: ServiceOptions) -> None:
-    """End a query that you submitted to a query service. Its execution stops, and its state is failed for good.
+    """Cancel a query that you submitted to a query service. Its execution stops, and its final state is failed.
 
-    That is recorded in the log, with the error_code cancelled. A query that has ended stays as it is, and the answer
-    says so.
+    The log records the error_code cancelled. A query that has already ended is not changed; the answer shows its
+    state.
 
     \b
     veen query cancel r-… --service https://query.example --service-token alice.token

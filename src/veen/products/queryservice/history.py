@@ -1,12 +1,12 @@
-"""What the log says of queries: requests, digests, failures. A fold, so a service that starts again knows every state.
+"""History of queries in the log: requests, digests, failures. A fold, so a restarted service knows every state.
 
-A service keeps it in a database beside its results, with the position and the root up to which each log is in it, and
-with all that decides what it holds: the hub, the keys whose records count, and the keys that read. A start goes on from
-there; if any of these has changed, or the log has another root there, it begins anew. So memory does not grow with the
-number of queries, and what retention erases from the log stays known.
+A service stores it in a database beside its results, with the position and the root up to which each log is included,
+and with everything that decides its contents: the hub, the authors whose records count, and the read keys. A start
+continues from there; if any of these has changed, or the log has another root there, it is built again from the start.
+So memory does not grow with the number of queries, and erased entries stay known.
 
-A request that stands in the log is PENDING until a digest (COMPLETED) or a failure (FAILED) of its result_id stands
-there too; what comes after either of them changes nothing (QRY-26, D-134). RUNNING is known to the process alone.
+A request in the log is PENDING until a digest (COMPLETED) or a failure (FAILED) of its result_id follows; records after
+that change nothing (QRY-26, D-134). RUNNING is a state of the process only.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from veen.overlays.recorder import events as sdr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRequest:
-    """A query as it stands in record/query/requests."""
+    """A query recorded in record/query/requests."""
 
     descriptor: QueryDescriptor
     subject_id: str
@@ -67,7 +67,7 @@ BEGIN; DELETE FROM about; DELETE FROM cuts; DELETE FROM erased; DELETE FROM requ
 
 
 class _Column(Mapping[str, V]):
-    """A part of the database as a mapping. Each look is a query; nothing is held in memory."""
+    """A part of the database as a mapping. Each access is a query; nothing is held in memory."""
 
     def __init__(self, db: sqlite3.Connection, key: str, where: str, select: str, read: Callable[..., V]) -> None:
         self._db, self._key, self._where, self._select, self._read = db, key, where, select, read
@@ -87,29 +87,31 @@ class _Column(Mapping[str, V]):
 
 
 class QueryHistory:
-    """All queries of a log so far. The first request of a query_id counts, the first end of a result too.
+    """All queries of a log so far. The first request of a query_id is valid, and the first end of a result.
 
-    Only records by `authors`, the keys of the service, count: others may be able to write to its streams. None takes
-    records of everybody, to show what the streams have. Belongs to one thread.
+    Only records by `authors`, the keys of the service, count: others may be able to write to its streams. None accepts
+    every author, to show the contents of the streams. Belongs to one thread.
     """
 
     def __init__(self, authors: frozenset[bytes] | None, path: Path | None = None, *, inputs: str = "") -> None:
-        """`path` is the database; without it, everything is in memory. `inputs` is what else decides the contents."""
+        """Open the history. `path`: database, or None for memory; `inputs`: everything else that decides its
+        contents.
+        """
         self.authors = authors
         whose = "everybody" if authors is None else " ".join(sorted(author.hex() for author in authors))
         self._inputs = f"1 {whose} {inputs}"
         try:
-            self._db = self._opened(path)
+            self._db = self._open(path)
         except sqlite3.DatabaseError:  # damaged: all of it is in the log
             for name in ("", "-wal", "-shm"):
                 Path(f"{path}{name}").unlink(missing_ok=True)
-            self._db = self._opened(path)
+            self._db = self._open(path)
         self.requests = _Column(self._db, "query_id", "requests", f"{_REQUEST} 1", _request)
         self.results = _Column(self._db, "result_id", "requests", f"{_REQUEST} 1", _request)
         self.digests = _Column(self._db, "result_id", _DIGESTS, _DIGEST, _digest)
         self.failures = _Column(self._db, "result_id", _FAILURES, _FAILURE, str)
 
-    def _opened(self, path: Path | None) -> sqlite3.Connection:
+    def _open(self, path: Path | None) -> sqlite3.Connection:
         if path is not None:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -129,14 +131,14 @@ class QueryHistory:
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """Write what is added meanwhile in one transaction."""
+        """Write the records added within the block in one transaction."""
         self._db.execute("BEGIN")
         try:
             yield
         finally:
-            self._db.execute("COMMIT")  # what was added before an error is in the log as well
+            self._db.execute("COMMIT")  # records added before an error are in the log as well
 
-    # --- how far it goes -----------------------------------------------------------------------------------
+    # --- positions -----------------------------------------------------------------------------------------
 
     def cuts(self) -> dict[bytes, tuple[int, bytes]]:
         """Return position and root, by label, up to which the log is in here."""
@@ -156,7 +158,7 @@ class QueryHistory:
         return int(self._db.execute("SELECT coalesce(sum(last - first + 1), 0) FROM erased").fetchone()[0])
 
     def forget(self) -> None:
-        """Begin anew: what is in here was made from another log."""
+        """Clear the history: it was made from another log."""
         _forget(self._db, self._inputs)
 
     # --- events ----------------------------------------------------------------------------------------------
@@ -170,7 +172,7 @@ class QueryHistory:
             return
         try:
             self._add(typed.body, event)
-        except QUERY_REFUSALS:  # a descriptor of a later release, or somebody's invention
+        except QUERY_REFUSALS:  # a descriptor of a later release, or an invalid one
             return
 
     def _add(self, body: sdr.RecorderEvent, event: Event) -> None:
@@ -204,8 +206,8 @@ class QueryHistory:
     def add_failure(self, result_id: str, error_code: str) -> None:
         self._db.execute("INSERT OR IGNORE INTO ends VALUES (?, NULL, ?)", (result_id, error_code))
 
-    def unfinished(self) -> list[RecordedRequest]:
-        """Requests without an end, in the order of the log."""
+    def open_requests(self) -> list[RecordedRequest]:
+        """Return the requests without an end, in the order of the log."""
         where = "result_id NOT IN (SELECT result_id FROM ends) ORDER BY rowid"
         return [_request(*row) for row in self._db.execute(_REQUEST + where)]
 

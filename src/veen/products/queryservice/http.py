@@ -1,8 +1,8 @@
-"""The query API over HTTP: routes, authentication, bounds. Every answer is JSON, every error `{error_code, message}`.
+"""The query API over HTTP: routes, authentication, limits. Every answer is JSON, every error `{error_code, message}`.
 
-`/api/query/…` and `/api/v1/query/…` are the same handlers (QRY-31). Rows are written in canonical JSON, so that a
-client can hash what it received. Who asks is said by a bearer token or by the names in a client certificate, which the
-server of `serving` has verified; a request with both must mean one principal.
+`/api/query/…` and `/api/v1/query/…` have the same handlers (QRY-31). Rows are written in canonical JSON, so that a
+client can hash them. A bearer token identifies the caller, or the names in a client certificate, which the server of
+`serving` has verified; a request with both must name one principal.
 """
 
 import contextlib
@@ -48,13 +48,13 @@ Handler = Callable[[QueryService, QueryPrincipal, Request], Awaitable[tuple[int,
 
 
 class Unauthorized(QueryError):
-    """Neither a bearer token nor a client certificate of somebody whom the service knows."""
+    """The request has neither a known bearer token nor a known client certificate."""
 
     error_code = "unauthorized"
 
 
 def make_app(open_service: Callable[[], Awaitable[QueryService]]) -> Starlette:
-    """The application. `open_service` is called when the server starts, which listens once it has ended."""
+    """Build the application. `open_service` is called at start, before the server listens."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -78,33 +78,33 @@ def _endpoint(handler: Handler, budget: LineBudget) -> Callable[[Request], Await
     async def endpoint(request: Request) -> Response:
         service: QueryService = request.app.state.service
 
-        def refused(status: int, error_code: str) -> None:
-            service.metrics.refused(error_code)
+        def refuse(status: int, error_code: str) -> None:
+            service.metrics.count_refusal(error_code)
             if budget.allows_refusal(error_code, request.client.host if request.client is not None else ""):
                 line(_log, "request", "request failed", request=handler.__name__[1:], code=error_code, status=status)
 
         try:
-            principal = authenticated(request, service.principals)
+            principal = authenticate(request, service.principals)
             status, value = await handler(service, principal, request)
             return _json(status, value)
         except QUERY_REFUSALS as exc:
-            refused(http_status_of(exc), exc.error_code)
+            refuse(http_status_of(exc), exc.error_code)
             return _error(exc)
         except VeenError as exc:
-            refused(500, "execution_failed")
+            refuse(500, "execution_failed")
             return _json(500, {"error_code": "execution_failed", "message": str(exc)})
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # the client is gone
 
     return endpoint
 
 
-def authenticated(request: Request, principals: Principals) -> QueryPrincipal:
-    """Whose request this is; Unauthorized if that is not known, or if token and certificate are of two principals."""
+def authenticate(request: Request, principals: Principals) -> QueryPrincipal:
+    """Return the principal of a request. Raise Unauthorized if it is unknown, or token and certificate disagree."""
     certificate, header = certificate_of(request.scope), request.headers.get("authorization")
     certified = None
     if certificate is not None:
-        if certificate.expires_at <= time.time():  # the connection is older than that
+        if certificate.expires_at <= time.time():  # the connection was opened before that
             raise Unauthorized("the client certificate has expired: connect again with a new one")
         certified = principals.by_certificate(certificate.names)
     if header is None:
@@ -168,15 +168,15 @@ _ROUTES: Final[tuple[tuple[str, str, Handler], ...]] = (
 
 
 def _id(request: Request) -> str:
-    """An id that cannot be one names nothing."""
+    """Return the id in the path. Raise QueryNotFound for an impossible one."""
     text = str(request.path_params["id"])
     if len(text) > 128 or not text.isascii():
-        raise QueryNotFound("there is no query or result of this id")
+        raise QueryNotFound("no query or result has this id")
     return text
 
 
 async def _body(request: Request) -> bytes:
-    """At most MAX_BYTES; what comes behind them is not read."""
+    """Read the body, at most MAX_BYTES."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -212,7 +212,7 @@ def _error(exc: QueryError | InvalidJson) -> Response:
 
 
 async def _http_error(_: Request, exc: Exception) -> Response:
-    """Paths and methods that there are not."""
+    """Answer unknown paths and methods."""
     status = exc.status_code if isinstance(exc, HTTPException) else 500
     error_code = "query_not_found" if status == 404 else "invalid_request"
     headers = {**_HEADERS, **(getattr(exc, "headers", None) or {})}
@@ -228,7 +228,7 @@ async def _openapi(request: Request) -> Response:
 
 
 async def _metrics(request: Request) -> Response:
-    """Counts only: no name of a stream, query or principal."""
+    """Return counters only: no name of a stream, query or principal."""
     service: QueryService = request.app.state.service
     text = service.metrics.text(service.running, service.retention, service.erased)
     return Response(text, 200, dict(_HEADERS), CONTENT_TYPE)

@@ -1,4 +1,4 @@
-"""What a query service tells about itself: metrics and log lines, in the forms of a hub's.
+"""Metrics and log lines of a query service, in the formats of a hub.
 
 Neither names a stream, a subject or a query: a line has the result_id, and of a client the first digits of its id.
 """
@@ -25,7 +25,7 @@ _MAX_KEPT: Final = 10_000  # lines before the service listens
 
 
 class ServiceMetrics:
-    """Counts of one service since its start. Belongs to its event loop."""
+    """Counters of one service since its start. Belongs to its event loop."""
 
     def __init__(self) -> None:
         self.submitted = self.unrecorded = self.deliveries = self.rows = 0
@@ -34,18 +34,18 @@ class ServiceMetrics:
         self._refusals: dict[str, int] = {}  # by error_code: there are as many as the API has
         self._start = time.time()
 
-    def ended(self, how: str) -> None:
+    def count_end(self, how: str) -> None:
         self._ends[how] += 1
 
-    def delivered(self, rows: int) -> None:
+    def count_delivery(self, rows: int) -> None:
         self.deliveries += 1
         self.rows += rows
 
-    def refused(self, error_code: str) -> None:
+    def count_refusal(self, error_code: str) -> None:
         self._refusals[error_code] = self._refusals.get(error_code, 0) + 1
 
     def text(self, running: int, retention: ResultRetention, erased: int = 0) -> bytes:
-        """For Prometheus; `running` executions have not ended."""
+        """Return the metrics for Prometheus; `running`: executions in progress."""
         return exposition(self._families(running, retention, erased))
 
     def _families(self, running: int, retention: ResultRetention, erased: int) -> Iterable[Family]:
@@ -86,12 +86,12 @@ def _build() -> str:
 
 
 def line(logger: logging.Logger, operation: str, message: str, *, level: int = logging.INFO, **fields: Any) -> None:
-    """One line about the service. `fields` holds values of ours, never of a query."""
+    """Log one line about the service. `fields` has values of the service, never of a query."""
     logger.log(level, message, extra={"operation": operation, "fields": fields})
 
 
 class LineFormatter(logging.Formatter):
-    """One JSON object a line, or words for a person at a terminal."""
+    """Formats one JSON object per line, or text for a terminal."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()

@@ -124,7 +124,7 @@ _PAGE: Final = (
 
 
 def document() -> Schema:
-    """The whole document; `/api/query` stands for `/api/v1/query` as well."""
+    """Return the whole document; `/api/query` is an alias of `/api/v1/query`."""
     paths: Schema = {"/api/query/submit": {"post": _operation("submit", "Record and execute a query", "Answer")}}
     submit = paths["/api/query/submit"]["post"]
     submit["requestBody"] = {"required": True, "content": _content("QueryDescriptor")}
@@ -176,7 +176,7 @@ def _content(name: str) -> Schema:
 
 @cache
 def document_bytes() -> bytes:
-    """As committed: `python -m veen.products.queryservice.openapi > docs/query-openapi.json`."""
+    """Return the file as committed: `python -m veen.products.queryservice.openapi > docs/query-openapi.json`."""
     return json.dumps(document(), indent=1, ensure_ascii=False).encode() + b"\n"
 
 

@@ -1,6 +1,6 @@
-"""Queries: a form, the descriptor as JSON and the same as SQL; the answer with its evidence, coverage and digest.
+"""Console page of queries: a form, the descriptor as JSON and as SQL; the answer with evidence, coverage and digest.
 
-The form and the JSON say the same: what is sent in either is shown in both. Answers need the data directory of the hub
+Form and JSON are equivalent: a query sent in either is shown in both. Answers need the data directory of the hub
 (`--data-dir`), because the engine reads logs, not hubs. The history is the log itself: record/query/*.
 """
 
@@ -83,14 +83,14 @@ async def query(console: Console, asked: Query) -> PageView:
             },
         },
         verified_by=CONSOLE if result is not None and result.digest.evidence_policy.mode == "full" else None,
-        verified_what=_verified(result, descriptor, console),
+        verified_what=_verified_words(result, descriptor, console),
         sections=tuple(sections),
         form="query_form.html",
     )
 
 
 def _question(asked: Query, values: Mapping[str, str], scopes: list[str]) -> Any:
-    """The descriptor as it was sent, the form as one, or None if nothing was asked."""
+    """Return the descriptor as sent, or built from the form; None without a query."""
     text = asked.get("descriptor", "").strip()
     if text:
         if len(text) > _MAX_DESCRIPTOR:
@@ -100,7 +100,7 @@ def _question(asked: Query, values: Mapping[str, str], scopes: list[str]) -> Any
 
 
 def descriptor_of(values: Mapping[str, str]) -> dict[str, Any]:
-    """A descriptor from the fields of the form; click.UsageError or BadParameter for what cannot be one."""
+    """Build a descriptor from the fields of the form. Raise click.UsageError or BadParameter for invalid values."""
 
     def moment(name: str) -> str | None:
         return timestamp(MOMENT.convert(values[name], None, None)) if values[name] else None
@@ -122,7 +122,7 @@ def descriptor_of(values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _form_values(descriptor: QueryDescriptor) -> dict[str, str]:
-    """The form that asks the same; what it has no field for stays in the JSON."""
+    """Return the form for a descriptor; members without a field stay in the JSON."""
     value = _json(descriptor)
     where = [f"{item['field']} {item['op']} {compact(item['value'])}" for item in value["filter"].get("where", ())]
     time = value["filter"]["time"]
@@ -144,7 +144,7 @@ def _json(descriptor: QueryDescriptor) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Canonical JSON has exact decimals; a page shows them as text."""
+    """Return a value with exact decimals as text, for a page."""
     if isinstance(value, dict):
         return {name: _plain(element) for name, element in value.items()}
     if isinstance(value, list):
@@ -156,23 +156,23 @@ def _plain(value: Any) -> Any:
 
 
 def sql_of(descriptor: QueryDescriptor) -> str:
-    """The same question over the typed table that `veen table load` makes; `veen query sql` answers it."""
+    """Return the same query over the typed table of `veen table load`, for `veen query sql`."""
     value = _json(descriptor)
     aggregate = value.get("aggregate")
-    columns = [_named(name) for name in value["projection"]]
+    columns = [_select_column(name) for name in value["projection"]]
     if aggregate:
-        columns = [_named(name) for name in aggregate["group_by"] or ()] + [
+        columns = [_select_column(name) for name in aggregate["group_by"] or ()] + [
             _metric(name) for name in aggregate["metrics"]
         ]
-    conditions = ["issue IS NULL", f"stream IN ({', '.join(map(_quoted, descriptor.scope))})"]
+    conditions = ["issue IS NULL", f"stream IN ({', '.join(map(_quote_sql, descriptor.scope))})"]
     filters = value["filter"]
     if filters["subject_id"] is not None:
-        conditions.append(f"subject_id = {_quoted(filters['subject_id'])}")
+        conditions.append(f"subject_id = {_quote_sql(filters['subject_id'])}")
     if filters["event_type"] is not None:
-        conditions.append(f"event_type IN ({', '.join(map(_quoted, filters['event_type']))})")
+        conditions.append(f"event_type IN ({', '.join(map(_quote_sql, filters['event_type']))})")
     for name, operator in (("from", ">="), ("to", "<=")):
         if filters["time"][name] is not None:
-            conditions.append(f"hub_time {operator} TIMESTAMPTZ {_quoted(filters['time'][name])}")
+            conditions.append(f"hub_time {operator} TIMESTAMPTZ {_quote_sql(filters['time'][name])}")
     conditions += [_condition(item) for item in filters.get("where", ())]
     lines = [f"SELECT {', '.join(columns) or '*'}", f"FROM {_TABLE}", f"WHERE {' AND '.join(conditions)}"]
     if aggregate and aggregate["group_by"]:
@@ -187,11 +187,11 @@ def sql_of(descriptor: QueryDescriptor) -> str:
 
 def _column(name: str) -> str:
     if name.startswith("payload.") and name != "payload.*":
-        return f"json_extract_string(payload, {_quoted('$.' + name.removeprefix('payload.'))})"
+        return f"json_extract_string(payload, {_quote_sql('$.' + name.removeprefix('payload.'))})"
     return _SQL_NAMES.get(name, name.removesuffix(".*"))
 
 
-def _named(name: str) -> str:
+def _select_column(name: str) -> str:
     column = _column(name)
     return column if column == name else f'{column} AS "{name.removesuffix(".*")}"'
 
@@ -206,17 +206,17 @@ def _metric(name: str) -> str:
 def _condition(item: Mapping[str, Any]) -> str:
     column, value = _column(item["field"]), item["value"]
     if column in _SQL_TIMES and item["op"] != "^=":
-        return f"{column} {item['op']} TIMESTAMPTZ {_quoted(value)}"
+        return f"{column} {item['op']} TIMESTAMPTZ {_quote_sql(value)}"
     if isinstance(value, int) and not isinstance(value, bool):
         column = f"TRY_CAST({column} AS DECIMAL(38, 9))"
     if item["op"] == "in":
-        return f"{column} IN ({', '.join(map(_quoted, value))})"
+        return f"{column} IN ({', '.join(map(_quote_sql, value))})"
     if item["op"] == "^=":
-        return f"starts_with({column}, {_quoted(value)})"
-    return f"{column} {item['op']} {_quoted(value)}"
+        return f"starts_with({column}, {_quote_sql(value)})"
+    return f"{column} {item['op']} {_quote_sql(value)}"
 
 
-def _quoted(value: Any) -> str:
+def _quote_sql(value: Any) -> str:
     if isinstance(value, bool):
         return "'true'" if value else "'false'"  # as JSON has them
     return str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
@@ -237,7 +237,7 @@ def _answer(console: Console, descriptor: QueryDescriptor) -> tuple[api.Result, 
     return result, rows
 
 
-def _verified(result: api.Result | None, descriptor: QueryDescriptor | None, console: Console) -> str:
+def _verified_words(result: api.Result | None, descriptor: QueryDescriptor | None, console: Console) -> str:
     if result is None:
         if descriptor is not None and console.local.data_dir is None:
             return (
@@ -358,14 +358,14 @@ def _history_section(history: list[dict[str, Any]]) -> Section:
         columns=("Query", "By", "State", "Rows", "Ask again"),
         rows=tuple(
             (row["query_id"], row["by"], MarkCell(row["state"], "good" if row["state"] == "completed" else "partly"),
-             row["rows"], LinkCell("as a form", f"/query?descriptor={_escaped(row['descriptor'])}&run=no"))
+             row["rows"], LinkCell("as a form", f"/query?descriptor={_escape(row['descriptor'])}&run=no"))
             for row in history
         ),
         empty="No query is recorded in the streams of your keyring.",
     )  # fmt: skip
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return quote(text, safe="")
 
 

@@ -1,18 +1,18 @@
-"""Who may use a query service: tokens and certificates, mapped to VEEN identities and to streams (QRY-20).
+"""Principals of a query service: tokens and certificates, mapped to VEEN identities and streams (QRY-20).
 
-The configuration is a TOML file with one table for each principal. It holds hashes of tokens and no token:
+The configuration is a TOML file with one table for each principal. It has hashes of tokens, never tokens:
 
     [principal.alice]
-    token_sha256 = "9f86d0…"            # of the bearer token: `veen query token` makes both
+    token_sha256 = "9f86d0…"            # of the bearer token: `veen query token` creates both
     certificate_names = ["alice.example"]  # in a client certificate: common name, DNS name or URI; either or both
-    client_id = "5be1…"                 # the VEEN identity that she is; audit records name it
-    subject_id = "user:alice"           # who asks, in query.submitted
+    client_id = "5be1…"                 # the VEEN identity of the principal; audit records name it
+    subject_id = "user:alice"           # subject of query.submitted
     scopes = ["record/app/*"]           # patterns over names of streams
     max_rows = 100000
     evidence_min = "none"               # or spot, or full
-    auditor = false                     # whether she may see the results of others
+    auditor = false                     # true: may see the results of others
 
-    [classes]                           # what audit records call streams; the first pattern that fits
+    [classes]                           # classes of streams in audit records; the first matching pattern applies
     "record/hr/*" = "confidential"
 """
 
@@ -46,14 +46,14 @@ _MEMBERS: Final = frozenset(
 
 
 class PrincipalsInvalid(StatedError, code="E.LOCAL"):
-    """The file that says who may use a query service cannot be used."""
+    """The file of principals is invalid."""
 
     hint = "docs/query-service.md shows the file; `veen query token` makes a token and its hash."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPrincipal:
-    """Somebody whom the service knows."""
+    """A principal of the service."""
 
     name: str
     token_hash: bytes | None  # None: known by certificate only
@@ -66,7 +66,7 @@ class QueryPrincipal:
     certificate_names: tuple[str, ...] = ()
 
     def check(self, descriptor: QueryDescriptor) -> None:
-        """ForbiddenScope or InvalidDescriptor if this principal may not ask this."""
+        """Raise ForbiddenScope or InvalidDescriptor if this principal may not submit the query."""
         self.check_scope(descriptor)
         if MODES.index(descriptor.evidence.mode) < MODES.index(self.evidence_min):
             raise InvalidDescriptor(
@@ -85,7 +85,7 @@ class QueryPrincipal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principals:
-    """Everybody whom the service knows, and what streams are called in audit records."""
+    """All principals of the service, and the classes of streams in audit records."""
 
     members: tuple[QueryPrincipal, ...]
     classes: tuple[tuple[str, str], ...] = ()  # pattern, class
@@ -107,7 +107,7 @@ class Principals:
             raise PrincipalsInvalid(f"unknown table {sorted(unknown)[0]!r}: there are [principal.NAME] and [classes]")
         tables, classes = table.get("principal", {}), table.get("classes", {})
         if not isinstance(tables, dict) or not tables:
-            raise PrincipalsInvalid("there is no [principal.NAME]: nobody could use the service")
+            raise PrincipalsInvalid("the file has no [principal.NAME]: nobody could use the service")
         if not isinstance(classes, dict) or not all(isinstance(name, str) and name for name in classes.values()):
             raise PrincipalsInvalid("[classes] maps patterns of stream names to the name of a class")
         principals = tuple(_principal(name, members) for name, members in tables.items())
@@ -116,13 +116,13 @@ class Principals:
             raise PrincipalsInvalid("two principals have the same token")
         names = [name for principal in principals for name in principal.certificate_names]
         if len(set(names)) < len(names):
-            raise PrincipalsInvalid("a name of certificate_names stands twice: it must mean one principal")
+            raise PrincipalsInvalid("a name of certificate_names occurs twice: it must belong to one principal")
         if len({principal.subject_id for principal in principals}) < len(principals):
             raise PrincipalsInvalid("two principals have the same subject_id: their results could not be told apart")
         return cls(members=principals, classes=tuple(classes.items()))
 
     def by_token(self, token: bytes) -> QueryPrincipal | None:
-        """Whose token this is. Every hash is compared, in constant time."""
+        """Return the principal of a token, or None. Every hash is compared, in constant time."""
         digest, match = sha256(token).digest(), None
         for principal in self.members:
             if principal.token_hash is not None and hmac.compare_digest(digest, principal.token_hash):
@@ -130,20 +130,20 @@ class Principals:
         return match
 
     def by_certificate(self, names: Collection[str]) -> QueryPrincipal | None:
-        """Whose verified certificate has these names; None as well if they are of two principals."""
+        """Return the principal of a verified certificate's names; None also if they belong to two principals."""
         matches = [principal for principal in self.members if not set(principal.certificate_names).isdisjoint(names)]
         return matches[0] if len(matches) == 1 else None
 
     @property
     def need_certificates(self) -> str | None:
-        """The name of a principal who is known by a certificate."""
+        """The name of a principal that uses a certificate, or None."""
         return next((principal.name for principal in self.members if principal.certificate_names), None)
 
     def by_subject(self, subject_id: str) -> QueryPrincipal | None:
         return next((principal for principal in self.members if principal.subject_id == subject_id), None)
 
     def class_of(self, scope: tuple[str, ...]) -> str:
-        """The class that ranks first in the file, of all streams of a scope (D-135)."""
+        """Return the first class in the file that matches a stream of a scope (D-135)."""
         for pattern, name in self.classes:
             if any(fnmatchcase(stream, pattern) for stream in scope):
                 return name
@@ -152,9 +152,9 @@ class Principals:
 
 def _principal(name: str, members: Any) -> QueryPrincipal:
     if not isinstance(members, dict):
-        raise PrincipalsInvalid(f"[principal.{name}] is no table")
+        raise PrincipalsInvalid(f"[principal.{name}] is not a table")
     if unknown := set(members) - _MEMBERS:
-        raise PrincipalsInvalid(f"[principal.{name}]: {sorted(unknown)[0]!r} is not known")
+        raise PrincipalsInvalid(f"[principal.{name}]: unknown key {sorted(unknown)[0]!r}")
     scopes, mode = members.get("scopes"), members.get("evidence_min", "none")
     max_rows, auditor = members.get("max_rows", 100_000), members.get("auditor", False)
     subject_id = members.get("subject_id", f"user:{name}")

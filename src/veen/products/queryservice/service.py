@@ -1,15 +1,15 @@
-"""Submit, execute, deliver. Whatever is said to a client stands in the log first.
+"""Submit, execute, deliver. Every answer to a client is recorded in the log first.
 
-submit    normalise, check, record query.submitted, wait for its receipt; then execute
-execute   rows, coverage and digest durable in the store; record query.result, wait for its receipt; then COMPLETED
-cancel    stop the execution; record query.failed with the code `cancelled`, wait for its receipt; then FAILED
-deliver   record query.audit.v1, wait for its receipt; then the rows leave
+    submit    normalise, check, record query.submitted, wait for its receipt; then execute
+    execute   rows, coverage and digest durable in the store; record query.result, wait for its receipt; then COMPLETED
+    cancel    stop the execution; record query.failed with the code `cancelled`, wait for its receipt; then FAILED
+    deliver   record query.audit.v1, wait for its receipt; then send the rows
 
-A crash between any two of these steps loses nothing: at a start the history of the log and the store say where each
-query is. A digest that was prepared and not recorded is recorded; everything else runs again under its result_id. A
-client that goes away ends nothing: its query is recorded, and it may ask again. What bounds an execution is
-`max_seconds`. An end that the log does not take is recorded later. Rows are kept for a while, digests for ever in the
-log. All methods belong to one event loop; queries are answered in threads.
+A crash between any two of these steps loses nothing: at a start the history of the log and the store give the state of
+each query. A digest that was prepared and not recorded is recorded; everything else runs again under its result_id. A
+client that disconnects ends nothing: its query is recorded, and it may ask again. `max_seconds` limits an execution. An
+end that the log does not accept is recorded later. Rows are kept for a while, digests forever in the log. All methods
+belong to one event loop; queries are answered in threads.
 """
 
 import asyncio
@@ -51,9 +51,9 @@ from veen.lake.query.recording import (
     EXECUTIONS,
     REQUESTS,
     RESULTS,
-    failed_event,
-    result_event,
-    submitted_event,
+    make_failed,
+    make_result,
+    make_submitted,
 )
 from veen.lake.query.store import DEFAULT_LIMIT, ResultPage, ResultStore, Status
 from veen.overlays.framework.body import Draft
@@ -82,17 +82,17 @@ class Unavailable(QueryError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """How queries are answered."""
+    """Settings of a query service."""
 
     data_dir: str
     keys: Keys
     engine: Engine = "python"
     identity: HubIdentity | None = None  # the hub's, where it is pinned
-    subject_id: str = "service:query"  # who answers for executions: the subject of query.result (QRY-17)
-    authors: frozenset[bytes] = frozenset()  # earlier client keys of the service: records by others count for nothing
+    subject_id: str = "service:query"  # the subject of query.result (QRY-17)
+    authors: frozenset[bytes] = frozenset()  # earlier client keys of the service: records by others are ignored
     spark: "SparkSession | None" = None
     workers: int = 4  # executions at a time; of one principal, one fewer
-    sync_entries: int = 50_000  # a query that touches no more is answered at once
+    sync_entries: int = 50_000  # largest query that is answered at once
     max_waiting: int = 100  # queries that have not ended, of all principals; of one principal half of them
     max_seconds: float = 3600.0  # of one execution
     record_seconds: float = 30.0  # how long the log may take to accept a record
@@ -104,7 +104,7 @@ class ServiceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuerySubmission:
-    """What a client is told: `digest` and `rows` if the query was answered at once."""
+    """The answer to a submission: with `digest` and `rows` if the query was answered at once."""
 
     status: Status
     digest: ResultDigest | None = None
@@ -120,11 +120,11 @@ class _Unanswered(NamedTuple):
 
 
 class ServiceStopped(Exception):
-    """Why an execution stops that nobody has ended: the service ends, and its next start goes on."""
+    """Reason of an execution stopped by the end of the service: its next start continues it."""
 
 
 class Execution:
-    """An execution that has not ended. Belongs to the event loop of the service."""
+    """An execution in progress. Belongs to the event loop of the service."""
 
     def __init__(self, request: RecordedRequest) -> None:
         self.request = request
@@ -133,15 +133,15 @@ class Execution:
         self.is_recording = False  # its end is on the way to the log
 
     def stop(self, reason: Exception) -> None:
-        """It ends at the next task, or at once if it has not begun."""
+        """Stop at the next task, or at once if the execution has not begun."""
         self.control.stop(reason)
         if not self.turn.done():
             self.turn.set_exception(reason)
-            self.turn.exception()  # seen, also if it waits for no place
+            self.turn.exception()  # retrieved, so that asyncio does not report it
 
 
 class QueryService:
-    """One log, one store. Made by `open`; `aclose` stops executions, and a later start goes on."""
+    """One log, one store. Created by `open`; `aclose` stops executions, and a later start continues them."""
 
     def __init__(self, client: Client, store: ResultStore, principals: Principals, settings: ServiceSettings) -> None:
         self._client, self._store, self._settings = client, store, settings
@@ -151,7 +151,7 @@ class QueryService:
         )
         self._executions: dict[str, tuple[Execution, asyncio.Task[None]]] = {}  # that have not ended, by result_id
         self._slots = FairSlots(settings.workers)
-        self._submitting = asyncio.Lock()  # a query_id is looked up and recorded in one step
+        self._submitting = asyncio.Lock()  # makes the lookup and the record of a query_id one step
         self._unanswered: dict[str, _Unanswered] = {}  # requests whose receipt did not come, by query_id
         self._settling: asyncio.Task[None] | None = None  # records them again; at most one, and None before the first
         self._unrecorded: dict[str, Draft] = {}  # ends that the log did not take, by result_id
@@ -165,16 +165,16 @@ class QueryService:
     async def open(
         cls, client: Client, store: ResultStore, principals: Principals, settings: ServiceSettings
     ) -> "QueryService":
-        """Read what the log says, record what was prepared, and go on with what was not finished."""
+        """Read the history, record prepared ends, and continue unfinished queries."""
         service = cls(client, store, principals, settings)
         for stream in (*_STREAMS, ACCESSES):
-            await client.recover(stream)  # records that were sealed and not answered
+            await client.recover(stream)  # records sealed without an answer
         await service._check_history()
         await service._read_history(_STREAMS)
         if service._history.erased:
             words = f"{service._history.erased} entries of the query streams were erased before they were read"
             line(_log, "start", f"{words}: their queries are not known", level=logging.WARNING)
-        for request in service._history.unfinished():
+        for request in service._history.open_requests():
             service._settle(request)
         for result_id in store.result_ids():
             recorded = service._history.results.get(result_id)
@@ -185,7 +185,7 @@ class QueryService:
         return service
 
     async def _check_history(self) -> None:
-        """Begin anew if what was kept was made from another log."""
+        """Clear the stored history if it was made from another log."""
         epochs = {}
         for stream in _STREAMS:
             for label, epoch in (await self._client.labels_of(stream)).items():
@@ -204,7 +204,7 @@ class QueryService:
                 return
 
     async def _read_history(self, streams: Sequence[str]) -> None:
-        """Add what the streams have gained, behind what is known and what the hub has erased."""
+        """Add new entries of the streams, behind those known and those that the hub has erased."""
         for stream in streams:
             after = {label: upto for label, (upto, _) in self._history.cuts().items()}
             batch: list[Entry | ErasedRange] = []
@@ -227,7 +227,7 @@ class QueryService:
                 self._history.cut(item.receipt.label, item.seq, item.receipt.mmr_root)
 
     def _settle(self, request: RecordedRequest) -> None:
-        """Make the store agree with the log, and execute what has no end in either."""
+        """Make the store agree with the log, and execute requests that have no end in either."""
         result_id, store = request.result_id, self._store
         if not store.has_result(result_id):
             if result_id in self._history.digests or result_id in self._history.failures:
@@ -250,7 +250,7 @@ class QueryService:
     def running(self) -> int:
         return len(self._executions)
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no execution is left."""
         while self._executions:
             await asyncio.wait([task for _, task in self._executions.values()])
@@ -277,14 +277,14 @@ class QueryService:
                 await self._read_history(_STREAMS)
 
     def _remove_results(self) -> None:
-        """What cannot be removed now is tried again; no query fails for it."""
+        """Remove old results. Failures are retried later; no query fails because of them."""
         try:
             self.retention.sweep()
         except (OSError, *QUERY_REFUSALS) as exc:
             line(_log, "retention", f"results cannot be removed: {exc}", level=logging.ERROR)
 
     def replace_principals(self, principals: Principals) -> None:
-        """These may ask from now on. Executions of whoever is not among them any more fail."""
+        """Replace the principals. Executions of principals that are no longer listed fail."""
         self.principals = principals
         for execution, _ in self._executions.values():
             if principals.by_subject(execution.request.subject_id) is None:
@@ -298,26 +298,26 @@ class QueryService:
         principal.check(descriptor)
         api.check_scope(descriptor, self._settings.keys)
         async with self._submitting:
-            request = await self._recorded(principal, descriptor)
+            request = await self._record_request(principal, descriptor)
         result_id = request.result_id
         if result_id in self._executions and await self._is_small(descriptor):
-            await self._ended(result_id)
+            await self._wait_for_end(result_id)
         status = self.status(principal, result_id)
         if status.state == "completed":
             page = self._page(result_id, 0, DEFAULT_LIMIT)
             if not page.has_more:
                 await self._audit(principal, request, page.digest)
-                self.metrics.delivered(len(page.rows))
+                self.metrics.count_delivery(len(page.rows))
                 return QuerySubmission(status=status, digest=page.digest, rows=page.rows)
         if status.state == "failed":
             kind = QueryCancelled if status.error_code == QueryCancelled.error_code else ExecutionFailed
             raise kind(f"result {result_id}: {status.message}")
         return QuerySubmission(status=status)
 
-    async def _recorded(self, principal: QueryPrincipal, descriptor: QueryDescriptor) -> RecordedRequest:
+    async def _record_request(self, principal: QueryPrincipal, descriptor: QueryDescriptor) -> RecordedRequest:
         query_id, subject_id = descriptor.query_id, principal.subject_id
         earlier = self._history.requests.get(query_id)
-        unanswered = self._unanswered.get(query_id)  # it may be in the log already, and is sent as it was
+        unanswered = self._unanswered.get(query_id)  # it may be in the log already, so the same message is sent
         for before in (earlier, unanswered):
             if before is not None and (before.subject_id, before.descriptor) != (subject_id, descriptor):
                 raise DuplicateQuery(f"query_id {query_id} was used before")
@@ -333,10 +333,10 @@ class QueryService:
         return await self._record_request(unanswered)
 
     async def _catch_up(self) -> None:
-        """Learn which requests without a receipt the log has, and begin their executions.
+        """Find the requests without a receipt that the log has, and start their executions.
 
-        A request that was sealed is sent with the next message of the stream, so it may be in the log although its own
-        call failed. Only what the log does not have after that is recorded again. The caller holds `_submitting`.
+        A sealed request is sent with the next message of the stream, so it may be in the log although its own call
+        failed. Only requests that the log does not have afterwards are recorded again. The caller holds `_submitting`.
         """
         try:
             async with asyncio.timeout(self._settings.record_seconds):
@@ -353,7 +353,7 @@ class QueryService:
     async def _record_request(self, unanswered: _Unanswered) -> RecordedRequest:
         """Record a request, and begin its execution when the log has it. The caller holds `_submitting`."""
         descriptor, subject_id, received_at = unanswered
-        draft = submitted_event(
+        draft = make_submitted(
             descriptor,
             subject_id=subject_id,
             principal_id=self._client.client_id,
@@ -372,7 +372,7 @@ class QueryService:
         return request
 
     def _adopt(self, request: RecordedRequest) -> None:
-        """Execute a request that the log has now."""
+        """Execute a request that is now in the log."""
         self._store.adopt(request.descriptor, request.result_id)
         self.metrics.submitted += 1
         line(_log, "submit", "recorded", result_id=request.result_id)
@@ -396,7 +396,7 @@ class QueryService:
                         await self._record_request(unanswered)
 
     def _check_room(self, subject_id: str) -> None:
-        """Unavailable if too many queries have not ended; nobody takes more than half of the room."""
+        """Raise Unavailable if too many queries are unfinished; one subject gets at most half of the room."""
         most = self._settings.max_waiting
         subjects = [execution.request.subject_id for execution, _ in self._executions.values()]
         subjects += [unanswered.subject_id for unanswered in self._unanswered.values()]
@@ -425,8 +425,8 @@ class QueryService:
         task.add_done_callback(lambda _: self._executions.pop(request.result_id, None))
         return execution
 
-    async def _ended(self, result_id: str) -> None:
-        """Wait for an execution, whatever becomes of whoever waits."""
+    async def _wait_for_end(self, result_id: str) -> None:
+        """Wait for an execution; cancelling the caller does not cancel it."""
         if (entry := self._executions.get(result_id)) is not None:
             await asyncio.wait([entry[1]])
 
@@ -435,16 +435,16 @@ class QueryService:
         try:
             if (failure := self._failures.get(result_id)) is not None:
                 raise failure
-            digest = self._store.prepared(result_id)
+            digest = self._store.load_prepared(result_id)
             if digest is None:
-                digest = await self._answered(execution)
+                digest = await self._answer_in_thread(execution)
             execution.is_recording = True  # a stop comes too late from here on: the digest may reach the log
             await self._record_digest(digest)
             self._store.complete_prepared(result_id)
-            self._ended_with(result_id, "completed")
+            self._on_end(result_id, "completed")
             line(_log, "execute", "completed", result_id=result_id, rows=digest.row_count)
         except ServiceStopped:
-            line(_log, "execute", "stopped; the next start goes on", result_id=result_id)
+            line(_log, "execute", "stopped; the next start continues", result_id=result_id)
         except Unavailable as exc:  # the log cannot be written: pending, until it can
             line(_log, "execute", f"waits for the log: {exc}", level=logging.WARNING, result_id=result_id)
             self._retry_later(request)
@@ -458,13 +458,13 @@ class QueryService:
         loop = asyncio.get_running_loop()
         self._retries[request.result_id] = loop.call_later(self._settings.retry_seconds, self._begin, request)
 
-    def _ended_with(self, result_id: str, how: str) -> None:
-        self.metrics.ended(how)
+    def _on_end(self, result_id: str, how: str) -> None:
+        self.metrics.count_end(how)
         self.retention.add(result_id)
         self._remove_results()
 
-    async def _answered(self, execution: Execution) -> ResultDigest:
-        """Answer the query in a thread, once there is a place, and for no longer than `max_seconds`."""
+    async def _answer_in_thread(self, execution: Execution) -> ResultDigest:
+        """Answer the query in a thread, once there is a place, within `max_seconds`."""
         request, control, most = execution.request, execution.control, self._settings.max_seconds
         async with self._slots.place(request.subject_id, execution.turn):
             control.check()
@@ -479,7 +479,7 @@ class QueryService:
                 self.metrics.execution.observe(time.perf_counter() - begin)
 
     def _answer(self, request: RecordedRequest, control: ExecutionControl) -> ResultDigest:
-        """Runs in a thread."""
+        """Answer the query. Runs in a thread."""
         settings, result_id = self._settings, request.result_id
         principal = self.principals.by_subject(request.subject_id)
         if principal is None:
@@ -507,7 +507,7 @@ class QueryService:
             if recorded != digest:
                 raise ExecutionFailed(f"result {digest.result_id}: the log has another digest of it than was made now")
             return
-        draft = result_event(
+        draft = make_result(
             digest,
             subject_id=self._settings.subject_id,
             principal_id=self._client.client_id,
@@ -519,7 +519,7 @@ class QueryService:
 
     async def _fail(self, request: RecordedRequest, exc: Exception) -> None:
         error_code, message = api.failure_of(exc)
-        draft = failed_event(
+        draft = make_failed(
             request.descriptor.query_id,
             request.result_id,
             error_code,
@@ -539,29 +539,29 @@ class QueryService:
         self._failures.pop(request.result_id, None)
         self._history.add_failure(request.result_id, error_code)
         self._store.fail(request.result_id, error_code, message)
-        self._ended_with(request.result_id, "cancelled" if isinstance(exc, QueryCancelled) else "failed")
+        self._on_end(request.result_id, "cancelled" if isinstance(exc, QueryCancelled) else "failed")
         line(_log, "execute", "failed", result_id=request.result_id, error_code=error_code)
 
     async def _record_end(self, stream: str, result_id: str, draft: Draft) -> None:
-        """Once: an end that the log did not confirm may be in it, and is sent again as it was sealed."""
+        """Record an end once: an unconfirmed one may be in the log, and is sent again as it was sealed."""
         draft = self._unrecorded.setdefault(result_id, draft)
         await self._record(stream, draft, once=True)
         del self._unrecorded[result_id]
 
     async def cancel(self, principal: QueryPrincipal, result_id: str) -> Status:
-        """End a query of this principal: failed, with the code `cancelled`. The state says if it had ended before.
+        """Cancel a query of this principal: failed, with the code `cancelled`. An earlier end is not changed.
 
-        A query whose digest is on its way to the log is completed by it. Unavailable if the end cannot be recorded: the
-        execution is stopped then, and the call may be repeated.
+        A query whose digest is on its way to the log is completed by it. Raise Unavailable if the end cannot be
+        recorded: the execution is stopped then, and the call may be repeated.
         """
         request = self._request(principal, result_id)
         if request.subject_id != principal.subject_id:
-            raise ForbiddenScope(f"result {result_id}: only who submitted the query may cancel it")
+            raise ForbiddenScope(f"result {result_id}: only its submitter may cancel the query")
         if self.status(principal, result_id).state in ("completed", "failed"):
             return self.status(principal, result_id)
         execution = entry[0] if (entry := self._executions.get(result_id)) is not None else self._begin(request)
-        execution.stop(QueryCancelled("whoever submitted the query has cancelled it"))
-        await self._ended(result_id)
+        execution.stop(QueryCancelled("the submitter cancelled the query"))
+        await self._wait_for_end(result_id)
         status = self.status(principal, result_id)
         if status.state not in ("completed", "failed"):
             raise Unavailable(f"result {result_id} is stopped, but the log does not take the record: cancel it again")
@@ -576,7 +576,7 @@ class QueryService:
         return request
 
     def _deliverable(self, principal: QueryPrincipal, result_id: str) -> RecordedRequest:
-        """Return a request whose result may be delivered: the scope of whoever asks may have become smaller (D-190)."""
+        """Return a request whose result may be delivered: the scope of the caller may have become smaller (D-190)."""
         request = self._request(principal, result_id)
         principal.check_scope(request.descriptor)
         return request
@@ -594,11 +594,11 @@ class QueryService:
         )
 
     async def result(self, principal: QueryPrincipal, result_id: str, offset: int, limit: int) -> Mapping[str, Json]:
-        """A page of rows. If the delivery cannot be recorded, no row leaves (D-135)."""
+        """Return a page of rows. If the delivery cannot be recorded, no row is sent (D-135)."""
         request = self._deliverable(principal, result_id)
         page = self._page(result_id, offset, limit)
         await self._audit(principal, request, page.digest)
-        self.metrics.delivered(len(page.rows))
+        self.metrics.count_delivery(len(page.rows))
         return page.to_json()
 
     def _page(self, result_id: str, offset: int, limit: int) -> ResultPage:
@@ -606,7 +606,7 @@ class QueryService:
         return self._store.page(result_id, offset, limit)
 
     def _check_kept(self, result_id: str) -> None:
-        """QueryNotFound for a result that was removed."""
+        """Raise QueryNotFound if a result was removed."""
         if not self._store.has_result(result_id):
             raise QueryNotFound(
                 f"the rows of {result_id} are not kept any more; the log has the digest. "
@@ -614,13 +614,13 @@ class QueryService:
             )
 
     def coverage(self, principal: QueryPrincipal, result_id: str) -> Json:
-        """What a result covers: with it anyone who has the log executes the query again."""
+        """Return the coverage of a result: with it any holder of the log can repeat the query."""
         self._deliverable(principal, result_id)
         self._check_kept(result_id)
         return self._store.coverage(result_id)
 
     def descriptor(self, principal: QueryPrincipal, query_id: str) -> Mapping[str, Json]:
-        """What was asked, and where that stands in the log (QRY-24)."""
+        """Return the descriptor of a query, and the place of its record in the log (QRY-24)."""
         request = self._history.requests.get(query_id)
         if request is None or not principal.may_see(request.subject_id):
             raise QueryNotFound(f"there is no query {query_id}")
@@ -649,9 +649,9 @@ class QueryService:
     # --- the log -------------------------------------------------------------------------------------------
 
     async def _record(self, stream: str, draft: Draft, *, once: bool = False) -> tuple[bytes, int]:
-        """msg_id and position, once the receipt is verified; Unavailable otherwise.
+        """Record a draft; return msg_id and position of the verified receipt. Raise Unavailable otherwise.
 
-        `once`: a record that was sealed before and says the same is this one.
+        `once`: an equal record that was sealed before is this one.
         """
         try:
             async with asyncio.timeout(self._settings.record_seconds):
@@ -663,7 +663,7 @@ class QueryService:
 
 
 def _inputs_of(client: Client) -> str:
-    """Return the hub and the read keys that decide what a history holds."""
+    """Return the hub and the read keys that decide the contents of a history."""
     keys = sorted(keys.reader_pk.hex() for stream in _STREAMS for keys in client.keyring.readers(stream))
     return " ".join((client.hub_id.hex(), *keys))
 
@@ -673,7 +673,7 @@ def _gone(request: RecordedRequest) -> ExecutionFailed:
 
 
 class _Bounded:
-    """A sink that ends a result with too many rows."""
+    """A sink that fails a result with too many rows."""
 
     def __init__(self, sink: ResultSink, max_rows: int) -> None:
         self._sink, self._left, self._max_rows = sink, max_rows, max_rows

@@ -1,4 +1,4 @@
-"""How many queries are executed at a time, and whose: places that principals share fairly."""
+"""Places for executions, shared fairly among principals."""
 
 import asyncio
 from collections import Counter
@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 
 class FairSlots:
-    """A free place goes to whoever has the fewest, and among those to who waits longest. Belongs to one event loop.
+    """Gives a free place to the principal with the fewest, then to the longest waiting. Belongs to one event loop.
 
-    Of several places the last is not for a principal who has all the others, so nobody waits behind the queries of one
-    person alone.
+    With several places the last is not for a principal that has all the others, so nobody waits behind the queries of
+    one person alone.
     """
 
     def __init__(self, count: int) -> None:

@@ -1,11 +1,11 @@
-"""The server drive recorder (SDR0): events from any source into record/* streams, each exactly once, with evidence.
+"""The server drive recorder (SDR0): events of any source in record/* streams, each exactly once, with evidence.
 
     sources -> adapters -> spool on disk -> hub -> receipt
-                              |
-                              +- survives kill -9; sends the identical bytes again
+                             |
+                             +- survives kill -9; sends the identical bytes again
 
-`events` shapes records, `spool` keeps them until they have a receipt, `agent` moves them, `adapters` read sources,
-`checkpoint` binds all streams into one root, `replay` and `verify` read back and judge.
+`events` gives records their form, `spool` stores them until they have a receipt, `agent` moves them, `adapters` read
+sources, `heads` binds all streams into one root, `replay` and `verify` read back and check.
 """
 
 from veen.ext import Product

@@ -1,14 +1,15 @@
-"""The agent: sources to spool, spool to hub, each record exactly once.
+"""The agent: moves records from sources to the spool and from the spool to the hub, each record exactly once.
 
-    read -> sealed in the spool -> MSG written down -> sent -> committed by the hub -> receipt verified -> gone
+    read -> sealed in the spool -> MSG written down -> sent -> committed by the hub -> receipt verified -> removed
 
-A crash between any two steps loses nothing and doubles nothing: a record and its source's position reach the disk in
-one transaction, and a MSG is written down before it is sent, so that after a crash its identical bytes are sent again
-and the hub says where they stand (D-09, D-56, D-161, D-162).
+A crash between any two steps loses nothing and duplicates nothing: a record and its source's position reach the disk in
+one transaction, and a MSG is written down before it is sent. After a crash its identical bytes are sent again, and the
+hub answers with their place in the log (D-09, D-56, D-161, D-162).
 
-Sources run whether or not the hub can be reached. What can wait, waits while the spool is full; what cannot is counted,
-and the count becomes a recorder.loss event. recorder.heartbeat says every minute how many records came in, were sent
-and were lost: silence is visible. A source that fails is started again, and heartbeats say how often and why.
+Sources run even if the hub cannot be reached. While the spool is full, sources that can wait do so; records of the
+others are counted, and the count becomes a recorder.loss event. recorder.heartbeat reports every minute the number of
+records received, sent and lost, so silence is visible. A source that fails is restarted; heartbeats report the number
+of restarts and the last failure.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ from veen.overlays.recorder.config import Configuration
 from veen.products.recorder import events
 from veen.products.recorder.adapters.logfiles import Place
 from veen.products.recorder.redaction import Redactor
-from veen.products.recorder.rules import RecorderRules, mapping_fault
+from veen.products.recorder.rules import RecorderRules, find_mapping_fault
 from veen.products.recorder.sink import Adapter, Sinks, SpoolSink
 from veen.products.recorder.spool import Flight, InFlight, Loss, SpoolItem, Waiting
 from veen.products.recorder.successors import next_seed
@@ -57,16 +58,16 @@ Connect = Callable[[Identity, Keyring], AbstractAsyncContextManager[Client]]
 
 
 class _KeyEnded(Exception):
-    """The hub takes a client key no more."""
+    """The hub no longer accepts a client key."""
 
 
 class KeyShared(LocalError, code="SDR.KEY_SHARED"):
-    """Another process sends under the producer's client key."""
+    """Another process sends with the producer's client key."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSource:
-    """An adapter and where its records go."""
+    """An adapter and the stream that its records go to."""
 
     adapter: Adapter
     stream_id: bytes
@@ -75,7 +76,7 @@ class AgentSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often and how long, in seconds."""
+    """Intervals and timeouts of the agent, in seconds."""
 
     heartbeat: float = 60.0
     losses: float = 1.0  # between two looks at the counts of losses
@@ -113,9 +114,9 @@ class Agent:
         self.rotation_due = False  # the client key is past its bounds, and there is no token for another
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Until every source has ended, or `stop` is set; then until the spool is drained (`_drain`)."""
+        """Run until every source has ended or `stop` is set, then until the spool is drained (`_drain`)."""
         stop = stop or asyncio.Event()
-        await self._started()
+        await self._report_start()
         background: list[AnyTask] = [
             asyncio.create_task(work) for work in (self._deliver(), self._watch(), self._beat())
         ]
@@ -123,20 +124,22 @@ class Agent:
         stopped: AnyTask = asyncio.create_task(stop.wait())
         try:
             await self._until_over(sources, background, stopped)
-            await _cancelled(*sources)
-            await self._stopped()
+            await _cancel(*sources)
+            await self._report_stop()
+            # Set only now, so that the sender does not end before recorder.stop is in the spool.
             self._ending = True
             self._shared.changed.set()
             await self._drain(background[0], stopped)
+            # A crash on any line above leaves "yes", and the next recorder.start says "killed".
             await asyncio.to_thread(self._spool.set_note, "running", "no")
         finally:
-            await _cancelled(stopped, *sources, *background)
+            await _cancel(stopped, *sources, *background)
 
     async def _drain(self, sender: AnyTask, stopped: AnyTask) -> None:
         """Wait for the sender to empty the spool.
 
-        An agent whose sources have ended waits as long as the hub takes records, and gives up after the drain time
-        without any. An agent that is told to stop has the drain time in all.
+        If all sources have ended, wait as long as the hub accepts records; give up when it accepted none for the drain
+        time. After a stop, wait for the drain time in total.
         """
         while True:
             was_stopped = stopped.done()
@@ -156,7 +159,7 @@ class Agent:
 
     @staticmethod
     async def _until_over(sources: list[AnyTask], background: list[AnyTask], stopped: AnyTask) -> None:
-        """Return when all sources have ended or the agent is told to stop; raise what a source or the sender raised."""
+        """Return when all sources have ended or `stop` is set; raise the error of a source or of a background task."""
         left: set[AnyTask] = set(sources)
         while left and not stopped.done():
             waiting = [*left, *background, stopped]
@@ -167,7 +170,8 @@ class Agent:
 
     # --- what the agent says about itself --------------------------------------------------------------------
 
-    async def _started(self) -> None:
+    async def _report_start(self) -> None:
+        """Record recorder.start, with the end of the previous run: first, killed or stopped."""
         was = await asyncio.to_thread(self._spool.note, "running")
         await asyncio.to_thread(self._spool.set_note, "running", "yes")
         await self._shared.add_own(
@@ -180,7 +184,7 @@ class Agent:
             },
         )
 
-    async def _stopped(self) -> None:
+    async def _report_stop(self) -> None:
         await self._report_losses()
         await self._shared.add_own(events.STOP, dict(self._spool.counts()))
 
@@ -190,10 +194,11 @@ class Agent:
             await self.heartbeat()
 
     async def heartbeat(self) -> None:
+        """Record recorder.heartbeat: counters, positions of sources, and trouble if there is any."""
         counts: dict[str, object] = dict(await asyncio.to_thread(self._spool.counts))
         counts["every"] = int(self._pace.heartbeat)
         positions = await asyncio.to_thread(self._spool.positions)
-        counts["positions"] = {source: _shown(position) for source, position in positions.items()}
+        counts["positions"] = {source: _without_fingerprints(position) for source, position in positions.items()}
         if self.trouble:
             counts["trouble"] = self.trouble
         if self.rotation_due:
@@ -209,6 +214,8 @@ class Agent:
             await self._report_losses()
 
     async def _report_losses(self) -> int:
+        """Turn the counted losses into recorder.loss events; return the number of events."""
+
         def event_of(loss: Loss) -> SpoolItem:
             payload = {"source": loss.source, "reason": loss.reason, "count": loss.count}
             return self._shared.own_record(events.LOSS, {**payload, "first": loss.first, "last": loss.last})
@@ -221,9 +228,9 @@ class Agent:
     # --- in --------------------------------------------------------------------------------------------------
 
     async def _read(self, source: AgentSource) -> None:
-        """Run a source until it ends. One that fails is started again after a pause that grows; others go on.
+        """Run a source until it ends. Restart it after a failure, with a pause that doubles.
 
-        A failure ends the agent only if no source ever worked: then the configuration is wrong.
+        A failure ends the agent only if no source ever worked: then the configuration is probably wrong.
         """
         name, pause = source.adapter.id, self._pace.first_pause
         while True:
@@ -231,7 +238,7 @@ class Agent:
             try:
                 await source.adapter.run(sink)
             except Exception as exc:  # an adapter of another package may raise anything
-                self._failures[name] = _told(exc)
+                self._failures[name] = _describe_failure(exc)
                 if sink.has_worked or _is_ready(source.adapter):
                     self._working.add(name)
                 if not self._working and len(self._failures) == len(self._sources):
@@ -248,7 +255,7 @@ class Agent:
     # --- out -------------------------------------------------------------------------------------------------
 
     async def _deliver(self) -> None:
-        """Send until the agent ends; a hub that cannot be reached, or takes nothing now, is tried again."""
+        """Send until the agent ends. Retry while the hub is unreachable or refuses for a reason that may pass."""
         pause = self._pace.first_pause
         while True:
             try:
@@ -269,7 +276,7 @@ class Agent:
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncIterator[TokenAuthority]:
-        """A client with the present key; before that, whatever an earlier key left open is settled with that key."""
+        """Connect with the current key; before that, settle with an earlier key whatever it left unfinished."""
         identity, ring = self._keystore.identity, self._keystore.secrets.keyring
         last = await asyncio.to_thread(self._spool.note, "principal")
         is_new = last is not None and last != identity.client_id.hex()
@@ -285,15 +292,15 @@ class Agent:
                 await self._bind(authority, identity)
             if is_new:
                 await authority.send(record.stream_id, events.draft_of(record.data, client.client_id))
+            # Stored last: a crash before this line repeats the change of keys (decision 191), and nothing is skipped.
             await asyncio.to_thread(self._spool.set_note, "principal", identity.client_id.hex())
             yield authority
 
     async def _close_key(self, identity: Identity, ring: Keyring, last: bytes, record: SpoolItem) -> bool:
-        """Settle the flight of the earlier key and let it name its successor, which names it in turn (I3).
+        """Settle the flight of the earlier key and record its successor, which names the earlier key in turn (I3).
 
-        Return False if the hub takes that key no more, so that it could name nobody.
-
-        A crash before the successor is noted repeats this: the names may stand in the log twice, the records do not.
+        Return False if the hub no longer accepts the earlier key, so that it could not name a successor. A crash before
+        the new principal is noted repeats this: recorder.rotate may appear twice in the log, records do not.
         """
         cut = next((at for at, key in enumerate(identity.client_keys, start=1) if key.client_id == last), None)
         if cut is not None:
@@ -308,14 +315,17 @@ class Agent:
         return cut is not None
 
     async def _bind(self, authority: TokenAuthority, identity: Identity) -> None:
-        """Bind the client key to the identity in each stream: `recorder init` named that one as a producer (D-179)."""
+        """Bind the client key to the identity in each stream: `recorder init` named that as a producer (D-179)."""
         for stream_id in self._streams():
             body = binding_of(identity, stream_id, identity.client_key.created_at).to_bytes()
             capability = await authority.capability(stream_id)
             await authority.client.send(self._keys(stream_id), body, schema=SPEAKS_SCHEMA, capability=capability)
 
     async def _name_successor(self, authority: TokenAuthority, earlier: Identity, record: SpoolItem) -> None:
-        """As the earlier key. _KeyEnded if the hub takes it no more: its records are sealed anew by the next one."""
+        """Finish the flight and write recorder.rotate with the earlier key.
+
+        Raise _KeyEnded if the hub no longer accepts that key: its records are then sealed again with the next one.
+        """
         try:
             if (flight := await asyncio.to_thread(self._spool.flight)) is not None:
                 await self._finish(authority, flight)
@@ -332,24 +342,28 @@ class Agent:
             raise _KeyEnded from exc
 
     async def _send_next(self, authority: TokenAuthority) -> bool:
-        """One flight; False if the agent ends or the client key is due. Waits while there is nothing to send."""
+        """Send one flight; return False if the agent ends or the client key was replaced.
+
+        Wait while the spool is empty.
+        """
         flight = await asyncio.to_thread(self._spool.flight)
         if flight is None:
-            if await self._rotated(authority):
+            if await self._rotate_if_due(authority):
                 return False
-            flight = await self._prepared(authority)
+            flight = await self._prepare_flight(authority)
         if flight is not None:
             await self._finish(authority, flight)
             return True
         if self._ending:  # what was refused meanwhile is reported before the end
             return await self._report_losses() > 0
+        # Cleared before the spool is counted: a record that arrives in between sets the event again.
         self._shared.changed.clear()
         if (await asyncio.to_thread(self._spool.counts))["waiting"] == 0 and not self._ending:
             await self._shared.changed.wait()
         return True
 
-    async def _prepared(self, authority: TokenAuthority) -> Flight | None:
-        """Seal what waits longest and write the MSGs down."""
+    async def _prepare_flight(self, authority: TokenAuthority) -> Flight | None:
+        """Seal the next batch of records and store the MSGs before any of them is sent (D-09)."""
         batch = await asyncio.to_thread(self._spool.next_batch, self._batch, _BATCH_BYTES)
         if batch is None:
             return None
@@ -357,9 +371,9 @@ class Agent:
         client, keys = authority.client, self._keys(stream_id)
         configuration = await self._rules.configuration(client)
         if configuration is not None:
-            records = await self._allowed(configuration, stream_id, records)
+            records = await self._select_allowed(configuration, stream_id, records)
             if not records:
-                return await self._prepared(authority)
+                return await self._prepare_flight(authority)
         drafts = [events.draft_of(record.data, client.client_id) for record in records]
         capability = await authority.capability(stream_id)
         try:
@@ -371,26 +385,27 @@ class Agent:
             if len(records) == 1:
                 await asyncio.to_thread(self._spool.refuse, records[0].n, exc.code, int(self._shared.clock()))
             self._batch = 1  # one by one until the record that is too large is found
-            return await self._prepared(authority)
+            return await self._prepare_flight(authority)
         self._batch = _BATCH
         messages = tuple(
             InFlight(record.n, message.client_seq, message.raw) for record, message in zip(records, sealed, strict=True)
         )
         flight = Flight(stream_id, await self._epoch(client, keys, sealed[0].label), messages)
         self._counts[sealed[0].label] = sealed[-1].client_seq
+        # On disk before anything is sent: after a crash the hub must get these bytes and no others (D-09, D-56).
         await asyncio.to_thread(self._spool.fly, flight)
         return flight
 
-    async def _allowed(
+    async def _select_allowed(
         self, configuration: Configuration, stream_id: bytes, records: Sequence[Waiting]
     ) -> list[Waiting]:
-        """Return the records that the configuration allows. Others are put aside and count as lost (SDR.MAPPING).
+        """Return the records that the configuration allows. The others are set aside and count as lost (SDR.MAPPING).
 
-        A payload above the bound is recorded by its beginning, its size and its hash.
+        A payload above the limit is recorded by its beginning, its size and its hash.
         """
         allowed = []
         for record in records:
-            if mapping_fault(configuration, events.event_type_of(record.data), stream_id) is not None:
+            if find_mapping_fault(configuration, events.event_type_of(record.data), stream_id) is not None:
                 await asyncio.to_thread(self._spool.refuse, record.n, "SDR.MAPPING", int(self._shared.clock()))
             elif configuration.max_payload:
                 allowed.append(Waiting(record.n, events.within_bound(record.data, configuration.max_payload)))
@@ -403,6 +418,9 @@ class Agent:
 
     @staticmethod
     async def _epoch(client: Client, keys: StreamKeys, label: bytes) -> int:
+        """Return the epoch of a label: 0 for a label without epochs, else the one near the hub's epoch that gives this
+        label.
+        """
         if client.label(keys, 0) == label:
             return 0
         now = (await client.status()).epoch
@@ -418,31 +436,35 @@ class Agent:
             raise
         except LocalError as exc:  # its label is of an epoch that has passed: the hub would refuse it
             outcomes = [exc] * len(prepared)
-        landed, refusal = [], None
+        sent, refusal = [], None
         for message, ready, outcome in zip(flight.messages, prepared, outcomes, strict=True):
-            if isinstance(outcome, Sent) or await self._stands(client, keys, flight.epoch, ready):
-                landed.append(message.n)
+            if isinstance(outcome, Sent) or await self._is_in_log(client, keys, flight.epoch, ready):
+                sent.append(message.n)
             elif refusal is None:
                 refusal = (message, outcome)
-        await asyncio.to_thread(self._spool.landed, landed)
+        # Also with a refusal: the verified receipts of the other messages must not get lost with it.
+        await asyncio.to_thread(self._spool.mark_sent, sent)
         async with self._shared.freed:
             self._shared.freed.notify_all()
         if refusal is None:
             self._resyncs = 0
             return
-        await self._refused(client, keys, *refusal)
+        await self._on_refused(client, keys, *refusal)
 
     @staticmethod
-    async def _stands(client: Client, keys: StreamKeys, epoch: int, message: Prepared) -> bool:
-        """Whether a refused message is in the log after all: an earlier answer may have been lost (D-162)."""
+    async def _is_in_log(client: Client, keys: StreamKeys, epoch: int, message: Prepared) -> bool:
+        """Return True if a refused message is in the log: an earlier answer may have been lost (D-162)."""
         place = await client.cursor(keys, message.client_seq, epoch=epoch)
         if place is None or place.stream_seq is None or place.leaf != message.leaf_hash:
             return False
         receipt = await client.receipt(keys, place.stream_seq, epoch=epoch)
         return receipt.leaf_hash == message.leaf_hash
 
-    async def _refused(self, client: Client, keys: StreamKeys, message: InFlight, outcome: Outcome) -> None:
-        """The message is not in the log: its record is sealed again, or put aside if no hub would ever take it."""
+    async def _on_refused(self, client: Client, keys: StreamKeys, message: InFlight, outcome: Outcome) -> None:
+        """Handle a message that is not in the log: seal its record again, or set it aside if no hub would ever accept
+        it.
+        """
+        # First the spool, then the client: a crash in between loses numbers of the key, which resync finds again.
         await asyncio.to_thread(self._spool.ground)
         await client.withdraw_prepared(keys)
         reason = refusal_of(outcome) if isinstance(outcome, HubRefused) else None
@@ -461,12 +483,13 @@ class Agent:
 
     # --- keys ------------------------------------------------------------------------------------------------
 
-    async def _rotated(self, authority: TokenAuthority) -> bool:
-        """Replace the client key if it is past its bounds (KEX1+) and nothing is in flight; whether it was replaced.
+    async def _rotate_if_due(self, authority: TokenAuthority) -> bool:
+        """Replace the client key if it is past its limits (KEX1+) and nothing is in flight; return True if it was
+        replaced.
 
-        At a hub that asks for tokens the next key needs one: derived from that of the identity, or, at an earlier hub,
-        issued in advance by the admin (decision 191). Without it the agent keeps the old key and says so in every
-        heartbeat: evidence is worth more than a fresh key (decision 121).
+        A hub that requires tokens must know the next key: by a token derived from that of the identity, or, at an older
+        hub, by one that the admin issued in advance (decision 191). Without it the agent keeps the old key and reports
+        that in every heartbeat: evidence is worth more than a fresh key (decision 121).
         """
         identity = self._keystore.identity
         bounds = self._pace.bounds.at_hub(authority.client.session).early()
@@ -484,15 +507,15 @@ class Agent:
         return True
 
     def _streams(self) -> list[bytes]:
-        """Every stream that this agent may have to write to."""
+        """Return all streams that this agent may write to."""
         ring = self._keystore.secrets.keyring
         openings = stream_id_of(events.OPENINGS_STREAM)
         optional = [openings] if any(keys.stream_id == openings for keys in ring.entries) else []
         return [stream_id_of(events.OWN_STREAM), *optional, *(source.stream_id for source in self._sources)]
 
 
-def _told(exc: Exception) -> str:
-    """Return what may be said of a failure: the words of an error of others may contain records."""
+def _describe_failure(exc: Exception) -> str:
+    """Return the text of a failure. Of a foreign exception only the type: its message may contain records."""
     is_ours = isinstance(exc, (VeenError, OSError))
     return f"{type(exc).__name__}: {exc}"[:_MAX_TOLD] if is_ours else type(exc).__name__
 
@@ -502,13 +525,14 @@ def _is_ready(adapter: object) -> bool:
     return isinstance(ready, asyncio.Event) and ready.is_set()
 
 
-def _shown(position: str) -> str:
-    """Return a position without fingerprints of lines, which rules may hide."""
+def _without_fingerprints(position: str) -> str:
+    """Return a position without the fingerprints of lines: redaction rules may hide those lines."""
     place = Place.parse(position)
     return position if place is None else place.shown
 
 
-async def _cancelled(*tasks: AnyTask) -> None:
+async def _cancel(*tasks: AnyTask) -> None:
+    """Cancel tasks and wait for their end."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -31,7 +31,7 @@ _MAX_FILE: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """What one agent does."""
+    """Settings of one agent, from its configuration file."""
 
     sources: tuple[tuple[SourceConfig, str, Redactor | None], ...]  # with the stream of each
     spool_bytes: int = _SPOOL_BYTES
@@ -40,7 +40,7 @@ class AgentConfig:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """SourceInvalid says what is wrong in which source."""
+        """Read the file. Raise SourceInvalid, which names the source and the error."""
         with path.open("rb") as file:
             data = file.read(_MAX_FILE)
         try:
@@ -50,6 +50,7 @@ class AgentConfig:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Self:
+        """Build the configuration from the tables of the file."""
         unknown = set(table) - {"agent", "source"}
         agent = table.get("agent", {})
         if unknown or not isinstance(agent, dict) or set(agent) - set(_AGENT_KEYS):
@@ -68,8 +69,8 @@ class AgentConfig:
             pace=Pace(heartbeat=float(_number(agent, "heartbeat", 60)), drain=float(_number(agent, "drain", 30))),
         )
 
-    def opened(self, ring: Keyring) -> list[AgentSource]:
-        """The sources with their adapters; UnknownStream if the producer has no key of a stream."""
+    def open_sources(self, ring: Keyring) -> list[AgentSource]:
+        """Return the sources with their adapters. Raise UnknownStream if the producer has no key of a stream."""
         return [
             AgentSource(adapter_of(config), ring.for_stream(stream).stream_id, redactor)
             for config, stream, redactor in self.sources

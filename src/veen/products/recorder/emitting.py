@@ -1,4 +1,4 @@
-"""Events without an agent: lines or values in, receipts out, in the same call."""
+"""Recording without an agent: the call takes lines or values and returns their receipts."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -8,15 +8,15 @@ from veen.client.identity.keyring import StreamKeys
 from veen.client.send.sealing import Draft
 from veen.client.send.writing import Outcome
 from veen.products.recorder.adapters.lines import record_of_line
-from veen.products.recorder.events import MAX_PAYLOAD, UNBOUNDED, SourceRecord, draft_of, shaped, to_bytes
+from veen.products.recorder.events import MAX_PAYLOAD, UNBOUNDED, SourceRecord, draft_of, fit_record, to_bytes
 from veen.products.recorder.fields import Selectors
-from veen.products.recorder.rules import RecorderRules, draft_fault
+from veen.products.recorder.rules import RecorderRules, find_draft_fault
 
 
 def line_records(
     lines: Iterable[bytes], selectors: Selectors, *, origin: str, now: int | None = None
 ) -> list[SourceRecord]:
-    """One record per line that is not empty; its number is its position."""
+    """Return one record for each line that is not empty; the line number is its position."""
     moment = int(time.time()) if now is None else now
     records = []
     for number, line in enumerate(lines, start=1):
@@ -36,7 +36,7 @@ async def emit(
     source: str = "emit",
     max_payload: int = MAX_PAYLOAD,
 ) -> list[Outcome]:
-    """Send records to one stream: one outcome each, in order, a Sent with its receipt or what concerns that record.
+    """Send records to one stream; return one outcome for each, in order: a Sent with its receipt, or an error.
 
     Where the configuration of the recorder can be read, a record that it forbids is refused (SDR.MAPPING,
     SDR.OVERSIZE), and the others are sent. Elsewhere a payload above `max_payload` is recorded by its beginning.
@@ -50,10 +50,10 @@ async def emit(
     outcomes: list[Outcome | None] = []
     drafts = []
     for record in records:
-        within = shaped(record, adapter=adapter, source=source, max_payload=max_payload)
+        within = fit_record(record, adapter=adapter, source=source, max_payload=max_payload)
         event = draft_of(to_bytes(within), client.client_id)
         draft = Draft(body=event.body, schema=event.schema)
-        fault = None if configuration is None else draft_fault(configuration, keys, draft)
+        fault = None if configuration is None else find_draft_fault(configuration, keys, draft)
         outcomes.append(fault)
         if fault is None:
             drafts.append(draft)

@@ -1,10 +1,11 @@
-"""What a source says, in the shape of a recorder event: Record, its bounds, and the events of the recorder itself.
+"""Records of sources in the form of recorder events: SourceRecord, its limits, and the events of the recorder itself.
 
 The payload of an event is canonical JSON, so that `veen query` reads it field by field and any number survives exactly.
-Its member `_src` says where the record comes from: adapter, source, position in the source, the time as the source
-wrote it (`event_time` is whole seconds, D-125), and for a listener the address and the credential of the sender.
-Nothing that a source says is dropped for its form: text that is not UTF-8 is kept as base64, and a payload above the
-bound is replaced by its beginning, its size and its hash (`_cut`, SDR.OVERSIZE).
+Its member `_src` describes the origin: adapter, source, position in the source, the time as the source wrote it
+(`event_time` is whole seconds, D-125), and for a listener the address and the credential of the sender.
+
+Nothing is dropped because of its form: text that is not UTF-8 is stored as base64, and a payload above the limit is
+replaced by its beginning, its size and its hash (`_cut`, SDR.OVERSIZE).
 """
 
 import base64
@@ -44,10 +45,10 @@ UNKNOWN: Final = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SourceRecord:
-    """One record of a source. `position` is where the source continues after it.
+    """One record of a source. `position` is the place where reading continues after it.
 
-    `key` is a hash of the whole source record and tells a repetition (D-184). `sender_id` is a hash of the id that the
-    sender chose: another record with the same one is recorded, and marked as a repeat.
+    `key` is a hash of the whole source record and detects repetitions (D-184). `sender_id` is a hash of the id that the
+    sender chose: a different record with the same id is recorded and marked as a repeat.
     """
 
     subject: str
@@ -69,7 +70,7 @@ class SourceRecord:
 
 
 def text_of(data: bytes) -> Json:
-    """Bytes as text, or, if they are not UTF-8, as {"base64": …, "text": …} with the odd bytes spelled out."""
+    """Return bytes as text; bytes that are not UTF-8 as {"base64": …, "text": …}, with escapes in the text."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -77,13 +78,13 @@ def text_of(data: bytes) -> Json:
 
 
 def json_line(data: bytes) -> Json:
-    """A line as JSON if it is an object, else {"message": text}."""
+    """Return a line as JSON if it is an object, else as {"message": text}."""
     value = json_object(data)
     return {"message": text_of(data)} if value is None else value
 
 
 def json_object(data: bytes) -> dict[str, Json] | None:
-    """Return the JSON object that a line is; None if it is none."""
+    """Return the JSON object in a line; None if the line is anything else."""
     if data[:1] == b"{":
         try:
             value = parse(data, max_depth=_DEPTH, max_digits=_DIGITS)
@@ -94,8 +95,10 @@ def json_object(data: bytes) -> dict[str, Json] | None:
     return None
 
 
-def shaped(record: SourceRecord, *, adapter: str, source: str, max_payload: int = MAX_PAYLOAD) -> SourceRecord:
-    """The record within the bounds of an event, with `_src` inside its payload as canonical JSON bytes."""
+def fit_record(record: SourceRecord, *, adapter: str, source: str, max_payload: int = MAX_PAYLOAD) -> SourceRecord:
+    """Return the record within the limits of an event, with `_src` in its payload and the payload as canonical JSON
+    bytes.
+    """
     payload = record.payload if type(record.payload) is dict else {"value": record.payload}
     position = record.position if record.shown_position is None else record.shown_position
     src: dict[str, Json] = {"adapter": adapter, "id": source, "pos": position, **record.about}
@@ -121,6 +124,7 @@ def shaped(record: SourceRecord, *, adapter: str, source: str, max_payload: int 
 
 
 def _cut(code: str, raw: bytes, why: str) -> dict[str, Json]:
+    """Return the replacement of a payload that cannot be recorded: code, reason, size, hash and first bytes."""
     return {
         "code": code,
         "why": why,
@@ -135,7 +139,7 @@ def _name(text: str) -> str:
 
 
 def _clean(value: Any) -> Any:
-    """Without half surrogate pairs, which have no UTF-8; they are spelled out instead."""
+    """Return a value with lone surrogates escaped: they have no UTF-8 encoding."""
     if type(value) is str:
         try:
             value.encode()
@@ -150,7 +154,7 @@ def _clean(value: Any) -> Any:
 
 
 def payload_json(event: sdr.RecorderEvent) -> Json:
-    """The payload of an event as JSON; bytes that are none come back as hex, as `veen query` shows them."""
+    """Return the payload of an event as JSON; other bytes as hex, as in `veen query`."""
     from veen.lake.query.fields import payload_of
 
     return payload_of(event.payload)
@@ -159,7 +163,7 @@ def payload_json(event: sdr.RecorderEvent) -> Json:
 def own(
     event_type: str, payload: Mapping[str, Json], *, origin: str, position: str, now: int | None = None
 ) -> SourceRecord:
-    """An event of the recorder about itself."""
+    """Return an event of the recorder about itself."""
     return SourceRecord(
         subject="recorder",
         event_type=event_type,
@@ -171,12 +175,12 @@ def own(
 
 
 def to_bytes(record: SourceRecord) -> bytes:
-    """A shaped record, as the spool keeps it."""
+    """Encode a fitted record for the spool."""
     return cbor.encode([record.subject, record.event_type, record.origin, record.time, record.payload])
 
 
 def within_bound(data: bytes, max_payload: int) -> bytes:
-    """Return a record as the spool keeps it, its payload cut to its beginning if it is above the bound."""
+    """Return a record of the spool; cut a payload above the limit to its beginning."""
     subject, event_type, origin, when, payload = _fields(cbor.decode(data))
     if len(payload) <= max_payload:
         return data
@@ -189,12 +193,12 @@ def within_bound(data: bytes, max_payload: int) -> bytes:
 
 
 def event_type_of(data: bytes) -> str:
-    """Return the event type of a record that the spool kept."""
+    """Return the event type of a record of the spool."""
     return _fields(cbor.decode(data))[1]
 
 
 def draft_of(data: bytes, principal_id: bytes) -> Draft:
-    """The event of a record that the spool kept, under the client key that will sign it (I3)."""
+    """Return the event in a record of the spool, for the client key that will sign it (I3)."""
     subject, event_type, origin, when, payload = _fields(cbor.decode(data))
     return sdr.event(
         subject_id=subject,

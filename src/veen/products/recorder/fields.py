@@ -1,4 +1,4 @@
-"""How the fields of an event are taken from what a source says: fixed words, or dotted paths such as `.user.name`."""
+"""Selection of the fields of an event from a record: fixed words, or dotted paths such as `.user.name`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _LATEST: Final = 253_402_300_799
 
 
 def value_at(value: Json, path: str) -> Json:
-    """The member at a dotted path such as `.a.b`; None if there is none. A name with dots is tried whole first."""
+    """Return the member at a dotted path such as `.a.b`, or None. A name that contains dots is tried whole first."""
     name = path.removeprefix(".")
     if isinstance(value, Mapping):
         if name in value:
@@ -25,14 +25,14 @@ def value_at(value: Json, path: str) -> Json:
 
 
 def words_of(value: Json) -> str | None:
-    """A single value as text; None for what is no name."""
+    """Return a scalar as text; None for null, booleans, objects and lists."""
     if value is None or isinstance(value, (dict, list, bool)):
         return None
     return str(value)
 
 
 def seconds_of(value: Json) -> tuple[int, str] | None:
-    """A time as whole seconds and as the source wrote it: ISO 8601, or a number in s, ms, µs or ns."""
+    """Parse a time, ISO 8601 or a number in s, ms, µs or ns; return whole seconds and the text of the source."""
     if isinstance(value, str):
         text = value.strip()
         if text.lstrip("-").replace(".", "", 1).isdigit() and len(text) < 40:
@@ -42,7 +42,7 @@ def seconds_of(value: Json) -> tuple[int, str] | None:
         except ValueError:
             return None
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return _bounded(int(moment.timestamp() // 1), value)
+        return _within_years(int(moment.timestamp() // 1), value)
     if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
         return _of_number(Decimal(str(value)), str(value))
     return None
@@ -53,17 +53,20 @@ def _of_number(number: Decimal, text: str) -> tuple[int, str] | None:
         return None
     for unit in (1, 1_000, 1_000_000, _NANOS):
         if abs(number) < 10**11 * unit:  # seconds up to the year 5138; a larger number counts a smaller unit
-            return _bounded(int(number // unit), text)
+            return _within_years(int(number // unit), text)
     return None
 
 
-def _bounded(seconds: int, text: str) -> tuple[int, str] | None:
+def _within_years(seconds: int, text: str) -> tuple[int, str] | None:
     return (seconds, text) if 0 <= seconds <= _LATEST else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selectors:
-    """A word is the value itself; `.path` is taken from the record, and the word after `|` where there is nothing."""
+    """Selectors of the four fields.
+
+    A plain word is the value; `.path` reads a member, with the word after `|` as default.
+    """
 
     subject: str = ".user|unknown"
     event_type: str = ".event|log"
@@ -78,7 +81,7 @@ class Selectors:
         return default
 
     def when(self, value: Json, now: int) -> tuple[int, str | None]:
-        """event_time, and the stamp as the source wrote it; `now` if it wrote none that can be read."""
+        """Return event_time and the time as the source wrote it; `now` if there is no valid time."""
         stamp = value_at(value, self.time) if self.time.startswith(".") else self.time
         moment = seconds_of(stamp)
         return (now, words_of(stamp)) if moment is None else moment

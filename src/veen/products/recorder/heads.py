@@ -1,4 +1,4 @@
-"""The heads of all streams of a recorder: where each label ends, under the hub's signature; and checkpoints of them."""
+"""Heads of all streams of a recorder, each signed by the hub, and checkpoints over them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from veen.overlays.recorder.config import Configuration
 from veen.products.recorder.events import CHECKPOINTS_STREAM
 
 
-def covered(streams: Sequence[StreamKeys]) -> list[StreamKeys]:
-    """The streams that a checkpoint covers: all but its own (D-123)."""
+def select_covered(streams: Sequence[StreamKeys]) -> list[StreamKeys]:
+    """Return the streams that a checkpoint covers: all except its own (D-123)."""
     own = stream_id_of(CHECKPOINTS_STREAM)
     return [keys for keys in streams if keys.stream_id != own]
 
 
 async def heads_of(client: Client, streams: Sequence[StreamKeys]) -> list[StreamHead]:
-    """Every label of every stream, each with the hub's CHECKPOINT, verified against what was proven before."""
+    """Return the head of every label of every stream, with the hub's CHECKPOINT, verified against earlier proofs."""
     heads = []
     for keys in streams:
         signed = await _checkpoints(client, keys)
@@ -62,7 +62,7 @@ async def _checkpoints(client: Client, keys: StreamKeys) -> list[Checkpoint]:
 
 @dataclass(frozen=True, slots=True)
 class RecordedHead:
-    """A checkpoint in the log, and where it stands."""
+    """A checkpoint in the log and its position."""
 
     body: RecorderCheckpoint
     msg_id: bytes
@@ -71,7 +71,7 @@ class RecordedHead:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The checkpoints of a recorder in their order, and what is wrong with the stream of them."""
+    """The checkpoints of a recorder in order, and the faults of their stream."""
 
     records: tuple[RecordedHead, ...]
     issues: tuple[Issue, ...]
@@ -83,7 +83,7 @@ class Chain:
 
 
 async def read_chain(client: Client, admins: Collection[bytes] | None) -> Chain:
-    """Read and judge the stream of checkpoints: form, author, and the chain of `prev`."""
+    """Read the stream of checkpoints and check form, author and the chain of `prev`."""
     records: list[RecordedHead] = []
     issues: list[Issue] = []
     heads = await _heads(client)
@@ -124,12 +124,12 @@ async def read_chain(client: Client, admins: Collection[bytes] | None) -> Chain:
 
 
 def identity_of(client: Client) -> str:
-    """Return the hub that signatures are checked under, by the newest key that its pin leads to."""
+    """Return the newest hub key of the client's pin: the key that signatures are verified with."""
     return f"ed25519:{client.pin.keys[-1].hub_pk.hex()}"
 
 
 async def _heads(client: Client) -> dict[int, int]:
-    """Return the end of each label of the stream of checkpoints, as the hub signs it."""
+    """Return the signed end of each label of the checkpoint stream, by epoch."""
     try:
         return {signed.epoch: signed.upto_seq for signed in await client.checkpoints(CHECKPOINTS_STREAM)}
     except HubRefused as exc:
@@ -139,9 +139,9 @@ async def _heads(client: Client) -> dict[int, int]:
 
 
 def is_due(last: RecordedHead | None, events: int, now: int, configuration: Configuration) -> bool:
-    """Whether a checkpoint is due by time or by volume. Streams without new entries need none.
+    """Return True if a checkpoint is due by time or by number of events. Streams without new entries need none.
 
-    A clock that went back makes one due: it could take days to be past the time of the last one again.
+    A clock that was set back makes one due: it could otherwise take days to pass the time of the last one again.
     """
     if last is None:
         return True
@@ -163,7 +163,7 @@ async def take(
     client = authority.client
     status = await client.status()
     draft = checkpoint(
-        await heads_of(client, covered(streams)),
+        await heads_of(client, select_covered(streams)),
         hub_id=client.hub_id,
         hub_pk=status.hub_pk,
         profile_id=status.profiles[0].profile_id(),

@@ -1,11 +1,11 @@
-"""Signatures that the signing processor of the OpenTelemetry collector puts on log records, verified on request.
+"""Verification of signatures that the signing processor of the OpenTelemetry collector puts on log records.
 
 The processor signs a canonical JSON object (RFC 8785) of a record: event name, body, both times, trace and span id, and
 the attributes without `audit.integrity.*`, each scalar under the name of its type. It writes the signature to the
 attribute `audit.integrity.value`, algorithm and certificate to the resource. The payload of a recorder event has no
-types (an integral double looks like an integer), so the OTLP source keeps body and attributes of a signed record once
-more with their types, as `_typed`. Only certificates and keys that the caller names count; that a certificate stands in
-the log proves nothing.
+types (an integral double looks like an integer), so the OTLP source stores body and attributes of a signed record a
+second time with their types, as `_typed`. Only certificates and keys that the caller names are trusted: a certificate
+in the log proves nothing.
 """
 
 import base64
@@ -35,24 +35,27 @@ _SCALARS: Final = ("stringValue", "intValue", "doubleValue", "boolValue", "bytes
 # --- the signed form --------------------------------------------------------------------------------------------------
 
 
-def typed(value: Any, depth: int = 0) -> Json:
-    """An AnyValue of OTLP/JSON as the processor writes it, with the names of types. ValueError if nested too deeply."""
+def to_typed(value: Any, depth: int = 0) -> Json:
+    """Return an AnyValue of OTLP/JSON in the form that the processor signs, with type names.
+
+    Raise ValueError if too deep.
+    """
     if depth > _MAX_DEPTH:
         raise ValueError("nested too deeply")
     if not isinstance(value, Mapping) or len(value) != 1:
         return None
     (kind, inner), *_ = value.items()
     if kind == "arrayValue":
-        return [typed(element, depth + 1) for element in inner.get("values", [])]
+        return [to_typed(element, depth + 1) for element in inner.get("values", [])]
     if kind == "kvlistValue":
-        return {str(pair.get("key", "")): typed(pair.get("value"), depth + 1) for pair in inner.get("values", [])}
+        return {str(pair.get("key", "")): to_typed(pair.get("value"), depth + 1) for pair in inner.get("values", [])}
     if kind == "intValue":
         return {kind: str(int(inner))}
     return {kind: inner} if kind in _SCALARS else None
 
 
 def canonical_json(value: Any) -> str:
-    """RFC 8785. Numbers are doubles, as JSON of JavaScript has them."""
+    """Encode a value by RFC 8785. All numbers are doubles, as in JavaScript."""
     if isinstance(value, dict):
         names = sorted(value, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
         return (
@@ -68,7 +71,7 @@ def canonical_json(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    """As ECMAScript writes a number: the shortest digits, and an exponent from 1e21 on and below 1e-6."""
+    """Format a number as ECMAScript does: shortest digits, with an exponent from 1e21 on and below 1e-6."""
     if value == 0:
         return "0"
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
@@ -91,7 +94,7 @@ def is_signed(payload: Json) -> bool:
 
 
 def _plain(value: Json) -> Json:
-    """What a typed value is in the payload."""
+    """Return the payload value of a typed value."""
     if isinstance(value, list):
         return [_plain(element) for element in value]
     if isinstance(value, dict):
@@ -103,7 +106,7 @@ def _plain(value: Json) -> Json:
 
 
 def _candidates(payload: Mapping[str, Any]) -> Iterator[bytes]:
-    """What the processor may have signed: releases differ in whether a body that is no text is covered."""
+    """Yield the byte strings that the processor may have signed. Releases differ on bodies that are not text."""
     with_types = payload["_typed"]
     data: dict[str, Any] = {}
     for name, member in (
@@ -131,14 +134,14 @@ def _candidates(payload: Mapping[str, Any]) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class IntegrityKeys:
-    """What signatures are checked with: certificates by the SHA-256 of their DER, and a shared key."""
+    """Keys for these signatures: public keys by the SHA-256 of their certificate's DER, and a shared key."""
 
     certificates: Mapping[str, Any] = field(default_factory=dict)
     shared_key: bytes | None = field(default=None, repr=False)
 
     @classmethod
     def read(cls, certificates: Iterable[bytes], shared_key: bytes | None = None) -> Self:
-        """From PEM files, and a file with a shared key in base64. LocalError if one of them is none."""
+        """Read PEM files, and a file with a shared key in base64. Raise LocalError if one of them is invalid."""
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -154,7 +157,7 @@ class IntegrityKeys:
         return cls(by_hash, secret or None)
 
     def verifies(self, algorithm: object, reference: object, data: bytes, signature: bytes) -> bool | None:
-        """None if there is no key for it."""
+        """Verify one signature; return None if there is no key for it."""
         if algorithm == "HMAC-SHA256":
             if self.shared_key is None:
                 return None
@@ -194,7 +197,7 @@ def _verifies(key: Any, algorithm: object, data: bytes, signature: bytes) -> boo
 
 
 def check_integrity(payload: Mapping[str, Any], keys: IntegrityKeys) -> str | None:
-    """Why the signature of a signed record does not hold; None if it does."""
+    """Verify the signature of a signed record; return None if it is valid, else the reason."""
     if "_unverifiable" in payload and "_typed" not in payload:
         return "a rule took out values that the signature covers: it can no longer be checked"
     try:
@@ -215,10 +218,10 @@ def check_integrity(payload: Mapping[str, Any], keys: IntegrityKeys) -> str | No
 
 
 class SequenceNumbers:
-    """The numbers of one sender (`audit.sequence.number`), in the order in which they were recorded.
+    """Numbers of one sender (`audit.sequence.number`), in the order in which they were recorded.
 
-    Numbers behind a gap are kept as runs, so memory follows the gaps. Of more than `_MAX_RUNS` gaps the first ones are
-    given up: they stay missing, also if their numbers come later.
+    Numbers behind a gap are stored as runs, so memory depends on the gaps only. Above `_MAX_RUNS` runs the first gap is
+    given up: its numbers stay missing even if they arrive later.
     """
 
     def __init__(self, first: int) -> None:
@@ -256,7 +259,7 @@ class SequenceNumbers:
 
     @property
     def runs(self) -> int:
-        """Number of runs that are kept."""
+        """Number of stored runs."""
         return len(self._starts)
 
     @property
@@ -270,10 +273,9 @@ class SequenceNumbers:
 
 
 def sequence_of(payload: Json, about: Mapping[str, Json] | None = None) -> tuple[str, int] | None:
-    """Return sender and number of a record that is numbered.
+    """Return the sender and the number of a numbered record.
 
-    A sender is a service under the credential that it showed (D-184): `about`, or `_src` of the recorded event, names
-    the credential.
+    A sender is a service with its credential (D-184): `about`, or `_src` of the recorded event, names the credential.
     """
     if not isinstance(payload, dict):
         return None

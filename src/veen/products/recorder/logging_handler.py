@@ -1,11 +1,11 @@
-"""A handler for Python's `logging`: a log call returns when its event is on disk; the hub gets it in the background.
+"""Handler for Python's `logging`: a log call returns when its event is on disk; it is sent in the background.
 
     handler = RecorderHandler("record/app/web", identity="web", url="http://127.0.0.1:8080", pin="ed25519:…")
     logging.getLogger().addHandler(handler)
 
-Each event costs one write to disk. A program that logs more than that allows puts `logging.handlers.QueueHandler`
-before it. `when_full` decides about a full spool: "block" waits, "drop" counts the event as lost, "raise" lets logging
-report the error.
+Each event costs one write to disk. A program that logs faster puts `logging.handlers.QueueHandler` in front.
+`when_full` selects the behaviour while the spool is full: "block" waits, "drop" counts the event as lost, "raise" lets
+logging report the error.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from veen.client.send.captokens import TokenStore
 from veen.client.transport.calls import Retry
 from veen.core.canonical import Json
 from veen.products.recorder.agent import Agent, AgentSource, Pace
-from veen.products.recorder.events import SourceRecord, shaped, to_bytes
+from veen.products.recorder.events import SourceRecord, fit_record, to_bytes
 from veen.products.recorder.fields import words_of
 from veen.products.recorder.sink import Sinks, SpoolSink
 from veen.products.recorder.spool import Spool, SpoolFull, SpoolItem, spool_key
@@ -48,7 +48,7 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def record_of_log(entry: logging.LogRecord, *, host: str, position: str) -> SourceRecord:
-    """A record of `logging`: `extra` becomes members of the payload; `subject` and `event` in it name the event."""
+    """Return a record of `logging`. `extra` becomes members of the payload; its `subject` and `event` name it."""
     payload: dict[str, Json] = {
         "message": entry.getMessage(),
         "level": entry.levelname,
@@ -73,8 +73,11 @@ def record_of_log(entry: logging.LogRecord, *, host: str, position: str) -> Sour
 
 
 class _Workers(ThreadPoolExecutor):
-    """Threads for the loop that also work while the interpreter ends: logging closes its handlers after the usual pool
-    has begun to refuse work, and what is in the spool then would wait for the next run."""
+    """Threads for the event loop that also work while the interpreter shuts down.
+
+    `logging` closes its handlers after the default executor has stopped accepting work; without these threads, records
+    still in the spool would wait for the next run.
+    """
 
     def __init__(self) -> None:
         super().__init__(max_workers=_THREADS)  # starts none: `submit` is another
@@ -108,7 +111,7 @@ class _Workers(ThreadPoolExecutor):
 
 
 class RecorderHandler(logging.Handler):
-    """One producer of one stream. The agent runs in a thread of its own, which owns the event loop and the client."""
+    """One producer of one stream. The agent runs in its own thread, which owns the event loop and the client."""
 
     kind = "logging"
 
@@ -127,7 +130,10 @@ class RecorderHandler(logging.Handler):
         spool_bytes: int = _SPOOL_BYTES,
         pace: Pace | None = None,
     ) -> None:
-        """What is not given comes from VEEN_IDENTITY, VEEN_HUB and VEEN_PIN, or from the context in use."""
+        """Start the agent.
+
+        Missing arguments come from VEEN_IDENTITY, VEEN_HUB and VEEN_PIN, or from the current context.
+        """
         place = home or Home.default()
         flags = {"identity": identity, "hub": url, "hub_pk": pin}
         settings = resolve_with_files(flags, os.environ, *read_both(Path.cwd(), place.config_file))
@@ -174,18 +180,18 @@ class RecorderHandler(logging.Handler):
             self.error = exc
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Return when the event is on disk. What the recorder itself logs is not recorded."""
+        """Return when the event is on disk. Log messages of the recorder itself are not recorded."""
         if record.thread == self._thread.ident or str(record.name).partition(".")[0] == "veen":
             return
         try:
             self._count += 1
             event = record_of_log(record, host=self._host, position=f"{os.getpid()}:{self._began}:{self._count}")
-            data = to_bytes(shaped(event, adapter=self.kind, source=self.id))
-            self._put(SpoolItem(self._stream_id, data, self.id, event.position))
+            data = to_bytes(fit_record(event, adapter=self.kind, source=self.id))
+            self._store(SpoolItem(self._stream_id, data, self.id, event.position))
         except Exception:  # a handler must not raise into the program that logs; logging.raiseExceptions decides
             self.handleError(record)
 
-    def _put(self, pending: SpoolItem) -> None:
+    def _store(self, pending: SpoolItem) -> None:
         while True:
             try:
                 self._spool.append([pending])
@@ -201,10 +207,10 @@ class RecorderHandler(logging.Handler):
             self._loop.call_soon_threadsafe(self._shared.changed.set)
 
     def flush(self) -> None:
-        """Events are on disk already."""
+        """Do nothing: events are on disk already."""
 
     def close(self) -> None:
-        """Send what is in the spool, for at most the drain time; the rest is sent by the next run."""
+        """Send the spooled events for at most the drain time; the next run sends the rest."""
         super().close()
         if self._loop.is_closed():
             return
@@ -216,7 +222,7 @@ class RecorderHandler(logging.Handler):
 
 
 class _Forever:
-    """A source that says nothing and never ends: the handler writes to the spool from whichever thread logs."""
+    """A source without records that never ends: the handler writes to the spool from the thread that logs."""
 
     kind, id = "logging", "logging"
 

@@ -1,8 +1,8 @@
-"""Events in the form of OCSF, with record_integrity: what a SIEM can take, and what its user can check.
+"""Events in OCSF with record_integrity, for a SIEM whose users want to check them.
 
-The recorder's payload is kept whole as text in `raw_data`; numbers of the event are integers, so the canonical form of
-RFC 8785 (JCS) is that of Python's json with sorted names. The fingerprint covers the whole event but itself. OCSF has
-no place for the bytes of a signature yet, so the hub's receipt stands under `unmapped.veen`.
+`raw_data` has the whole payload as text; numbers of the event are integers, so the canonical form of RFC 8785 (JCS) is
+that of Python's json with sorted names. The fingerprint covers the whole event except itself. OCSF has no field for the
+bytes of a signature yet, so the hub's receipt is in `unmapped.veen`.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ _JCS: Final = 2
 
 
 def canonical(value: Any) -> bytes:
-    """RFC 8785 for values of text, integers below 2^53, booleans, lists and objects with ASCII names."""
+    """Encode a value by RFC 8785: text, integers below 2^53, booleans, lists, and objects with ASCII names."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def fingerprint_of(event: dict[str, Any]) -> str:
-    """SHA-256 over the canonical form without the fingerprint itself."""
+    """Return the SHA-256 of an event's canonical form without the fingerprint itself."""
     attestation = {
         name: value
         for name, value in event["record_integrity"]["attestation_list"][0].items()
@@ -38,7 +38,7 @@ def fingerprint_of(event: dict[str, Any]) -> str:
 
 
 def ocsf_event(row: Row, hub_id: bytes, previous: tuple[int, str] | None = None) -> dict[str, Any]:
-    """One row as an OCSF base event; `previous`: number and fingerprint of the entry before it in the same label."""
+    """Return one row as an OCSF base event. `previous`: number and fingerprint of the preceding entry of the label."""
     receipt, event = row.receipt, row.event
     label = receipt.label.hex()
     attestation: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""The recorder: producers over time with losses and silences, and every period of every stream as valid or not (SDR0).
+"""Console page of the recorder: producers over time with losses and silences, and the state of every period (SDR0).
 
-Evidence is judged by `veen.products.recorder.verify`, as `veen recorder verify` does it.
+`veen.products.recorder.verify` checks the evidence, as in `veen recorder verify`.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ _NOTHING: Final = "no stream of your keyring has events of a recorder."
 
 @dataclass(slots=True)
 class Producer:
-    """One client key: the times of its events, losses that it reported, and spans without a heartbeat."""
+    """One client key: times of its events, losses that it reported, and intervals without a heartbeat."""
 
     client_id: bytes
     times: list[int] = field(default_factory=list)
@@ -65,7 +65,7 @@ async def recorder(console: Console, query: Query) -> PageView:
 
 
 def _producers(streams: list[StreamEvents]) -> dict[bytes, Producer]:
-    """By client key, in the order of their first events. The recorder's own stream says what was lost, and when."""
+    """Collect the producers by client key, in the order of their first events, with losses and silences."""
     producers: dict[bytes, Producer] = {}
     own = stream_id_of(OWN_STREAM)
     agents = Agents()
@@ -89,7 +89,7 @@ def _producers(streams: list[StreamEvents]) -> dict[bytes, Producer]:
 
 
 def _grid(producers: dict[bytes, Producer]) -> Section:
-    """Producers × time."""
+    """Return the section with the picture: producers over time."""
     shown = list(producers.values())[:_MAX_PRODUCERS]
     times = [time for producer in shown for time in (*producer.times, *producer.losses)]
     times += [end for producer in shown for span in producer.silences for end in span]

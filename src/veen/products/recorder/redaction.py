@@ -1,18 +1,19 @@
-"""Redaction with commitments: a value leaves the event, and can be disclosed and checked later.
+r"""Redaction with commitments: a value leaves the event and can be disclosed and verified later.
 
 A rule names a member of the payload (`.password`, `.user.email`) or a pattern of text (`re:\\d{16}`). The value becomes
 {"_commit": hex(Ht("sdr/redact", salt ‖ canonical value))}; salt and value go to record/security/openings, whose only
-reader is the disclosure role. A salt has 32 random bytes, so a commitment does not show which of a few values it hides.
+reader is the disclosure role. A salt has 32 random bytes, so a commitment does not reveal which of a few values it
+hides.
 
 Rules apply to the source record before anything is derived from it (D-185). An adapter calls `redact` with all fields
 that it read and takes subject, type, origin and time from the result. A pattern is compared with
 
-    every scalar as text, numbers included, and what a text decodes to as base64, hex or JSON escapes
+    every scalar as text, including numbers, and with what a text decodes to as base64, hex or JSON escapes
     the names of members
     bytes that are not UTF-8, before they become base64
-    the record as a whole, so that a pattern across two fields is not missed: it then hides the whole payload
+    the record as a whole, so that a pattern across two fields is found: it then hides the whole payload
 
-A record that cannot be parsed has no members. Its text is hidden as a whole if it spells the name of a member that a
+A record that cannot be parsed has no members. Its text is hidden as a whole if it contains the name of a member that a
 rule hides.
 """
 
@@ -40,12 +41,12 @@ _UNCLEAN: Final = (InvalidJson, RecursionError)
 
 
 class RuleInvalid(LocalError, code="SDR.REDACT"):
-    """A redaction rule that cannot be followed."""
+    """An invalid redaction rule."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Opening:
-    """What a commitment hides."""
+    """The value behind a commitment, with its salt."""
 
     commit: str
     salt: bytes
@@ -61,7 +62,7 @@ def commitment(salt: bytes, value: Json) -> str:
 
 
 class Redactor:
-    """Applies rules to source records."""
+    """Applies redaction rules to source records."""
 
     def __init__(
         self, paths: Sequence[str], patterns: Sequence[re.Pattern[str]], random: Callable[[int], bytes] = os.urandom
@@ -71,7 +72,7 @@ class Redactor:
 
     @classmethod
     def of(cls, rules: Sequence[str], random: Callable[[int], bytes] = os.urandom) -> Self:
-        """RuleInvalid names a rule that is neither a path nor a pattern."""
+        """Parse rules. Raise RuleInvalid for one that is neither a path nor a pattern."""
         paths, patterns = [], []
         for rule in rules:
             if rule.startswith("re:"):
@@ -89,7 +90,7 @@ class Redactor:
         return bool(self._paths or self._patterns)
 
     def apply(self, payload: Json, raw: bytes = b"", *, is_parsed: bool = True) -> tuple[Json, list[Opening]]:
-        """Return the payload without what the rules name, and the openings of what was taken out.
+        """Return the payload without the values that the rules name, and the openings of these values.
 
         `raw`: the record as the source wrote it. `is_parsed`: False if its members are not known.
         """
@@ -101,7 +102,7 @@ class Redactor:
         return redacted, openings
 
     def name(self, text: str | None) -> str | None:
-        """Return a text that stands beside the payload, or None if a pattern hides it."""
+        """Return a text outside of the payload, or None if a pattern hides it."""
         return None if text is None or self._matches(text) else text
 
     def _walk(self, value: Json, path: str, openings: list[Opening]) -> Json:
@@ -133,7 +134,7 @@ class Redactor:
         return any(pattern.search(form) for form in _decodings(text) for pattern in self._patterns)
 
     def _is_left(self, redacted: Json, openings: list[Opening], raw: bytes) -> bool:
-        """True if a pattern matches the record as a whole, and not only what was taken out of it."""
+        """Return True if a pattern matches the record as a whole, and not only the values that were removed."""
         if not self._patterns:
             return False
         try:
@@ -148,7 +149,7 @@ class Redactor:
         )
 
     def _spells_a_name(self, raw: bytes) -> bool:
-        return any(name in form for text in _byte_texts(raw) for form in _unescaped(text) for name in self._names)
+        return any(name in form for text in _byte_texts(raw) for form in _unescape(text) for name in self._names)
 
     def _hide(self, value: Json, path: str, openings: list[Opening]) -> dict[str, Json]:
         salt = self._random(_SALT_BYTES)
@@ -169,7 +170,7 @@ def redact(
 
 
 def _clean(value: Json) -> Json:
-    """Return a value that has a canonical encoding; what has none is committed to as text."""
+    """Return a value that has a canonical encoding; any other value as text."""
     try:
         encode(value)
     except _UNCLEAN:
@@ -181,7 +182,7 @@ def _clean(value: Json) -> Json:
 
 
 def _texts(value: Json) -> Iterator[str]:
-    """Every text that a scalar may be written as."""
+    """Yield every text form of a scalar."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, bool):
@@ -199,7 +200,7 @@ def _texts(value: Json) -> Iterator[str]:
 
 
 def texts_of(value: Json) -> Iterator[str]:
-    """Every text inside a value, decoded as well."""
+    """Yield every text inside a value, and the texts that they decode to."""
     if isinstance(value, dict):
         for name, element in value.items():
             yield from _decodings(str(name))
@@ -215,7 +216,7 @@ def texts_of(value: Json) -> Iterator[str]:
 
 
 def _is_bytes(value: Sequence[Json]) -> bool:
-    """True for a list of numbers that journalctl writes bytes as."""
+    """Return True for a list of byte values, which is journalctl's form of bytes."""
     return bool(value) and all(type(number) is int and 0 <= number < 256 for number in value)
 
 
@@ -226,15 +227,15 @@ def _byte_texts(data: bytes) -> list[str]:
         return [data.decode(errors="backslashreplace"), data.decode("latin-1")]
 
 
-def _unescaped(text: str) -> Iterator[str]:
+def _unescape(text: str) -> Iterator[str]:
     yield text
     if "\\u" in text:
         yield _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
 
 
 def _decodings(text: str) -> Iterator[str]:
-    """A text, and what it says if it is JSON with escapes, base64 or hex."""
-    yield from _unescaped(text)
+    """Yield a text, and its decoded forms: JSON escapes, hex and base64."""
+    yield from _unescape(text)
     if len(text) < _SHORTEST_ENCODED:
         return
     if _HEX.fullmatch(text):

@@ -1,11 +1,11 @@
-"""Replay: the events of a range of numbers or of a window of time, with receipts and proven edges (SDR-07 … SDR-09).
+"""Replay: the events of a range of numbers or of a time window, with receipts and proven edges (SDR-07 … SDR-09).
 
 Ranges are inclusive at both ends (D-126). Within a label hub_ts never decreases (D-28), so the first and the last entry
-of a window are found by binary search over receipts, and the receipts of their neighbours prove that nothing of the
-window lies outside the answer. An entry that cannot be opened, or whose payload was erased, is a row of its own.
+of a window are found by binary search over receipts, and the receipts of their neighbours prove that the answer has all
+entries of the window. An entry that cannot be opened, or whose payload was erased, is a separate row.
 
-An event that an air-gap bridge brought (import/*) is a row like any other, with the receipt of its own zone beside the
-one of this hub, so that both zones are replayed together (AGB-20).
+An event that an air-gap bridge imported (import/*) is a row like any other, with the receipt of its origin zone beside
+the one of this hub, so that both zones are replayed together (AGB-20).
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -30,12 +30,12 @@ from veen.products.recorder.events import payload_json
 
 
 class EdgeUnproven(VerifyError, code="SDR.EDGE"):
-    """The receipts beside a window do not prove where it begins or ends."""
+    """The receipts beside a window do not prove its beginning or its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One entry of the answer: its receipt, and what it says or why that cannot be shown."""
+    """One entry of the answer: its receipt, and its event or the reason why it cannot be shown."""
 
     stream: str
     epoch: int
@@ -63,12 +63,12 @@ class Row:
             "payload": None if event is None else _plain(payload_json(event)),
             "error": self.error,
             "receipt": self.receipt.to_json(),
-            **({} if self.crossed is None else {"imported": _imported(self.crossed)}),
+            **({} if self.crossed is None else {"imported": _import_json(self.crossed)}),
             **({} if self.about_keys is None else {"about_keys": self.about_keys}),
         }
 
 
-def _imported(crossed: ImportedEvent | WithheldEvent) -> dict[str, Any]:
+def _import_json(crossed: ImportedEvent | WithheldEvent) -> dict[str, Any]:
     return {
         "origin_hub_id": crossed.origin_hub_id.hex(),
         "origin_stream_id": crossed.origin_stream_id.hex(),
@@ -82,7 +82,7 @@ def _imported(crossed: ImportedEvent | WithheldEvent) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayCoverage:
-    """What an answer covers of one label, and the evidence that it is all of it.
+    """Coverage of one label, with the evidence that it is complete.
 
     `before` and `after` are the receipts beside the range; None where the log begins, or ends under `signed`.
     """
@@ -112,7 +112,10 @@ class ReplayCoverage:
 
 
 def check_edges(coverage: ReplayCoverage, since: int, until: int) -> None:
-    """EdgeUnproven unless the neighbours show that the whole window lies in the range. Signatures are not judged."""
+    """Raise EdgeUnproven unless the neighbours prove that the range contains the whole window.
+
+    Signatures are not checked.
+    """
     before, after = coverage.before, coverage.after
     if before is None:
         begins = coverage.from_seq == 1
@@ -131,7 +134,7 @@ def check_edges(coverage: ReplayCoverage, since: int, until: int) -> None:
 async def replay_range(
     client: Client, keys: StreamKeys, first: int, last: int, *, epoch: int | None = None
 ) -> tuple[AsyncIterator[Row], ReplayCoverage]:
-    """The entries first … last of one label. LocalError if the log has fewer."""
+    """Return the entries first … last of one label. Raise LocalError if the log has fewer."""
     signed = await client.checkpoint(keys, epoch=epoch)
     if not 1 <= first <= last <= signed.upto_seq:
         raise LocalError(f"{keys}: the log has entries 1 to {signed.upto_seq}, and {first} to {last} was asked for")
@@ -142,7 +145,7 @@ async def replay_range(
 async def replay_window(
     client: Client, keys: StreamKeys, since: int, until: int
 ) -> AsyncIterator[tuple[AsyncIterator[Row], ReplayCoverage]]:
-    """For every label of a stream: its entries with hub_ts in since … until, and the proof that these are all."""
+    """Yield, for each label of a stream, the entries with hub_ts in since … until and the proof that these are all."""
     try:
         signed = await client.checkpoints(keys)
     except HubRefused as exc:
@@ -158,7 +161,7 @@ async def replay_window(
 
 
 async def _coverage(client: Client, keys: StreamKeys, signed: Checkpoint, first: int, last: int) -> ReplayCoverage:
-    """The entries first … last of the label that `signed` is about, with the receipts beside them."""
+    """Return the coverage of entries first … last of the label of `signed`, with the receipts beside them."""
     return ReplayCoverage(
         stream=str(keys),
         label=signed.label_curr,
@@ -172,7 +175,7 @@ async def _coverage(client: Client, keys: StreamKeys, signed: Checkpoint, first:
 
 
 async def _first_at(client: Client, keys: StreamKeys, signed: Checkpoint, ts: int) -> int:
-    """The first entry whose hub_ts is at least `ts`; one behind the last if there is none."""
+    """Return the first entry whose hub_ts is at least `ts`; the number after the last entry if there is none."""
     low, high = 1, signed.upto_seq + 1
     while low < high:
         middle = (low + high) // 2
@@ -182,7 +185,7 @@ async def _first_at(client: Client, keys: StreamKeys, signed: Checkpoint, ts: in
 
 
 async def _rows(client: Client, keys: StreamKeys, coverage: ReplayCoverage) -> AsyncIterator[Row]:
-    """Every entry of the range, in order."""
+    """Yield every entry of the range, in order."""
     at = coverage.from_seq
     while at <= coverage.to_seq:
         try:
@@ -201,7 +204,7 @@ async def _rows(client: Client, keys: StreamKeys, coverage: ReplayCoverage) -> A
 
 
 def _plain(value: Any) -> Any:
-    """Decimal numbers as floats, for encoders of JSON that know no other."""
+    """Return a value with Decimal numbers as floats, for JSON encoders without Decimal."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, dict):
@@ -214,19 +217,19 @@ def _reason(detail: Mapping[str, Any]) -> object:
 
 
 def row_of(stream: str, entry: Entry) -> Row:
-    """An entry as a row; whatever is no event of a recorder says why."""
+    """Return an entry as a row; an entry without an event of a recorder carries the reason."""
     client_id, event, error, crossed, about_keys = entry.msg.client_id, None, entry.error, None, None
     if entry.event is not None and entry.event.hdr.schema in KEY_SCHEMAS:
         about_keys = describe(entry.event.hdr.schema, entry.event.body)
     elif entry.event is not None:
         brought = read_crossed(entry.event)
         if brought is None:
-            event, error = _recorded(entry.event)
+            event, error = _event_or_error(entry.event)
         elif isinstance(brought, Issue):
             error = f"{brought.code}: {brought.what}"
         else:
             crossed = brought.body
-            event, error = _crossed(crossed)
+            event, error = _origin_event_or_error(crossed)
     return Row(
         stream=stream,
         epoch=entry.epoch,
@@ -239,16 +242,16 @@ def row_of(stream: str, entry: Entry) -> Row:
     )
 
 
-def _recorded(event: Event) -> tuple[sdr.RecorderEvent | None, str | None]:
-    """The recorder event, or why there is none."""
+def _event_or_error(event: Event) -> tuple[sdr.RecorderEvent | None, str | None]:
+    """Return the recorder event of an entry, or the reason why there is none."""
     if event.hdr.schema != sdr.EVENT.id:
         return None, "SDR.FOREIGN_SCHEMA: not a recorder event"
     typed = sdr.read(event)
     return (None, f"{typed.code}: {typed.what}") if isinstance(typed, Issue) else (typed.body, None)
 
 
-def _crossed(body: ImportedEvent | WithheldEvent) -> tuple[sdr.RecorderEvent | None, str | None]:
+def _origin_event_or_error(body: ImportedEvent | WithheldEvent) -> tuple[sdr.RecorderEvent | None, str | None]:
     if isinstance(body, WithheldEvent):
         return None, f"withheld in the sending zone: {body.reason}"
     origin = origin_event(body, body.receipt.hub_ts)
-    return (None, "crossed the bridge sealed: no opening came with it") if origin is None else _recorded(origin)
+    return (None, "crossed the bridge sealed: no opening came with it") if origin is None else _event_or_error(origin)

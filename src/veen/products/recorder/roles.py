@@ -31,12 +31,12 @@ _RECORD: Final = ("record/app/*", "record/security/*", "record/infrastructure/*"
 
 
 class RoleConflict(LocalError, code="SDR.ROLE"):
-    """One identity would hold two roles, or a stream is none of record/*."""
+    """One identity would have two roles, or a stream is not part of record/*."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderRole:
-    """An identity on this machine: its keystore, its tokens, and the right to change both."""
+    """An identity on this machine: its keystore, its tokens, and the lock for changes to both."""
 
     keystore: Keystore
     tokens: TokenStore
@@ -49,7 +49,7 @@ class RecorderRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipped:
-    """The tokens that were issued now, by the name of their subject, and the streams whose keys are new."""
+    """Tokens issued by this run, by the name of their subject, and the streams whose keys are new."""
 
     tokens: Mapping[str, CapToken]
     new_streams: tuple[str, ...]
@@ -57,7 +57,7 @@ class Equipped:
 
 
 def check_roles(admin: str, disclosure: str | None, producers: Mapping[str, Sequence[str]]) -> None:
-    """RoleConflict unless every role is an identity of its own and every producer has streams of record/*."""
+    """Raise RoleConflict unless every role has its own identity and every producer has streams of record/*."""
     for name, streams in producers.items():
         if name in (admin, disclosure):
             raise RoleConflict(f"{name!r} cannot be a producer and the {'admin' if name == admin else 'disclosure'}")
@@ -85,10 +85,10 @@ def equip(
     keys_ahead: int = 0,
     derived: bool = False,
 ) -> Equipped:
-    """Give every role its keys and a token that is good for at least half of `ttl`.
+    """Give every role its keys and a token that is valid for at least half of `ttl`.
 
-    `derived`: the hub lets an identity derive tokens for its client keys, so each gets one for itself (D-179).
-    `keys_ahead`: for how many of the client keys that follow a producer's present one there are tokens afterwards.
+    `derived`: the hub lets an identity derive tokens for its client keys, so each derives its own (D-179).
+    `keys_ahead`: number of future client keys of each producer that have tokens afterwards.
     """
     if not 0 <= keys_ahead <= MAX_SUCCESSORS:
         raise RoleConflict(f"tokens are issued for at most {MAX_SUCCESSORS} keys in advance")
@@ -122,7 +122,7 @@ def equip(
 
 
 def record_streams(ring: Keyring) -> tuple[StreamKeys, ...]:
-    """The streams of a recorder that this keyring can read, by name."""
+    """Return the streams of a recorder that this keyring can read, by name."""
     return tuple(keys for pattern in _RECORD for keys in ring.matching(pattern) if keys.can_read)
 
 
@@ -139,7 +139,7 @@ def _make_keys(role: RecorderRole, streams: Iterable[str]) -> list[str]:
 
 
 def _own(role: RecorderRole, streams: Iterable[str]) -> None:
-    """Make the role the owner of streams whose owner is not known: its word counts there, also for other readers."""
+    """Make the role the owner of streams without a known owner: other readers then trust its records there, too."""
     ring = role.keystore.secrets.keyring
     for stream in streams:
         if ring.owner_of(stream) is None:
@@ -171,9 +171,9 @@ def _token(
     client_id: bytes | None = None,
     derived: bool = False,
 ) -> CapToken | None:
-    """A token of a client key, by default the present one, for all these streams, unless there is one that lasts.
+    """Issue a token for all these streams, by default for the current client key; None if a valid one is stored.
 
-    With `derived` it is that of the identity, for whatever client key it uses.
+    With `derived` the token is for the identity, whatever client key it uses.
     """
     identity = subject.keystore.identity
     client_id = client_id or (identity.id_sign_pk if derived else identity.client_id)

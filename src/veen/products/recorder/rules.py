@@ -1,13 +1,13 @@
-"""The configuration of a recorder as its emitters enforce it (SDR-02, SDR-03, D-127).
+"""Configuration of a recorder as its emitters enforce it (SDR-02, SDR-03, D-127).
 
-A hub cannot see what an event is, so whoever seals one refuses what `recorder verify` would report: an event whose
-type is mapped to another stream, and a payload above the bound. The configuration is read from the log, from
-record/infrastructure/changes, whose read key `recorder init` gives to every producer. Only records by client keys count
-that the owner of that stream, the recorder's admin, proved there to be hers. Who has no such key is told nothing by the
-configuration, and `recorder verify` finds what is wrong afterwards.
+A hub cannot read events, so the emitter refuses what `recorder verify` would report: an event whose type is mapped to
+another stream, and a payload above the limit. The configuration is read from the log, from
+record/infrastructure/changes, whose read key `recorder init` gives to every producer. Only records of client keys count
+that the owner of that stream, the recorder's admin, proved to be hers. An emitter without the read key enforces
+nothing, and `recorder verify` finds violations afterwards.
 
     SDR.MAPPING   the type of the event is mapped to another stream, or to none
-    SDR.OVERSIZE  the payload is above the bound
+    SDR.OVERSIZE  the payload is above the limit
 """
 
 import time
@@ -53,15 +53,15 @@ _FRESH_SEC: Final = 60.0  # how long a configuration counts before it is read ag
 
 
 class MappingRefused(LocalError, code="SDR.MAPPING"):
-    """The type of an event is mapped to another stream."""
+    """The event type is mapped to another stream."""
 
 
 class OversizeRefused(LocalError, code="SDR.OVERSIZE"):
-    """A payload is above the bound of the recorder."""
+    """The payload is above the recorder's limit."""
 
 
-def mapping_fault(configuration: Configuration, event_type: str, stream_id: bytes) -> str | None:
-    """Return what is wrong if an event of a type stands on a stream; None if nothing is."""
+def find_mapping_fault(configuration: Configuration, event_type: str, stream_id: bytes) -> str | None:
+    """Return the fault of an event type on a stream; None if the configuration allows it."""
     target = configuration.mapping.get(event_type)
     if target is None and event_type in OWN_TYPES:  # an agent must be able to say what it lost
         target = stream_id_of(OWN_TYPES[event_type])
@@ -71,20 +71,20 @@ def mapping_fault(configuration: Configuration, event_type: str, stream_id: byte
     return f"{event_type} is mapped to {where}"
 
 
-def size_fault(configuration: Configuration, size: int) -> str | None:
-    """Return what is wrong with a payload of so many bytes; None if nothing is."""
+def find_size_fault(configuration: Configuration, size: int) -> str | None:
+    """Return the fault of a payload of this size in bytes; None if it is within the limit."""
     if not configuration.max_payload or size <= configuration.max_payload:
         return None
     return f"{size} bytes, at most {configuration.max_payload} are allowed"
 
 
 def payload_size(body: sdr.RecorderEvent) -> int:
-    """Return the bytes of a payload, as JSON if it is none yet."""
+    """Return the size of a payload in bytes; of a value that is not encoded yet, as JSON."""
     return len(body.payload) if isinstance(body.payload, bytes) else len(encode(payload_of(body.payload)))
 
 
 class RecorderRules:
-    """A rule of a client. Used from the client's event loop only."""
+    """The recorder's rule for outgoing messages. Used from the client's event loop only."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -92,7 +92,7 @@ class RecorderRules:
         self._configuration: Configuration | None = None
 
     async def configuration(self, client: Client) -> Configuration | None:
-        """Return what the log says now, at most a minute old; None if this client cannot know it."""
+        """Return the configuration in the log, at most a minute old; None if this client cannot read it."""
         now = self._clock()
         if self._read_at is None or not 0 <= now - self._read_at < _FRESH_SEC:
             self._configuration, self._read_at = await read_configuration(client), now
@@ -101,7 +101,7 @@ class RecorderRules:
     async def check(
         self, client: Client, keys: StreamKeys, drafts: Sequence[Draft]
     ) -> Sequence[LocalError | None] | None:
-        """Refuse messages to streams of the recorder that its configuration forbids."""
+        """Check messages to streams of the recorder; return an error for each that the configuration forbids."""
         if keys.stream_id in _ADMIN_IDS or not client.keyring.has(_CHANGES_ID):
             return None
         if keys.name is not None and not is_record_stream(keys.name):
@@ -109,7 +109,7 @@ class RecorderRules:
         configuration = await self.configuration(client)
         if configuration is None or (keys.name is None and keys.stream_id not in configuration.streams):
             return None
-        return [draft_fault(configuration, keys, draft) for draft in drafts]
+        return [find_draft_fault(configuration, keys, draft) for draft in drafts]
 
 
 def is_record_stream(name: str) -> bool:
@@ -117,19 +117,19 @@ def is_record_stream(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in RECORD_STREAMS)
 
 
-def draft_fault(configuration: Configuration, keys: StreamKeys, draft: Draft) -> LocalError | None:
-    """Return why a message must not be sent to a stream of the recorder; None if it may."""
+def find_draft_fault(configuration: Configuration, keys: StreamKeys, draft: Draft) -> LocalError | None:
+    """Return the error of a message that must not be sent to a stream of the recorder; None if it may be sent."""
     stream, event = str(keys), _event_of(draft)
-    if event is not None and (what := mapping_fault(configuration, event.event_type, keys.stream_id)) is not None:
+    if event is not None and (what := find_mapping_fault(configuration, event.event_type, keys.stream_id)) is not None:
         return MappingRefused(f"{stream}: {what}: send it there, or have the admin map the type (veen recorder map)")
     size = len(draft.body) if event is None else payload_size(event)
-    if draft.schema not in KEY_SCHEMAS and (what := size_fault(configuration, size)) is not None:
+    if draft.schema not in KEY_SCHEMAS and (what := find_size_fault(configuration, size)) is not None:
         return OversizeRefused(f"{stream}: the payload has {what}")
     return None
 
 
 def _event_of(draft: Draft) -> sdr.RecorderEvent | None:
-    """Return the event in a message; None if it has another schema, or is malformed, which readers report."""
+    """Return the event in a message; None if it has another schema or is malformed, which readers report."""
     if draft.schema != sdr.EVENT.id:
         return None
     try:
@@ -139,7 +139,7 @@ def _event_of(draft: Draft) -> sdr.RecorderEvent | None:
 
 
 async def read_configuration(client: Client) -> Configuration | None:
-    """Read the configuration of the recorder at this hub; None without its read key, or if its admin is not known."""
+    """Read the configuration of the recorder at this hub; None without its read key or a known admin."""
     try:
         keys = client.keyring.for_stream(CHANGES_STREAM)
     except UnknownStream:

@@ -1,4 +1,4 @@
-"""Configuration at the hub: the records of sdr.config.v1, the label classes, and how they are read back."""
+"""Configuration at the hub: writes and reads the records of sdr.config.v1 and the label classes."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ DEFAULT_EVERY_EVENTS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the configuration must say. It is compared with the log, and only what is missing is written."""
+    """The wanted configuration. It is compared with the log, and only what is missing is written."""
 
     producers: Mapping[bytes, Sequence[str]]  # client_id -> streams
     mapping: Mapping[str, str]  # event_type -> stream
@@ -38,23 +38,23 @@ class Wanted:
 
 
 async def events_of(client: Client, stream: str | bytes) -> list[Event]:
-    """Every event of a stream that opens, read and verified; none if nothing was written to it yet."""
+    """Return every event of a stream that opens, read and verified; none if the stream is empty."""
     return [entry.event async for entry in client.read(stream) if entry.event is not None]
 
 
 async def read_history(client: Client, admins: Collection[bytes] | None) -> History:
-    """The configuration of the recorder at this hub."""
+    """Return the history of the recorder's configuration at this hub."""
     return history_of(await events_of(client, CHANGES_STREAM), admins)
 
 
 async def apply(authority: TokenAuthority, identity: Identity, ring: Keyring, wanted: Wanted, *, now: int) -> list[str]:
-    """Write the records that are missing, as the admin `identity`; return what was written, one line each.
+    """Write the missing records as the admin `identity`; return one line for each record written.
 
-    The admin proves on the stream of changes that her client key is hers, so that emitters know whose records count.
+    The admin proves on the stream of changes that the client key is hers, so that emitters know whose records count.
     """
     await _announce(authority, identity)
     history = await read_history(authority.client, None)
-    drafts = _missing(history.now, wanted, _streams(ring, wanted), now)
+    drafts = _drafts_of(history.now, wanted, _streams(ring, wanted), now)
     for _, draft in drafts:
         await authority.send(stream_id_of(CHANGES_STREAM), draft)
     lines = [line for line, _ in drafts]
@@ -78,7 +78,9 @@ def _streams(ring: Keyring, wanted: Wanted) -> dict[bytes, str]:
     return named
 
 
-def _missing(current: Configuration, wanted: Wanted, streams: Mapping[bytes, str], now: int) -> list[tuple[str, Draft]]:
+def _drafts_of(
+    current: Configuration, wanted: Wanted, streams: Mapping[bytes, str], now: int
+) -> list[tuple[str, Draft]]:
     drafts: list[tuple[str, Draft]] = []
 
     def add(line: str, kind: str, **fields: object) -> None:
@@ -115,7 +117,7 @@ def _missing(current: Configuration, wanted: Wanted, streams: Mapping[bytes, str
 
 
 async def _classes(authority: TokenAuthority, ring: Keyring, retention_sec: int) -> list[str]:
-    """Class "log" and the retention hint for the present label of each stream (SDR-03)."""
+    """Set class "log" and the retention hint for the current label of each stream (SDR-03)."""
     stream_id = admin_streams(DEFAULT_REALM).label_class
     try:
         ring.for_stream(stream_id)

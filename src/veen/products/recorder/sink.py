@@ -1,4 +1,4 @@
-"""Where adapters put records: durable in the spool when `put` returns, or counted as lost, and nothing between."""
+"""Sinks of adapters: when `put` returns, a record is durable in the spool; otherwise it is counted as lost."""
 
 import asyncio
 import contextlib
@@ -15,8 +15,8 @@ from veen.products.recorder.events import (
     OWN_STREAM,
     UNKNOWN,
     SourceRecord,
+    fit_record,
     own,
-    shaped,
     to_bytes,
 )
 from veen.products.recorder.redaction import Redactor, redact, texts_of
@@ -30,7 +30,7 @@ _OPENINGS_ID: Final = stream_id_of(OPENINGS_STREAM)
 
 
 class Adapter(Protocol):
-    """One source. `run` puts what the source says into the sink, from `sink.position` on, until the source ends."""
+    """One source. `run` puts its records into the sink, from `sink.position` on, until the source ends."""
 
     kind: str  # the name of the adapter, as configurations spell it
     id: str  # the name of this source, unique in an agent
@@ -40,7 +40,7 @@ class Adapter(Protocol):
 
 @dataclass(slots=True)
 class Sinks:
-    """What all sinks of an agent share. Used from the agent's event loop only."""
+    """State that all sinks of an agent share. Used from the agent's event loop only."""
 
     spool: Spool
     host: str
@@ -50,14 +50,14 @@ class Sinks:
     freed: asyncio.Condition = field(default_factory=asyncio.Condition)  # records left: wakes sources that wait
 
     async def add_own(self, event_type: str, payload: dict[str, object]) -> None:
-        """An event of the recorder about itself."""
+        """Record an event of the recorder about itself, also while the spool is full."""
         await asyncio.to_thread(self.spool.append, [self.own_record(event_type, payload)], force=True)
         self.changed.set()
 
     def own_record(self, event_type: str, payload: dict[str, object]) -> SpoolItem:
         now = int(self.clock())
         record = own(event_type, payload, origin=self.host, position=str(now), now=now)
-        data = to_bytes(shaped(record, adapter="recorder", source=self.host))
+        data = to_bytes(fit_record(record, adapter="recorder", source=self.host))
         return SpoolItem(_OWN_ID, data, "recorder")
 
 
@@ -77,11 +77,11 @@ class SpoolSink:
         return int(self._shared.clock())
 
     def digest(self, data: bytes) -> str:
-        """Return a keyed hash of a source record: for `key`, `sender_id` and positions that show nothing."""
+        """Return a keyed hash of a source record, for `key`, `sender_id` and positions that must reveal nothing."""
         return self._shared.spool.digest(data)
 
     async def put(self, records: Sequence[SourceRecord]) -> list[int]:
-        """Return when all records are on disk; waits while the spool is full. Their numbers, for `receipted`."""
+        """Return the spool numbers of the records when all are on disk; wait while the spool is full."""
         numbers: list[int] = []
         for start in range(0, len(records), _BATCH):
             batch = records[start : start + _BATCH]
@@ -99,7 +99,10 @@ class SpoolSink:
         return numbers
 
     async def offer(self, records: Sequence[SourceRecord]) -> bool:
-        """For sources that cannot wait: True if all records are on disk; False if none is, and all count as lost."""
+        """Store all records and return True, or count all of them as lost and return False.
+
+        For sources that cannot wait.
+        """
         try:
             await self._append(records)
         except SpoolFull:
@@ -108,33 +111,33 @@ class SpoolSink:
         return True
 
     async def lost(self, reason: str, count: int = 1) -> None:
-        """Records that the source had and the spool has not."""
+        """Count records that the source had and that are not in the spool."""
         await asyncio.to_thread(self._shared.spool.lose, self._adapter.id, reason, count, self.now())
 
     async def skip_to(self, position: str) -> None:
-        """Continue from here next time, though there is nothing to record."""
+        """Store a position without a record: the next run continues there."""
         await asyncio.to_thread(self._shared.spool.set_position, self._adapter.id, position)
 
     async def recall(self, name: str) -> str | None:
-        """What this source remembered, also before a restart."""
+        """Return a value stored by `remember`, also before a restart."""
         return await asyncio.to_thread(self._shared.spool.note, f"source:{self._adapter.id}:{name}")
 
     async def remember(self, name: str, value: str) -> None:
         await asyncio.to_thread(self._shared.spool.set_note, f"source:{self._adapter.id}:{name}", value)
 
-    async def receipted(self, numbers: Sequence[int]) -> None:
+    async def wait_for_receipts(self, numbers: Sequence[int]) -> None:
         """Return when all of these records have receipts."""
         spool = self._shared.spool
         async with self._shared.freed:
             for n in numbers:
-                while await asyncio.to_thread(spool.waits, n):
+                while await asyncio.to_thread(spool.is_waiting, n):
                     await self._shared.freed.wait()
 
     async def _append(self, records: Sequence[SourceRecord]) -> list[int]:
         pending: list[SpoolItem] = []
         wanted: list[int] = []
         for record in records:
-            entries = self._pending(record)
+            entries = self._items_of(record)
             wanted.append(len(pending))
             pending += entries
         numbers = await asyncio.to_thread(self._shared.spool.append, pending)
@@ -142,11 +145,11 @@ class SpoolSink:
         self.has_worked = self.has_worked or bool(numbers)
         return [numbers[at] for at in wanted]
 
-    def _pending(self, record: SourceRecord) -> list[SpoolItem]:
-        """Return the items of a record: itself, and the openings of what the rules took out of it."""
+    def _items_of(self, record: SourceRecord) -> list[SpoolItem]:
+        """Return the spool items of a record: the record itself, and the openings of redacted values."""
         adapter = self._adapter
         if record.openings is None:
-            record = _redacted(record, self.redactor, self.digest)
+            record = _redact_record(record, self.redactor, self.digest)
         within = self._bytes_of(record)
         entries = [
             SpoolItem(
@@ -158,26 +161,26 @@ class SpoolSink:
             value = own(OPENING, opening.payload(), origin=self.host, position=record.position, now=record.time)
             key = None if record.key is None else f"{record.key}#{number}"
             earlier_keys = tuple(f"{earlier}#{number}" for earlier in record.earlier_keys)
-            data = to_bytes(shaped(value, adapter=adapter.kind, source=adapter.id))
+            data = to_bytes(fit_record(value, adapter=adapter.kind, source=adapter.id))
             entries.append(SpoolItem(_OPENINGS_ID, data, adapter.id, None, key, earlier_keys))
         return entries
 
     def _bytes_of(self, record: SourceRecord) -> bytes:
         adapter = self._adapter
-        within = shaped(record, adapter=adapter.kind, source=adapter.id, max_payload=self._shared.max_payload)
+        within = fit_record(record, adapter=adapter.kind, source=adapter.id, max_payload=self._shared.max_payload)
         return to_bytes(within)
 
     async def _room(self) -> None:
-        """Wait for records to leave. The spool may have been emptied before this began, so the wait is short."""
+        """Wait briefly for records to leave: the spool may have been emptied before the wait began."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ROOM_SECONDS), self._shared.freed:
                 await self._shared.freed.wait()
 
 
-def _redacted(record: SourceRecord, redactor: Redactor | None, digest: Callable[[bytes], str]) -> SourceRecord:
-    """Apply the rules to a record of an adapter that derived its names before.
+def _redact_record(record: SourceRecord, redactor: Redactor | None, digest: Callable[[bytes], str]) -> SourceRecord:
+    """Apply the rules to a record whose names the adapter derived before.
 
-    A name or a position that has a text of what the rules take out is left out, or replaced by a hash.
+    A name or position that contains a redacted text is removed, or replaced by a hash.
     """
     payload, openings = redact(redactor, record.payload)
     hidden = [text for opening in openings for text in texts_of(opening.value) if text]

@@ -1,18 +1,18 @@
-"""The spool: records that were read from a source and have no receipt yet, on disk, sealed, bounded.
+"""The spool: records that were read from a source and have no receipt yet; on disk, sealed, of limited size.
 
-One SQLite database holds everything that must change together, and every change is one transaction that is durable when
-the method returns:
+One SQLite database holds everything that must change together. Every change is one transaction, durable when the method
+returns:
 
-    append   records, the positions of their sources, and the keys that tell repetitions
-    fly      the MSGs that are about to be sent, with the records they carry
-    landed   records whose MSG has a verified receipt go
-    ground   the MSGs of a flight that the hub did not take go, and their records stay
+    append     add records, the positions of their sources, and the keys that detect repetitions
+    fly        store the MSGs that are about to be sent, with their records
+    mark_sent  remove records whose MSG has a verified receipt
+    ground     remove the MSGs of a flight that the hub did not accept; their records stay
 
-So a crash at any point leaves either the state before or the state after. What was in flight is sent again byte for
-byte; what was not is sealed when its turn comes, with the client key, token and label of that time (decision 120).
+So a crash at any point leaves either the state before or the state after. MSGs in flight are sent again byte for byte;
+other records are sealed when their turn comes, with the client key, token and label of that time (decision 120).
 
-Records are sealed under a key of the producer's identity: whoever copies the file without the identity reads nothing.
-The agent is the only user of the directory (`Fs.lock`); methods may be called from any thread and take turns.
+Records are sealed under a key of the producer's identity: a copy of the file without the identity reveals nothing. The
+agent is the only user of the directory (`Fs.lock`); methods may be called from any thread and take turns.
 """
 
 import contextlib
@@ -49,15 +49,15 @@ CREATE TABLE note (name TEXT PRIMARY KEY, value NOT NULL);
 
 
 class SpoolFull(LocalError, code="SDR.SPOOL_FULL"):
-    """There is no room for these records until the hub has taken others."""
+    """The spool has no room for these records until the hub has accepted others."""
 
 
 class SpoolDamaged(LocalError, code="SDR.SPOOL"):
-    """The database is not what was written, or it belongs to another identity."""
+    """The database is damaged, or it belongs to another identity."""
 
 
 def spool_key(identity: Identity) -> bytes:
-    """The key of an identity's spools; it stays when client keys rotate."""
+    """Return the key of an identity's spools. It does not change when client keys rotate."""
     return hkdf.hkdf(identity.dh_sk, b"", b"veen/recorder-spool", aead.KEY_BYTES)
 
 
@@ -94,7 +94,7 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Flight:
-    """Messages of one client key to one label that were, or are about to be, sent."""
+    """Messages of one client key to one label that were sent or are about to be sent."""
 
     stream_id: bytes
     epoch: int
@@ -113,7 +113,7 @@ class Loss:
 
 
 class Spool(LocalDatabase):
-    """An open spool. `size`: bytes that wait, of at most `max_bytes`."""
+    """An open spool. `size`: bytes of waiting records, at most `max_bytes`."""
 
     FILE: ClassVar[str] = "spool.db"
     WHAT: ClassVar[str] = "the spool"
@@ -134,7 +134,7 @@ class Spool(LocalDatabase):
         super().__init__(fs, lock)
 
     def digest(self, data: bytes) -> str:
-        """Return a hash that tells records apart. It is keyed: who sees it cannot try what a record says."""
+        """Return a keyed hash that tells records apart: without the key nobody can test guesses of their content."""
         return hashlib.blake2b(data, key=self._digest_key, digest_size=_DIGEST_BYTES).hexdigest()
 
     # --- in --------------------------------------------------------------------------------------------------
@@ -143,9 +143,9 @@ class Spool(LocalDatabase):
         return self.size + size <= self.max_bytes
 
     def append(self, records: Sequence[SpoolItem], *, force: bool = False) -> list[int]:
-        """Take records; their numbers, or for a repetition the number that it had. SpoolFull takes none of them.
+        """Store records; return their numbers, for a repetition the earlier number. SpoolFull stores none of them.
 
-        `force`: the recorder's own events, which are few and small, go in above the bound.
+        `force`: the recorder's own events, few and small, are stored above the limit, too.
         """
         with self._transaction() as db:
             return self._append(db, records, force=force)
@@ -157,7 +157,7 @@ class Spool(LocalDatabase):
             number = self._number_of(db, record)
             if number is not None:
                 numbers.append(number)
-                self._set_position(db, record)
+                self._set_position(db, record)  # the source must not offer it again (D-184)
                 continue
             data = record.data
             if record.sender_id is not None:
@@ -179,13 +179,13 @@ class Spool(LocalDatabase):
             n += 1
         if n > start:
             db.execute("DELETE FROM seen WHERE n < ?", (n - _MAX_KEYS,))
-            self._put_note(db, "next", n)
+            self._write_note(db, "next", n)
             self._count(db, "in", n - start)
-            self._committed.append(lambda: self._grown(n, added))
+            self._committed.append(lambda: self._on_grown(n, added))
         return numbers
 
     def _number_of(self, db: sqlite3.Connection, record: SpoolItem) -> int | None:
-        """Return the number that this record has already."""
+        """Return the number that this record has already, or None."""
         if record.key is None:
             return None
         keys = (record.key, *record.earlier_keys)
@@ -197,7 +197,7 @@ class Spool(LocalDatabase):
         row = db.execute("SELECT n FROM seen WHERE source = ? AND key = ?", (source, key)).fetchone()
         return None if row is None else int(row[0])
 
-    def _grown(self, last: int, added: int) -> None:
+    def _on_grown(self, last: int, added: int) -> None:
         self._next = last
         self.size += added
 
@@ -207,21 +207,22 @@ class Spool(LocalDatabase):
             db.execute("INSERT OR REPLACE INTO position VALUES (?, ?)", (record.source, record.position))
 
     def position(self, source: str) -> str | None:
-        """Where a source continues: behind the last record that was taken from it."""
+        """Return the place where a source continues: behind the last record stored."""
         with self._named_errors():
             row = self._db.execute("SELECT pos FROM position WHERE source = ?", (source,)).fetchone()
         return None if row is None else str(row[0])
 
     def set_position(self, source: str, position: str) -> None:
-        """Move on in a source where there is nothing to record, as behind an empty line."""
+        """Store a position without a record, as behind an empty line."""
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO position VALUES (?, ?)", (source, position))
 
     # --- out -------------------------------------------------------------------------------------------------
 
     def next_batch(self, most: int, max_bytes: int) -> tuple[bytes, list[Waiting]] | None:
-        """The oldest records of the stream that waits longest. None if nothing waits."""
+        """Return the oldest records of the stream that has waited longest; None if the spool is empty."""
         with self._named_errors():
+            # One stream for each flight: its MSGs have one label, and client_seq counts within a label.
             first = self._db.execute("SELECT stream FROM record ORDER BY n LIMIT 1").fetchone()
             if first is None:
                 return None
@@ -238,7 +239,7 @@ class Spool(LocalDatabase):
         return first[0], batch
 
     def fly(self, flight: Flight) -> None:
-        """Write down the messages before any of them is sent."""
+        """Store messages before any of them is sent (D-09)."""
         with self._transaction() as db:
             db.executemany(
                 "INSERT INTO flight VALUES (?, ?, ?, ?, ?)",
@@ -246,7 +247,7 @@ class Spool(LocalDatabase):
             )
 
     def flight(self) -> Flight | None:
-        """What was written down and has not landed."""
+        """Return the stored messages without a receipt, or None."""
         with self._named_errors():
             rows = self._db.execute(
                 "SELECT n, client_seq, msg, stream, epoch FROM flight ORDER BY client_seq"
@@ -255,28 +256,29 @@ class Spool(LocalDatabase):
             return None
         return Flight(rows[0][3], rows[0][4], tuple(InFlight(n, seq, msg) for n, seq, msg, _, _ in rows))
 
-    def landed(self, numbers: Iterable[int]) -> None:
-        """These records have receipts that were verified."""
+    def mark_sent(self, numbers: Iterable[int]) -> None:
+        """Remove records whose receipts were verified."""
         gone = list(numbers)
         with self._transaction() as db:
             freed = self._remove(db, gone)
             db.executemany("DELETE FROM flight WHERE n = ?", [(n,) for n in gone])
             self._count(db, "sent", len(gone))
-            self._committed.append(lambda: self._shrunk(freed))
+            self._committed.append(lambda: self._on_shrunk(freed))
 
     def ground(self) -> None:
-        """The messages in flight are not in the log and will never be sent again; their records wait for new ones."""
+        """Remove the messages in flight: they are not in the log and will never be sent again. Their records wait."""
         with self._transaction() as db:
             db.execute("DELETE FROM flight")
 
     def refuse(self, n: int, code: str, now: int) -> None:
-        """A record that the hub will never take: it is put aside, and counts as lost."""
+        """Set a record aside that the hub will never accept, and count it as lost."""
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO refused SELECT n, stream, sealed, ? FROM record WHERE n = ?", (code, n))
             freed = self._remove(db, [n])
             db.execute("DELETE FROM flight WHERE n = ?", (n,))
+            # In the same transaction: a record is never gone without a loss that accounts for it.
             self._add_loss(db, "agent", f"refused {code}", 1, now)
-            self._committed.append(lambda: self._shrunk(freed))
+            self._committed.append(lambda: self._on_shrunk(freed))
 
     def _remove(self, db: sqlite3.Connection, numbers: Sequence[int]) -> int:
         freed = 0
@@ -287,13 +289,13 @@ class Spool(LocalDatabase):
                 db.execute("DELETE FROM record WHERE n = ?", (n,))
         return freed
 
-    def _shrunk(self, freed: int) -> None:
+    def _on_shrunk(self, freed: int) -> None:
         self.size -= freed
 
-    # --- what is told about it -------------------------------------------------------------------------------
+    # --- losses, notes, counts -------------------------------------------------------------------------------
 
     def lose(self, source: str, reason: str, count: int, now: int) -> None:
-        """Count records that could not be taken; `report` turns the counts into events."""
+        """Count records that could not be stored; `report` turns the counts into events."""
         with self._transaction() as db:
             self._add_loss(db, source, reason, count, now)
 
@@ -306,7 +308,7 @@ class Spool(LocalDatabase):
         self._count(db, "lost", count)
 
     def report(self, event_of: Callable[[Loss], SpoolItem]) -> int:
-        """Turn the counts of losses into records, in one step: each loss is reported once."""
+        """Turn the counts of losses into records in one transaction, so that each loss is reported once."""
         with self._transaction() as db:
             rows = db.execute("SELECT source, reason, count, first, last FROM loss").fetchall()
             if rows:
@@ -321,10 +323,10 @@ class Spool(LocalDatabase):
 
     def set_note(self, name: str, value: str) -> None:
         with self._transaction() as db:
-            self._put_note(db, name, value)
+            self._write_note(db, name, value)
 
     def counts(self) -> Mapping[str, int]:
-        """in, sent and lost since the spool was made; waiting, in_flight and refused now."""
+        """Return in, sent and lost since the spool was created; waiting, in_flight and refused now."""
         with self._named_errors():
             notes = dict(self._db.execute("SELECT name, value FROM note").fetchall())
             waiting = self._one("SELECT count(*) FROM record")
@@ -337,8 +339,8 @@ class Spool(LocalDatabase):
         with self._named_errors():
             return dict(self._db.execute("SELECT source, pos FROM position ORDER BY source").fetchall())
 
-    def waits(self, n: int) -> bool:
-        """Whether a record has no receipt yet."""
+    def is_waiting(self, n: int) -> bool:
+        """Return True if a record has no receipt yet."""
         with self._named_errors():
             return self._db.execute("SELECT 1 FROM record WHERE n = ?", (n,)).fetchone() is not None
 
@@ -348,7 +350,7 @@ class Spool(LocalDatabase):
         return int(self._db.execute(query).fetchone()[0])
 
     @staticmethod
-    def _put_note(db: sqlite3.Connection, name: str, value: Any) -> None:
+    def _write_note(db: sqlite3.Connection, name: str, value: Any) -> None:
         db.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (name, value))
 
     @staticmethod
@@ -370,7 +372,7 @@ class Spool(LocalDatabase):
             self._committed = []
             with super()._transaction() as db:
                 yield db
-            for change in self._committed:
+            for change in self._committed:  # after the commit: a transaction that fails must not change the counters
                 change()
 
     def _seal(self, n: int, stream_id: bytes, data: bytes) -> bytes:

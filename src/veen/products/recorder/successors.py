@@ -1,13 +1,13 @@
-"""The client keys that follow a producer's present one, known before they are used (decision 191).
+"""Future client keys of a producer, known before they are used (decision 191).
 
-A token names one client key (D-49), and a key must be replaced after a day (KEX1+). So that an agent can do this itself
-at a hub that asks for tokens, its next keys follow from the identity: key number g has the seed
+A token names one client key (D-49), and a key must be replaced after a day (KEX1+). So that an agent can do this alone
+at a hub that requires tokens, its next keys are derived from the identity: key number g has the seed
 
     HKDF(dh_sk, info = "veen/recorder-client-key" || u64be(g))
 
-Whoever has the identity computes them; nobody else can link one to another. `veen recorder init` lets the admin issue
-tokens for as many of them as there are days in the tokens' ttl. When they are used up, the agent keeps its last key and
-says so in every heartbeat, as decision 121 has it.
+The holder of the identity can compute them; nobody else can link one to another. With `veen recorder init` the admin
+issues tokens for one key for each day of the tokens' ttl. When they are used up, the agent keeps its last key and
+reports that in every heartbeat (decision 121).
 """
 
 from typing import Final
@@ -26,11 +26,11 @@ def _seed(identity: Identity, generation: int) -> bytes:
 
 
 def next_seed(identity: Identity) -> bytes:
-    """The seed of the key that follows the present one."""
+    """Return the seed of the key that follows the current one."""
     return _seed(identity, identity.client_key.generation + 1)
 
 
 def successors(identity: Identity, count: int) -> list[bytes]:
-    """The client_ids of the next keys, in the order of their use."""
+    """Return the client_ids of the next keys, in the order of their use."""
     present = identity.client_key.generation
     return [SigningKey(_seed(identity, present + step)).public for step in range(1, count + 1)]

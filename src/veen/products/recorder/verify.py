@@ -1,8 +1,8 @@
-"""Verification of a recorder: every stream, period by period, as valid, invalid or missing; then policy and continuity.
+"""Verification of a recorder: the state of every period of every stream; then policy and continuity.
 
-A period is what one checkpoint adds to a label. It is valid if the log, read and verified now, has exactly the root
-that the checkpoint names at its end; invalid if it has another; missing if the log ends before. What no checkpoint
-covers yet is a period of its own; a period whose payloads retention erased is erased.
+A period is the part of a label that one checkpoint adds. It is valid if the log, read and verified now, has at its end
+exactly the root that the checkpoint names; invalid if the root differs; missing if the log ends before it; erased if
+retention erased its payloads. Entries that no checkpoint covers yet are one more period.
 
 The report ends in a `Verdict` (D-181). It has a row for each label of each stream: how far it was read, and the head
 that the hub states or that the newest checkpoint names, whichever is greater. Evidence that is wrong or missing makes
@@ -58,7 +58,7 @@ from veen.products.recorder.events import (
     STOP,
     payload_json,
 )
-from veen.products.recorder.heads import Chain, covered, identity_of, read_chain
+from veen.products.recorder.heads import Chain, identity_of, read_chain, select_covered
 from veen.products.recorder.integrity import (
     SEQUENCE,
     IntegrityKeys,
@@ -67,7 +67,7 @@ from veen.products.recorder.integrity import (
     is_signed,
     sequence_of,
 )
-from veen.products.recorder.rules import mapping_fault, payload_size, size_fault
+from veen.products.recorder.rules import find_mapping_fault, find_size_fault, payload_size
 from veen.products.recorder.setup import read_history
 
 _COUNTED: Final = ("syslog", "logging")  # adapters whose positions end in a number that grows by one
@@ -80,7 +80,7 @@ _ALWAYS: Final = frozenset((CHANGES_STREAM, CHECKPOINTS_STREAM))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is not as the configuration wants it."""
+    """A deviation from the configured policy, or a gap."""
 
     code: str
     stream: str
@@ -106,7 +106,9 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """What one checkpoint adds to one label; `checkpoint` is its number in the chain, None for what none covers yet."""
+    """The part of a label that one checkpoint adds; `checkpoint` is its number in the chain, None if none covers it
+    yet.
+    """
 
     epoch: int
     from_seq: int
@@ -123,7 +125,7 @@ class Period:
 
 @dataclass(slots=True)
 class StreamReport:
-    """One stream as it was read."""
+    """Result of reading one stream."""
 
     stream: str
     stream_id: bytes
@@ -141,7 +143,7 @@ class StreamReport:
 
 @dataclass(slots=True)
 class Agents:
-    """What agents say about themselves, by the client key that signs it."""
+    """State of agents as they report it, by the client key that signs."""
 
     last: dict[bytes, tuple[str, int, Json]] = field(default_factory=dict)  # (type, hub_ts, payload)
     successors: dict[bytes, bytes] = field(default_factory=dict)  # next -> previous, as the previous key says
@@ -165,7 +167,7 @@ class Agents:
         if kind not in (START, HEARTBEAT, STOP):
             return
         before = self.last.get(who)
-        every = _every(payload) or (_every(before[2]) if before else 0)
+        every = _heartbeat_interval(payload) or (_heartbeat_interval(before[2]) if before else 0)
         if before and before[0] != STOP and every and hub_ts - before[1] > _SILENT * every:
             self._silence(who, seq, before[1], hub_ts)
         if kind == HEARTBEAT and payload.get("rotation_due"):
@@ -174,7 +176,7 @@ class Agents:
 
     def finish(self, now: int) -> None:
         for who, (kind, hub_ts, payload) in self.last.items():
-            every = _every(payload)
+            every = _heartbeat_interval(payload)
             if kind == HEARTBEAT and every and now - hub_ts > _SILENT * every:
                 self._silence(who, None, hub_ts, now)
         for (source, reason), count in sorted(self.lost.items()):
@@ -187,7 +189,7 @@ class Agents:
         self.findings.append(Finding(code=code, stream=OWN_STREAM, seq=seq, what=what))
 
 
-def _every(payload: Json) -> int:
+def _heartbeat_interval(payload: Json) -> int:
     value = payload.get("every") if isinstance(payload, dict) else None
     return value if isinstance(value, int) else 0
 
@@ -210,7 +212,7 @@ class RecorderReport:
 
     @property
     def signatures(self) -> int:
-        """Number of signatures that were checked and hold: of author and hub for each entry, and of collectors."""
+        """Number of signatures that were verified: of author and hub for each entry, and of collectors."""
         entries = sum(stream.entries for stream in self.streams) + self.checkpoint_entries
         return 2 * entries + self.collector_signatures
 
@@ -263,14 +265,14 @@ async def verify(
     continuity: bool = True,
     integrity: IntegrityKeys | None = None,
 ) -> RecorderReport:
-    """Read and judge everything. `admins`: client_ids of the recorder's admin; None: every author is believed.
+    """Read and check everything. `admins`: client_ids of the recorder's admin; None accepts every author.
 
-    `integrity`: what signatures of OpenTelemetry collectors are checked with; None: they are not looked at.
+    `integrity`: keys for signatures of OpenTelemetry collectors; None does not check them.
     """
     history = await read_history(client, admins)
     chain = await read_chain(client, admins)
     return await judge_streams(
-        client, covered(streams), history, chain, now=now, continuity=continuity, integrity=integrity
+        client, select_covered(streams), history, chain, now=now, continuity=continuity, integrity=integrity
     )
 
 
@@ -284,7 +286,7 @@ async def judge_streams(
     continuity: bool = True,
     integrity: IntegrityKeys | None = None,
 ) -> RecorderReport:
-    """As `verify`, with a configuration and checkpoints that may come from elsewhere than the hub."""
+    """Verify streams as `verify` does, with a configuration and checkpoints from any source."""
     judge = _Judge(history, continuity, integrity)
     reports = []
     own = stream_id_of(OWN_STREAM)
@@ -374,7 +376,7 @@ class _Log:
 
 
 def _coverage(client: Client, stream: str, log: _Log, hub_head: int | None) -> Coverage:
-    """Return what was compared of a label; its head is the greater one of the hub's and the newest checkpoint's."""
+    """Return the coverage of a label; its head is the greater one of the hub's and the newest checkpoint's."""
     named = max((cut.last_seq for cut in log.cuts), default=None)
     is_by_hub = hub_head is not None and hub_head >= (named or 0)
     head = hub_head if is_by_hub else named
@@ -384,7 +386,7 @@ def _coverage(client: Client, stream: str, log: _Log, hub_head: int | None) -> C
 
 
 def _coverage_of_nothing(client: Client, stream: str, stream_id: bytes, chain: Chain) -> Coverage:
-    """Return the row of a stream that the hub has no entry of: good only if a checkpoint says that it is empty."""
+    """Return the coverage of a stream without entries: good only if a checkpoint says that it is empty."""
     last = chain.last
     is_empty = last is not None and any(
         head.stream_id == stream_id and head.last_seq == 0 for head in last.body.streams
@@ -394,7 +396,7 @@ def _coverage_of_nothing(client: Client, stream: str, stream_id: bytes, chain: C
 
 
 async def _first_refused(client: Client, keys: StreamKeys, epoch: int, start: int) -> int:
-    """The first entry from `start` on that the hub does not give: it refuses pages, and a page has many entries."""
+    """Find the first entry from `start` on that the hub refuses. It refuses whole pages of many entries."""
 
     async def is_readable(last: int) -> bool:
         try:
@@ -415,7 +417,7 @@ async def _first_refused(client: Client, keys: StreamKeys, epoch: int, start: in
 
 
 async def _heads(client: Client, keys: StreamKeys) -> dict[int, int | None]:
-    """Return the head of each label of a stream, as the hub signs it; None where it contradicts what it proved."""
+    """Return the head of each label of a stream, as the hub signs it; None where it contradicts an earlier proof."""
     try:
         return {signed.epoch: signed.upto_seq for signed in await client.checkpoints(keys)}
     except HubRefused as exc:
@@ -427,7 +429,7 @@ async def _heads(client: Client, keys: StreamKeys) -> dict[int, int | None]:
 
 
 def _cuts(chain: Chain, stream_id: bytes) -> dict[int, list[Cut]]:
-    """Return by epoch where the checkpoints cut a stream, in the order of the checkpoints."""
+    """Return, by epoch, the ends that the checkpoints name for a stream, in the order of the checkpoints."""
     cuts: dict[int, list[Cut]] = {}
     for number, record in enumerate(chain.records, start=1):
         for head in record.body.streams:
@@ -475,7 +477,7 @@ def _periods(log: _Log) -> list[Period]:
 
 
 class _Judge:
-    """Judges entries one by one; streams come whole, the recorder's own stream first."""
+    """Checks entries one by one; streams come whole, the recorder's own stream first."""
 
     def __init__(self, history: History, continuity: bool, integrity: IntegrityKeys | None = None) -> None:
         self._history, self._continuity, self._integrity = history, continuity, integrity
@@ -509,11 +511,11 @@ class _Judge:
         body, configuration = typed.body, self._history.at(event.ts)
         if stream == OWN_STREAM:
             self.agents.note(body, entry.seq, event.hub_ts)
-        if (what := mapping_fault(configuration, body.event_type, stream_id)) is not None:
+        if (what := find_mapping_fault(configuration, body.event_type, stream_id)) is not None:
             report("SDR.MAPPING", what)
         if configuration.producers and stream != OWN_STREAM:
             self._check_producer(event, stream_id, report)
-        if (what := size_fault(configuration, payload_size(body))) is not None:
+        if (what := find_size_fault(configuration, payload_size(body))) is not None:
             report("SDR.OVERSIZE", what)
         if self._continuity:
             self._follow(stream, entry.seq, body)
@@ -526,7 +528,7 @@ class _Judge:
         return None
 
     def _take_statement(self, event: Event, report: Report) -> None:
-        """Take over who speaks for whom: a producer that is a principal names its keys so (D-179)."""
+        """Record a statement about keys: a producer that is a principal names its client keys by it (D-179)."""
         typed = decode(event, self._speaks.schemas[event.hdr.schema])
         if isinstance(typed, Issue):
             return report(typed.code, typed.what)
@@ -546,10 +548,11 @@ class _Judge:
         return None
 
     def _may(self, voice: Voice, stream_id: bytes, ts: int) -> bool:
-        """Return True if a client, one that it speaks for, or one it succeeds by the word of that one, is a producer.
+        """Return True if a client, a principal it speaks for, or a client it succeeds (by that one's record) is a
+        producer.
 
-        A client that was withdrawn is none, whomever it succeeds, and neither are its successors; the same holds for
-        the keys of a principal that was withdrawn.
+        A withdrawn client is not a producer, whatever it succeeds, and neither are its successors; the same holds for
+        the keys of a withdrawn principal.
         """
         configuration = self._history.at(ts)
         withdrawn, producers = configuration.withdrawn, configuration.producers

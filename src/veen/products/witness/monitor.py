@@ -1,4 +1,4 @@
-"""A monitor of outer logs: reads every leaf, recomputes every root, and compares what all sources say.
+"""A monitor of outer logs: reads every leaf, recomputes every root, and compares the statements of all sources.
 
 A cosigned note shows that everybody sees one list of checkpoints. It does not show that the list is free of
 contradictions: two CHECKPOINTs of one label and one upto_seq may both be in it, or in the lists of two copies of a hub.
@@ -6,8 +6,8 @@ Each such pair, signed by the hub, is a conviction of at most 512 bytes.
 
 Checks of one source: the note is signed by the bound key; sizes never fall; the leaves have the signed root; each
 CHECKPOINT is signed by the hub, and upto_seq rises in its label. Between sources and over time: one root for one size
-of the outer log, one root for one position of a label. Where two sources list different positions of a label, the
-other one is asked for its CHECKPOINT at the listed position.
+of the outer log, one root for one position of a label. If two sources list different positions of a label, the other
+one is asked for its CHECKPOINT at the listed position.
 """
 
 import sqlite3
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS listed (
 
 @dataclass(frozen=True, slots=True)
 class MonitorFinding:
-    """Something that must not be. `evidence` convinces others where there is any."""
+    """A violation. `evidence` convinces others, where it exists."""
 
     code: str
     source: str
@@ -68,7 +68,7 @@ class MonitorFinding:
 
     @property
     def file_name(self) -> str | None:
-        """What the evidence is called in a directory."""
+        """Name of the evidence file in a directory."""
         if self.evidence is None:
             return None
         kind = "conviction" if self.code == "E.MONITOR.SPLIT" else "notes"
@@ -77,7 +77,7 @@ class MonitorFinding:
 
 
 class MonitorState:
-    """What was read so far, in a file or in memory. One thread."""
+    """Everything read so far, in a file or in memory. One thread."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None)
@@ -103,7 +103,7 @@ class MonitorState:
         row = self.db.execute(query, (label, upto_seq)).fetchone()
         return None if row is None else (Checkpoint.from_bytes(row[0]), row[1])
 
-    def listed(self, source: str, label: bytes) -> int:
+    def last_listed(self, source: str, label: bytes) -> int:
         query = "SELECT upto_seq FROM listed WHERE source = ? AND label = ?"
         row = self.db.execute(query, (source, label)).fetchone()
         return 0 if row is None else int(row[0])
@@ -117,7 +117,7 @@ class MonitorState:
         rows: Iterable[tuple[bytes, int, bytes, bytes]],
         listed: Mapping[bytes, int],
     ) -> None:
-        """All that a poll has read, at once: a kill repeats the poll."""
+        """Store everything that a poll has read in one transaction: after a kill the poll is repeated."""
         self.db.execute("BEGIN")
         try:
             peaks = b"".join(cursor.peaks)
@@ -136,7 +136,7 @@ class MonitorState:
         self.db.execute("COMMIT")
 
     def of_other_sources(self, source: str) -> list[tuple[bytes, int]]:
-        """Newest listed positions of labels in other sources that this source has passed, or reached, as well."""
+        """Return the newest listed positions of labels in other sources that this source has reached as well."""
         query = (
             "SELECT DISTINCT other.label, other.upto_seq FROM listed other JOIN listed own"
             " ON own.label = other.label AND own.source = ? AND own.upto_seq > other.upto_seq"
@@ -146,7 +146,7 @@ class MonitorState:
 
 
 class Monitor:
-    """Polls sources, each a session with a hub, and reports what contradicts something signed before."""
+    """Polls sources, each a session with a hub, and reports contradictions with earlier signatures."""
 
     def __init__(self, state: MonitorState, policy: WitnessPolicy | None = None) -> None:
         self._state, self._policy = state, policy
@@ -156,7 +156,7 @@ class Monitor:
         self.unanswered: dict[tuple[str, bytes, int], str] = {}  # questions that a source did not answer, and its words
 
     async def poll(self, source: str, session: HubSession) -> list[MonitorFinding]:
-        """Read what is new in one source; what is wrong with it. ClientError if it does not answer."""
+        """Read the new leaves of one source; return the findings. Raise ClientError if it does not answer."""
         reader = OuterReader(session)
         note, head = await reader.note()
         findings = [*self._check_policy(source, note), *self._check_note(source, note, head)]
@@ -200,7 +200,7 @@ class Monitor:
         return []
 
     def _check_note(self, source: str, note: Note, head: LogCheckpoint) -> list[MonitorFinding]:
-        """Against the last note of this source, and against any note of this size."""
+        """Compare a note with the last one of this source, and with any note of this size."""
         _, last = self._state.place(source)
         for earlier in (last, self._state.note_at(head.origin, head.size)):
             if earlier is None:
@@ -225,9 +225,9 @@ class Monitor:
         listed: Mapping[bytes, int],
         new: Mapping[tuple[bytes, int], tuple[Checkpoint, bytes]],
     ) -> tuple[MonitorFinding | None, Checkpoint | None, bytes]:
-        """What is wrong with a leaf, and the CHECKPOINT in it with the key that signed it.
+        """Return the fault of a leaf, and the CHECKPOINT in it with the key that signed it.
 
-        `before` is the source whose positions this leaf must go on from; None where a history is read anew.
+        `before`: the source whose positions this leaf must continue; None while a history is read again.
         """
         try:
             leaf = OuterLeaf.from_bytes(data)
@@ -238,12 +238,12 @@ class Monitor:
                 return None, None, b""
             hub_pk = session.pin.check_checkpoint(checkpoint, session.epoch_sec).hub_pk
         except (TlogError, FormatError, VeenError) as exc:
-            return MonitorFinding("E.MONITOR.LEAF", source, f"a leaf is no statement of the hub: {exc}"), None, b""
+            return MonitorFinding("E.MONITOR.LEAF", source, f"a leaf is not a statement of the hub: {exc}"), None, b""
         label, upto_seq = checkpoint.label_curr, checkpoint.upto_seq
         other = new.get((label, upto_seq)) or self._state.checkpoint(label, upto_seq)
         if (finding := _conflict(source, checkpoint, hub_pk, other)) is not None:
             return finding, checkpoint, hub_pk
-        last = listed.get(label) or (0 if before is None else self._state.listed(before, label))
+        last = listed.get(label) or (0 if before is None else self._state.last_listed(before, label))
         if upto_seq <= last:
             what = f"label {label.hex()}: {upto_seq} is listed after {last}"
             return MonitorFinding("E.MONITOR.LEAF", source, what, None, label, upto_seq), checkpoint, hub_pk
@@ -252,7 +252,7 @@ class Monitor:
     async def compare(self, source: str, session: HubSession) -> list[MonitorFinding]:
         """Ask a source for its CHECKPOINTs at positions that other sources list: equal logs give equal roots.
 
-        A question that the source does not answer is in `unanswered` until a later poll gets an answer.
+        A question without an answer stays in `unanswered` until a later poll gets one.
         """
         findings: list[MonitorFinding] = []
         for label, upto_seq in self._state.of_other_sources(source):
@@ -275,7 +275,7 @@ class Monitor:
 
 
 def _contradicts(before: LogCheckpoint, head: LogCheckpoint) -> bool:
-    """Whether a log cannot have both, in this order, from one source."""
+    """Return True if one source cannot honestly publish both heads in this order."""
     return head.size < before.size or (head.size == before.size and head.root != before.root)
 
 
@@ -287,7 +287,7 @@ async def _leaves(reader: OuterReader, start: int, end: int) -> AsyncIterator[by
 def _conflict(
     source: str, checkpoint: Checkpoint, hub_pk: bytes, other: tuple[Checkpoint, bytes] | None
 ) -> MonitorFinding | None:
-    """The conviction that two CHECKPOINTs of one position are, if they contradict each other."""
+    """Return the conviction by two CHECKPOINTs of one position, if they contradict each other."""
     if other is None or other[0].mmr_root == checkpoint.mmr_root:
         return None
     label, upto_seq = checkpoint.label_curr, checkpoint.upto_seq

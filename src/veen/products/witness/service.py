@@ -1,4 +1,4 @@
-"""A witness: cosigns checkpoints that continue what it cosigned before (c2sp.org/tlog-witness).
+"""A witness: cosigns checkpoints that continue the cosigned history (c2sp.org/tlog-witness).
 
 POST add-checkpoint                       200 cosignature, or 400, 403, 404, 409, 422
 GET  <hex SHA-256 of the origin>/checkpoint   the newest note with a cosignature that is at most an hour old
@@ -18,7 +18,7 @@ from veen.core.tlog.note import (
     VerifierKey,
     cosign,
     origin_hash,
-    verified_signatures,
+    verify_signatures,
 )
 from veen.core.tlog.proof import MAX_REQUEST_BYTES, AddCheckpoint
 from veen.core.tlog.tree import EMPTY_ROOT, check_consistency
@@ -31,7 +31,7 @@ _CHECKPOINT: Final = re.compile(r"/([0-9a-f]{64})/checkpoint")
 
 
 class WitnessService:
-    """One witness. `logs` are the keys by origin; what it signs it has stored before."""
+    """One witness. `logs` are the keys by origin; every signed note is stored first."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class WitnessService:
         self.refused = 0
 
     async def handle(self, request: WebRequest) -> WebAnswer:
-        """The answer to a request; checks and stores in a thread, one request after the other."""
+        """Answer a request; check and store in a thread, one request after the other."""
         async with self._turn:
             return await asyncio.to_thread(self.answer, request.method, request.path, request.body)
 
@@ -78,7 +78,7 @@ class WitnessService:
         if log is None:
             return _text(404, "this log is not known here")
         try:
-            if log not in verified_signatures(request.note, (log,)):
+            if log not in verify_signatures(request.note, (log,)):
                 return _text(403, "the known key of the log did not sign")
         except NoteSignatureError as exc:
             return _text(403, str(exc))
@@ -86,15 +86,15 @@ class WitnessService:
             return _text(400, "the old size is above the size of the checkpoint")
         now = int(self._clock())
         with self._store.transaction():
-            refusal = self._checked(request, checkpoint, body, now)
+            refusal = self._refuse(request, checkpoint, body, now)
             if refusal is None:
                 # Only the log's own line is stored: lines of others are theirs to keep.
                 own = Note(request.note.text, tuple(line for line in request.note.signatures if line.is_by(log)))
                 self._store.put(own, checkpoint)
         return refusal or WebAnswer(200, self._cosign(request.note.text, now).line().encode(), _TEXT)
 
-    def _checked(self, request: AddCheckpoint, checkpoint: LogCheckpoint, body: bytes, now: int) -> WebAnswer | None:
-        """Why the checkpoint is refused, and keep what may be evidence; None if it continues what was cosigned."""
+    def _refuse(self, request: AddCheckpoint, checkpoint: LogCheckpoint, body: bytes, now: int) -> WebAnswer | None:
+        """Return the refusal of a checkpoint, and store evidence; None if it continues the cosigned history."""
         origin = checkpoint.origin
         newest, same_size = self._store.newest(origin), self._store.at(origin, checkpoint.size)
         if same_size is not None and same_size.checkpoint.root != checkpoint.root:  # two roots for one size: proof
@@ -120,7 +120,7 @@ class WitnessService:
         newest = self._store.newest(origin) if origin else None
         if newest is None:
             return _text(404, "nothing was cosigned for this log")
-        note = newest.note.adding((self._cosign(newest.note.text, int(self._clock())),))
+        note = newest.note.with_signatures((self._cosign(newest.note.text, int(self._clock())),))
         return WebAnswer(200, note.to_bytes(), _TEXT)
 
 

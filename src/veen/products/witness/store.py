@@ -1,7 +1,7 @@
-"""What a witness remembers: for each log the newest cosigned note, older ones, and requests that may prove a fork.
+"""State of a witness: for each log the newest cosigned note, older ones, and requests that may prove a fork.
 
 One SQLite file with full syncs: a note is stored before its cosignature leaves, and check and store are one
-transaction. A directory has one witness at a time, by its lock.
+transaction. A lock gives the directory to one witness at a time.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ _KEY: Final = "witness.seed"
 _NAME: Final = "witness.name"
 _DATABASE: Final = "witness.db"
 _MAX_NOTES: Final = 65_536  # of each log: older ones prove nothing that the newest does not
-# Rows of each log and kind. Only the log can sign two roots for one size, so forks have room that nobody else fills.
-# Anybody can send a note of the log with a path that proves nothing: the oldest such row makes room for the next.
+# Rows of each log and kind. Only the log can sign two roots for one size, so nobody else can fill the room for forks.
+# Anybody can send a note of the log with an invalid proof: the oldest such row is replaced by the next.
 _MAX_EVIDENCE: Final = 1024
 FORK: Final = "fork"
 INCONSISTENT: Final = "inconsistent"
@@ -46,12 +46,12 @@ class WitnessStateError(StatedError, code="E.WITNESS.STATE"):
 def witness_key(
     fs: OsFs, name: str | None, draw: Callable[[int], bytes] = os.urandom
 ) -> tuple[SigningKey, VerifierKey]:
-    """The key and the name of a witness; both are made once and never change, as logs pin them together."""
+    """Return the key and the name of a witness; both are created once and never change, as logs pin them together."""
     if not fs.exists(_NAME):
         if name is None:
-            raise WitnessStateError(f"{fs.root}: no witness is here yet; give it a name")
+            raise WitnessStateError(f"{fs.root}: no witness exists here yet; give it a name")
         if fs.exists(_DATABASE):
-            raise WitnessStateError(f"{fs.root}: has a state and no name")
+            raise WitnessStateError(f"{fs.root}: has a state but no name")
         check_name(name)
         if not fs.exists(_KEY):
             fs.replace(_KEY, f"{draw(SEED_BYTES).hex()}\n".encode(), private=True)
@@ -59,7 +59,7 @@ def witness_key(
     known_name = read_file(fs, _NAME).decode().removesuffix("\n")
     if name is not None and name != known_name:
         raise WitnessStateError(f"{fs.root}: the witness here is called {known_name}; its name never changes")
-    if (mode := fs.exposed_mode(_KEY)) is not None:
+    if (mode := fs.read_exposed_mode(_KEY)) is not None:
         raise KeyExposedError(_KEY, mode)
     try:
         key = SigningKey(bytes.fromhex(read_file(fs, _KEY).decode().strip()))
@@ -70,7 +70,7 @@ def witness_key(
 
 @dataclass(frozen=True, slots=True)
 class SeenNote:
-    """A note that was cosigned, as the log signed it."""
+    """A cosigned note, with the signature of the log."""
 
     note: Note
     checkpoint: LogCheckpoint
@@ -103,7 +103,7 @@ class WitnessStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, and durable when it ends."""
+        """Run a transaction: all or nothing, and durable when it ends."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -120,12 +120,14 @@ class WitnessStore:
         return None if row is None else SeenNote.of(row[0])
 
     def at(self, origin: str, size: int) -> SeenNote | None:
-        """The note of one size, if it is remembered."""
+        """Return the note of one size, or None."""
         row = self._db.execute("SELECT note FROM notes WHERE origin = ? AND size = ?", (origin, size)).fetchone()
         return None if row is None else SeenNote.of(row[0])
 
     def put(self, note: Note, checkpoint: LogCheckpoint) -> None:
-        """The whole note with the signature of the log: root and size alone would detect a fork and not prove it."""
+        """Store the whole note with the signature of the log: root and size alone would detect a fork but not prove
+        it.
+        """
         origin = checkpoint.origin
         self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?, ?)", (origin, checkpoint.size, note.to_bytes()))
         self._db.execute(
@@ -156,7 +158,7 @@ class WitnessStore:
         return True
 
     def evidence(self) -> list[tuple[str, str, int, bytes | None, bytes]]:
-        """(origin, kind, time, note that was cosigned, request), the oldest first."""
+        """Return (origin, kind, time, cosigned note, request), the oldest first."""
         query = "SELECT origin, kind, at, seen, data FROM evidence ORDER BY at, digest"
         return [tuple(row) for row in self._db.execute(query)]
 

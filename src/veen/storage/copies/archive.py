@@ -1,4 +1,4 @@
-"""What stays of a chunk whose payloads were erased (D-74).
+"""Archives of a chunk whose payloads were erased (D-74).
 
     receipts-…  its RECEIPTs, one after the other: signed, so they need no other protection
     heads-…     one array per entry of what cursors, locations and the tree follow from, then H of all before it
@@ -30,7 +30,7 @@ _DIGEST_BYTES: Final = 34  # a CBOR byte string of 32
 
 
 def make(entries: Sequence[ScannedEntry]) -> tuple[bytes, bytes]:
-    """The receipts and the heads of a whole chunk."""
+    """Return the receipts and the heads of a whole chunk."""
     receipts, heads = bytearray(), bytearray()
     for item in entries:
         assert item.msg is not None  # noqa: S101 - the caller read them from the chunk itself
@@ -53,7 +53,7 @@ def make(entries: Sequence[ScannedEntry]) -> tuple[bytes, bytes]:
 
 
 def items(fs: Fs, label: bytes, start_seq: int, end_seq: int, *, receipts: bool) -> Iterator[ScannedEntry]:
-    """The entries of an erased chunk; without `receipts` if those are gone as well."""
+    """Yield the entries of an erased chunk; without `receipts` if those were erased as well."""
     heads_path = layout.heads_archive(label, start_seq, end_seq)
     data = _read(fs, heads_path)
     body = data[:-_DIGEST_BYTES]

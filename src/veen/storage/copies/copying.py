@@ -53,12 +53,12 @@ _MAX_CHUNK: Final = 2**40  # `inflate` needs a bound; a valid summary names the 
 
 
 class _MovedOn(Exception):
-    """The hub went on so far that what was copied does not fit together."""
+    """The hub advanced too far: the copied files do not belong together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How much there is of a label."""
+    """Size and root of a label."""
 
     label: bytes
     epoch: int
@@ -77,7 +77,7 @@ class Head:
 
 @contextlib.contextmanager
 def _resting(fs: Fs) -> Iterator[bool]:
-    """Hold the lock if nobody else does; whether the directory is at rest."""
+    """Hold the lock if it is free; yield True if no hub runs on the directory."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(fs.lock())
@@ -92,7 +92,7 @@ def _resting(fs: Fs) -> Iterator[bool]:
 
 
 def check_apart(source: Path, target: Path) -> None:
-    """Refuse a copy into the directory that is copied, or below it."""
+    """Raise StorageError for a copy into the copied directory or below it."""
     inside, outside = target.resolve(), source.resolve()
     if inside == outside or outside in inside.parents:
         raise StorageError(f"{target}: lies inside {source}, which is to be copied; choose a directory outside it")
@@ -105,7 +105,7 @@ def check_empty(target: Fs) -> None:
 
 
 def clone(source: Fs, target: Fs, *, with_keys: bool, progress: Callable[[str], None] | None = None) -> bool:
-    """Copy a data directory into an empty one; whether the source was at rest. A running hub goes on meanwhile."""
+    """Copy a data directory into an empty one; return True if no hub ran on the source. A running hub continues."""
     if isinstance(source, OsFs) and isinstance(target, OsFs):
         check_apart(source.root, target.root)
     check_finished(source, "the source directory")
@@ -171,7 +171,7 @@ def _copy_all(source: Fs, target: Fs, with_keys: bool, progress: Callable[[str],
 
 
 def _identity_files(source: Fs) -> dict[str, bytes]:
-    """The files of an identity, as of one moment: a rotation may replace them one after the other."""
+    """Return the identity files as of one moment: a rotation may replace them one after the other."""
     while True:
         files = {name: read_file(source, name) for name in _IDENTITY if source.exists(name)}
         if files == {name: read_file(source, name) for name in _IDENTITY if source.exists(name)}:
@@ -185,12 +185,12 @@ def _write_identity(target: Fs, files: Mapping[str, bytes]) -> None:
 
 
 def copy_identity(source: Fs, target: Fs) -> None:
-    """The public identity; from here on the target is a hub's directory."""
+    """Copy the public identity; from then on the target is a hub's directory."""
     _write_identity(target, _identity_files(source))
 
 
 def copy_attachments(source: Fs, target: Fs) -> None:
-    """The attachments: no part of the log, but readers of the copy may ask for them."""
+    """Copy the attachments. They are not part of the log, but readers of the copy may request them."""
     for shard in source.list(layout.ATTACHMENTS):
         directory = f"{layout.ATTACHMENTS}/{shard}"
         target.make_dir(directory)
@@ -204,7 +204,7 @@ def copy_attachments(source: Fs, target: Fs) -> None:
 
 
 def _copy_outer(source: Fs, target: Fs) -> None:
-    """The outer log as of its last signed note: notes are read before the leaves below them, which only grow."""
+    """Copy the outer log as of its last signed note. Notes are read before the leaves, which only grow."""
     notes = {name: read_file(source, name) for name in _OUTER_NOTES if source.exists(name)}
     if layout.OUTER_SIGNED not in notes:
         return
@@ -217,7 +217,7 @@ def _copy_outer(source: Fs, target: Fs) -> None:
 
 
 def _copy_origin(source: Fs, target: Fs, prefix: str = "") -> None:
-    """The retained prefix of a fork, and those that it came from in turn. Nobody writes to them."""
+    """Copy the retained prefix of a fork, and its own origins in turn. They are read-only."""
     origin = f"{prefix}{layout.ORIGIN}"
     if not source.exists(origin):
         return
@@ -234,7 +234,7 @@ def _copy_origin(source: Fs, target: Fs, prefix: str = "") -> None:
 
 
 def _copy_index(source: Fs, target: Fs) -> int | None:
-    """The index as of one commit; the journal segment it continues with, None if there was no retirement yet."""
+    """Copy the index as of one commit; return its journal segment, None before the first retirement."""
     if not source.exists(layout.INDEX):
         return None
     with (
@@ -242,13 +242,13 @@ def _copy_index(source: Fs, target: Fs) -> int | None:
         contextlib.closing(target.database(layout.INDEX)) as copy,
     ):
         index.backup(copy)
-        target.saved(layout.INDEX, copy)
+        target.on_commit(layout.INDEX, copy)
         row = copy.execute("SELECT value FROM meta WHERE key = 'segment'").fetchone()
     return None if row is None else int(row[0])
 
 
 class _Journal:
-    """The segments from one on, held open so that a retirement cannot take them away."""
+    """The journal segments from one on, held open so that a retirement cannot remove them."""
 
     def __init__(self, fs: Fs, first: int | None) -> None:
         self._fs = fs
@@ -260,7 +260,7 @@ class _Journal:
             raise _MovedOn
 
     def follow(self) -> None:
-        """Get hold of segments that began meanwhile. Called often: a segment lives for seconds at least."""
+        """Open segments that began meanwhile. Called often: a segment exists for seconds at least."""
         for number in wal.segments(self._fs):
             if number >= self._first and number not in self._open:
                 try:
@@ -327,7 +327,7 @@ def _fill(target: Fs, path: str, file: File, follow: Callable[[], None]) -> None
 
 
 def heads(fs: Fs, cuts: Mapping[bytes, int] | None = None) -> list[Head]:
-    """The labels of a directory at rest, by label, each up to its cut or its end; not those cut to nothing."""
+    """Return the labels of a directory at rest, each up to its cut or its end; omit those cut to nothing."""
     index = Index(fs, read_only=True)
     try:
         rows = sorted(index.labels(), key=lambda row: row.label)
@@ -347,7 +347,7 @@ def heads(fs: Fs, cuts: Mapping[bytes, int] | None = None) -> list[Head]:
 
 
 def _root_at(fs: Fs, row: LabelRow, upto: int) -> bytes:
-    """The root after an entry, as its receipt tells it."""
+    """Return the root after an entry, from its receipt."""
     for name in fs.list(layout.LOG):
         part = layout.log_file(name)
         if part is None or part.label != row.label or part.kind not in ("chunk", "active", "receipts"):
@@ -371,7 +371,7 @@ def _frames(fs: Fs, path: str) -> Iterator[frame.Frame]:
 
 
 def copy_prefix(source: Fs, target: Fs, heads: list[Head]) -> None:
-    """Copy the entries 1 … upto_seq of each kept label, with the control journal, but without the identity.
+    """Copy the entries 1 … upto_seq of each kept label and the control journal, but not the identity.
 
     The source must be at rest. What lies in the middle of a cut chunk becomes the active chunk of the copy; node
     store, locations and index are left to `rebuild`.
@@ -411,7 +411,7 @@ def copy_prefix(source: Fs, target: Fs, heads: list[Head]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ForkOrigin:
-    """fork-origin.json: which hub this one continues, and how much of it (D-77)."""
+    """fork-origin.json: the hub that this one continues, and the length of the kept prefix (D-77)."""
 
     hub_id: bytes
     forked_at: int
@@ -461,7 +461,7 @@ class ForkOrigin:
 
 
 def origin_of(fs: OsFs) -> OsFs:
-    """The section of a fork that holds the prefix it began with: a data directory of its own, without keys."""
+    """Return the section of a fork with the prefix it began with: a data directory of its own, without keys."""
     return fs.section(layout.ORIGIN)
 
 
@@ -471,7 +471,7 @@ def write_fork_origin(fs: Fs, origin: ForkOrigin, key: ed25519.SigningKey) -> No
 
 
 def read_fork_origin(fs: Fs, hub_pks: tuple[bytes, ...]) -> ForkOrigin | None:
-    """The origin of this directory, None if it is no fork; SignatureError unless one of the hub's keys signed it."""
+    """Return the origin of a fork, None for other directories; raise SignatureError unless the hub signed it."""
     if not fs.exists(layout.FORK_ORIGIN):
         return None
     origin = ForkOrigin.from_bytes(read_file(fs, layout.FORK_ORIGIN))
@@ -482,9 +482,9 @@ def read_fork_origin(fs: Fs, hub_pks: tuple[bytes, ...]) -> ForkOrigin | None:
 
 
 def check_heads(origin: ForkOrigin, sizes_and_roots: Mapping[bytes, tuple[int, bytes | None]], *, exact: bool) -> None:
-    """Raise VerifyError unless the labels found (size and root) are those that the fork kept.
+    """Raise VerifyError unless the given sizes and roots of labels match the fork.
 
-    `exact` for the origin section; a hub that forked under its own identity has gone on from there.
+    `exact` is for the origin section; a hub that forked under its own identity has continued from there.
     """
     for head in origin.heads:
         size, root = sizes_and_roots.get(head.label, (0, None))

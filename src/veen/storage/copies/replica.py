@@ -1,4 +1,4 @@
-"""What makes a data directory a replica: the mark that says whom it follows, and what it keeps beside the log (D-78).
+"""The mark of a replica, which names its primary, and the files that a replica keeps beside the log (D-78).
 
     replica.json   the address and the pin of the primary; there as long as the directory is a replica
     replica/       checkpoints of the primary for chunks that are about to be sealed, until they are durable
@@ -27,7 +27,7 @@ _OPTIONAL: Final = ("ca_file", "token_file", "promoting")  # members that marks 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMark:
-    """The primary of a replica, and how far it was at the last contact."""
+    """The primary of a replica, and its position at the last contact."""
 
     source: str
     pin: str
@@ -47,7 +47,7 @@ class ReplicaMark:
 
 
 def read_mark(fs: Fs) -> ReplicaMark | None:
-    """None if the directory is no replica."""
+    """Read the mark; return None if the directory is not a replica."""
     if not fs.exists(layout.REPLICA):
         return None
     data = read_file(fs, layout.REPLICA)
@@ -91,7 +91,7 @@ def begin_replica(fs: Fs, mark: ReplicaMark, identity: HubIdentity, sig: bytes, 
 
 
 def save_identity(fs: Fs, identity: HubIdentity, sig: bytes, root_pk: bytes | None) -> None:
-    """As the primary shows it; cut off in between, the next run writes it again."""
+    """Write the primary's identity; if interrupted, the next run writes it again."""
     fs.replace(layout.KEY_MAP, canonical_json(identity.key_map()))
     if root_pk is not None:
         fs.replace(layout.ROOT, f"{root_pk.hex()}\n".encode())
@@ -100,7 +100,7 @@ def save_identity(fs: Fs, identity: HubIdentity, sig: bytes, root_pk: bytes | No
 
 
 def end_replica(fs: Fs) -> None:
-    """The directory is a hub's own from now on."""
+    """Remove the mark: from now on the directory is a hub's own."""
     for path in seal_paths(fs):
         fs.remove(path)
     fs.remove(layout.REPLICA)
@@ -108,7 +108,7 @@ def end_replica(fs: Fs) -> None:
 
 
 def save_seals(fs: Fs, checkpoints: Mapping[tuple[bytes, int], Checkpoint]) -> list[str]:
-    """Checkpoints that chunks will be sealed with, durable before the entries are: recovery seals them again."""
+    """Save checkpoints of chunks that will be sealed, durable before the entries are: recovery seals them again."""
     fs.make_dir(layout.REPLICA_DIR)
     paths = []
     for (label, upto_seq), checkpoint in checkpoints.items():
@@ -122,6 +122,6 @@ def seal_paths(fs: Fs) -> list[str]:
 
 
 def remove_seals(fs: Fs, paths: list[str]) -> None:
-    """Of chunks that are sealed and durable by now."""
+    """Remove the checkpoints of chunks that are sealed and durable."""
     for path in paths:
         fs.remove(path)

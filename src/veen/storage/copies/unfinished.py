@@ -1,7 +1,7 @@
-"""The mark of a clone or fork that is not finished: no hub starts from it, and nothing verifies it.
+"""The mark of an unfinished clone or fork: no hub starts from it, and it is never verified.
 
-The mark is durable before the first file of the copy and goes after the last one is durable. The identity and the keys
-are written last, so a copy that is cut off has neither.
+The mark is durable before the first file of the copy and is removed after the last one is durable. The identity and the
+keys are written last, so an interrupted copy has neither.
 """
 
 import json
@@ -13,7 +13,7 @@ from veen.storage import layout
 
 
 class UnfinishedCopyError(StorageError, code="E.STORAGE.UNFINISHED"):
-    """A clone or fork was cut off before this directory was complete."""
+    """A clone or fork was interrupted before this directory was complete."""
 
 
 def begin_copy(fs: Fs, what: Literal["clone", "fork"]) -> None:
@@ -21,7 +21,7 @@ def begin_copy(fs: Fs, what: Literal["clone", "fork"]) -> None:
 
 
 def finish_copy(fs: Fs) -> None:
-    """Everything else must be durable."""
+    """Remove the mark; everything else must be durable."""
     fs.remove(layout.UNFINISHED)
     fs.sync_dir("")
 

@@ -1,4 +1,4 @@
-"""A data directory whose private keys lie elsewhere, as in a mounted Secret (D-42, spec-4 §4.2)."""
+"""A data directory with its private keys elsewhere, as in a mounted Secret (D-42, spec-4 §4.2)."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ _PREFIX = f"{layout.KEYS}/"
 
 
 class KeyDirFs(OsFs):
-    """Like `OsFs`, but the files below `keys/` are those of another directory, which is never written to."""
+    """An `OsFs` that reads the files below `keys/` from another directory, which is never written to."""
 
     def __init__(self, root: Path, keys: Path) -> None:
         super().__init__(root)
@@ -29,9 +29,9 @@ class KeyDirFs(OsFs):
     def exists(self, path: str) -> bool:
         return (self._keys / path.removeprefix(_PREFIX)).exists() if path.startswith(_PREFIX) else super().exists(path)
 
-    def exposed_mode(self, path: str) -> int | None:
+    def read_exposed_mode(self, path: str) -> int | None:
         inside = path.startswith(_PREFIX)
-        return mode_of(self._keys / path.removeprefix(_PREFIX)) if inside else super().exposed_mode(path)
+        return mode_of(self._keys / path.removeprefix(_PREFIX)) if inside else super().read_exposed_mode(path)
 
     def list(self, directory: str) -> list[str]:
         if directory == layout.KEYS:  # a Secret is mounted through links whose names begin with two dots
@@ -56,7 +56,7 @@ class KeyDirFs(OsFs):
 
 
 def write_private_key(directory: Path, key: SigningKey) -> Path:
-    """Put a private key where a hub with `keys_dir` finds it; never over another one."""
+    """Write a private key where a hub with `keys_dir` finds it; never replace one."""
     return _write_new(directory, key_file_name(key.public), f"{key.seed.hex()}\n".encode())
 
 
@@ -66,7 +66,7 @@ def key_file_name(hub_pk: bytes) -> str:
 
 
 def write_birth(directory: Path, key: SigningKey, not_after: int) -> Path:
-    """The certificate with which the key beside it may begin a log; an older one is replaced."""
+    """Write the certificate with which the key beside it may begin a log; replace an older one."""
     name = layout.BIRTH.removeprefix(_PREFIX)
     (directory / name).unlink(missing_ok=True)
     return _write_new(directory, name, BirthCertificate.issue(key, not_after).to_bytes())

@@ -1,4 +1,4 @@
-"""The identity of a hub in its data directory: who it is, and the keys it signs with (spec §8.4, D-42).
+"""The identity of a hub in its data directory, and the keys it signs with (spec §8.4, D-42).
 
     hub-identity.json         all keys over time, canonical; its existence is what makes a directory a hub's
     hub-identity.sig          signature over it by the current key, or by an offline root key
@@ -42,11 +42,11 @@ class MissingIdentityError(StorageError):
 
 
 class BlankLogError(StorageError, code="E.STORAGE.BLANK_LOG"):
-    """A configured key and a data directory without a log: the key may have signed a log already (D-121)."""
+    """A configured key in a data directory without a log: the key may have signed a log already (D-121)."""
 
 
 class MissingKeyError(StorageError):
-    """A private key that the hub must sign with is not there (D-41, D-42)."""
+    """A private key that the hub must sign with is missing (D-41, D-42)."""
 
     hint = "Restore the file from a backup. A new key would be another hub, or needs the old one to rotate."
 
@@ -59,7 +59,7 @@ class MissingKeyError(StorageError):
 
 
 class KeyExposedError(StorageError):
-    """Other users of the machine may read a private key, or put another in its place."""
+    """A private key that other users of the machine can read or replace."""
 
     hint = "Run `chmod 600` on the file. If others could read it for some time, rotate: veen hub key rotate."
 
@@ -73,18 +73,18 @@ class KeyExposedError(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class HubKeys:
-    """An identity with those of its private keys that are there."""
+    """An identity with its available private keys."""
 
     identity: HubIdentity
     private: Mapping[bytes, SigningKey]  # by hub_pk
     root: SigningKey | None = None  # signs the identity in the place of its current key, if it is there
 
     def signing_key_at(self, hub_ts: int) -> SigningKey:
-        """The key that signs at a time; MissingKeyError if it is retired and was taken away (key_retired)."""
+        """Return the key that signs at a time; raise MissingKeyError if it was retired and removed (key_retired)."""
         return self._private(self.identity.signing_key_at(hub_ts).hub_pk)
 
     def witnesses_at(self, hub_ts: int) -> list[SigningKey]:
-        """The keys that witness a checkpoint during a rotation, old before new (D-37)."""
+        """Return the keys that witness a checkpoint during a rotation, old before new (D-37)."""
         return [self._private(key.hub_pk) for key in self.identity.witnesses_at(hub_ts)]
 
     def _private(self, hub_pk: bytes) -> SigningKey:
@@ -102,7 +102,7 @@ def exists(fs: Fs) -> bool:
 
 
 def read_identity(fs: Fs, root_pk: bytes | None = None, *, key_map: bool = True) -> HubIdentity:
-    """The identity, with its signature and, unless told otherwise, its key map checked; no private key is touched."""
+    """Read the identity and check its signature and, by default, its key map. Private keys are not read."""
     identity = _read_file(fs)
     _check_signature(fs, identity, root_pk or read_root(fs))
     if key_map:
@@ -121,7 +121,7 @@ def _read_file(fs: Fs) -> HubIdentity:
 
 
 def read_root(fs: Fs) -> bytes | None:
-    """The root key that the directory itself names; it vouches for the directory no more than its current key."""
+    """Return the root key that the directory itself names; it proves no more than the current key does."""
     if not fs.exists(layout.ROOT):
         return None
     data = read_file(fs, layout.ROOT)
@@ -135,7 +135,7 @@ def read_root(fs: Fs) -> bytes | None:
 
 
 def check_birth(fs: Fs, hub_pk: bytes, now: int) -> None:
-    """BlankLogError unless the certificate beside a key allows it to begin a log now."""
+    """Raise BlankLogError unless the certificate beside a key allows it to begin a log now."""
     where = f"key {key_id_of(hub_pk)} is configured, but the data directory has no log"
     if not fs.exists(layout.BIRTH):
         raise BlankLogError(f"{where}, and no birth certificate lies beside the key")
@@ -151,7 +151,7 @@ def check_birth(fs: Fs, hub_pk: bytes, now: int) -> None:
 
 
 def read_signatures(fs: Fs) -> tuple[bytes, ...]:
-    """What hub-identity.sig holds; CorruptError if it is missing or of another size."""
+    """Return the signatures in hub-identity.sig; raise CorruptError if it is missing or of another size."""
     data = _read_or_missing(fs, layout.IDENTITY_SIG)
     # Two signatures while a rotation is under way: for the file as it was and as it will be.
     if len(data) not in (SIGNATURE_BYTES, 2 * SIGNATURE_BYTES):
@@ -172,7 +172,7 @@ def _check_signature(fs: Fs, identity: HubIdentity, root_pk: bytes | None) -> No
 
 
 def _check_key_map(fs: Fs, identity: HubIdentity) -> None:
-    """Every key of the identity is in the map; more may be, while a rotation is under way."""
+    """Check that every key of the identity is in the map; it may have more during a rotation."""
     try:
         mapped = read_canonical_json(_read_or_missing(fs, layout.KEY_MAP), "hub-key-map")
     except FormatError as exc:
@@ -199,9 +199,9 @@ def _read_or_missing(fs: Fs, path: str) -> bytes:
 
 
 def read_key(fs: Fs, key_id: str) -> SigningKey:
-    """A private key file; MissingKeyError, KeyExposedError, or CorruptError if it is not the key that its name says."""
+    """Read a private key file; raise MissingKeyError, KeyExposedError, or CorruptError if it is another key."""
     path = layout.key(key_id)
-    if (mode := fs.exposed_mode(path)) is not None:
+    if (mode := fs.read_exposed_mode(path)) is not None:
         raise KeyExposedError(path, mode)
     try:
         data = read_file(fs, path)
@@ -218,7 +218,7 @@ def read_key(fs: Fs, key_id: str) -> SigningKey:
 
 
 def load(fs: Fs, *, now: int | None = None, root_pk: bytes | None = None) -> HubKeys:
-    """What a hub needs to start. Refuses if a key that it must sign with, now or later, is missing."""
+    """Read identity and keys for a start; raise if a key that it must sign with, now or later, is missing."""
     identity = read_identity(fs, root_pk)
     private: dict[bytes, SigningKey] = {}
     for key in identity.keys:
@@ -243,9 +243,9 @@ def create(
     root: SigningKey | None = None,
     given_key: bool = False,
 ) -> HubKeys:
-    """Give a directory its identity. Refuses if it has one. Cut off, it may be done again with the same key.
+    """Create the identity of a directory that has none. An interrupted call may be repeated with the same key.
 
-    With `given_key` the key and its certificate are there already, where nothing is written.
+    With `given_key` the key and its certificate exist already, in a directory that is not written to.
     """
     if exists(fs):
         raise StorageError(f"{layout.IDENTITY}: this directory has an identity already")
@@ -271,7 +271,7 @@ def remove_birth(fs: Fs) -> None:
 
 
 def repair(fs: Fs) -> bool:
-    """Make hub-key-map.json again from the identity; tells whether that was needed."""
+    """Write hub-key-map.json again from the identity; return True if that was necessary."""
     identity = _read_file(fs)
     wanted = canonical_json(identity.key_map())
     if fs.exists(layout.KEY_MAP) and read_file(fs, layout.KEY_MAP) == wanted:
@@ -285,12 +285,12 @@ def _key_file(seed: bytes) -> bytes:
 
 
 def write_key(fs: Fs, key: SigningKey) -> None:
-    """A private key, durable when this returns."""
+    """Write a private key; durable on return."""
     fs.replace(layout.key(key_id_of(key.public)), _key_file(key.seed), private=True)
 
 
 def remove_key(fs: Fs, key: SigningKey) -> None:
-    """Take back a private key that no record and no identity names; gone for good when this returns."""
+    """Remove a private key that no record and no identity names; durable on return."""
     fs.remove(layout.key(key_id_of(key.public)))
     fs.sync_dir(layout.KEYS)
 
@@ -320,7 +320,7 @@ class CheckpointBinding:
 
 
 def bindings(identity: HubIdentity, index: Index) -> list[CheckpointBinding]:
-    """From the last retirement: a checkpoint is persisted once its chunk is sealed and durable (D-39)."""
+    """Return the bindings as of the last retirement: a checkpoint is saved once its chunk is durable (D-39)."""
     return [
         CheckpointBinding(
             row.label, row.epoch, chunk.end_seq, chunk.mmr_root, identity.signing_key_at(chunk.last_ts).key_id
@@ -330,17 +330,17 @@ def bindings(identity: HubIdentity, index: Index) -> list[CheckpointBinding]:
 
 
 def write_binding(fs: Fs, identity: HubIdentity, index: Index) -> None:
-    """Write checkpoint-binding.json; rebuildable, so when to do it is a matter of taste."""
-    fs.replace(layout.CHECKPOINT_BINDING, _binding_bytes(identity, bindings(identity, index)))
+    """Write checkpoint-binding.json. It is rebuildable, so it may be written at any time."""
+    fs.replace(layout.CHECKPOINT_BINDING, _encode_binding(identity, bindings(identity, index)))
 
 
-def _binding_bytes(identity: HubIdentity, rows: Iterable[CheckpointBinding]) -> bytes:
+def _encode_binding(identity: HubIdentity, rows: Iterable[CheckpointBinding]) -> bytes:
     checkpoints = [row.to_json() for row in sorted(rows, key=lambda row: row.label)]
     return canonical_json({"ver": 1, "hub_id": identity.hub_id.hex(), "checkpoints": checkpoints})
 
 
 def read_binding(fs: Fs, identity: HubIdentity) -> list[CheckpointBinding]:
-    """Accept the canonical form only, bound to this identity; CorruptError otherwise."""
+    """Accept the canonical form only, bound to this identity; raise CorruptError otherwise."""
     data = read_file(fs, layout.CHECKPOINT_BINDING)
     try:
         # Its size grows with the labels of the hub; it is our own file, so memory is the only bound.
@@ -355,7 +355,7 @@ def read_binding(fs: Fs, identity: HubIdentity) -> list[CheckpointBinding]:
             )
             for row in value["checkpoints"]
         ]
-        canonical = _binding_bytes(identity, rows)
+        canonical = _encode_binding(identity, rows)
     except (FormatError, KeyError, TypeError, ValueError) as exc:
         raise CorruptError(layout.CHECKPOINT_BINDING, 0, f"not a checkpoint binding: {exc}") from exc
     if canonical != data:

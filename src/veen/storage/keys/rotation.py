@@ -27,7 +27,7 @@ _MAX_TIME: Final = 2**63 - 1
 
 
 class RotationUnderWayError(IdentityError):
-    """The rotation before this one is not over: the chain of keys would break, or three keys would overlap."""
+    """The previous rotation has not ended: the chain of keys would break, or three keys would overlap."""
 
     hint = "Try again after that time; a key signs the record that names its successor, so it must be valid itself."
 
@@ -40,14 +40,14 @@ class RotationUnderWayError(IdentityError):
 
 
 class TwoRotationsError(IdentityError, code="E.STORAGE.ROTATIONS"):
-    """Two key.rotate records retire one key, and the private keys of both are here."""
+    """Two key.rotate records retire one key, and the private keys of both exist."""
 
 
 def validity_of_next(identity: HubIdentity, hub_ts: int, lead_seconds: int, overlap_seconds: int) -> tuple[int, int]:
-    """From when a key that is introduced at hub_ts signs, and until when the present one does.
+    """Return the time from which a key introduced at hub_ts signs, and until which the present one does.
 
-    RotationUnderWayError until the present key is valid, since it must sign the record that retires it (D-174), and
-    while it overlaps with the one before: checkpoints are witnessed by one old and one new key (D-37).
+    RotationUnderWayError is raised until the present key is valid, since it must sign the record that retires it
+    (D-174), and while it overlaps with the previous one: checkpoints are witnessed by one old and one new key (D-37).
     """
     if identity.current.valid_from > hub_ts:
         raise RotationUnderWayError("the present key signs only from", identity.current.valid_from)
@@ -63,13 +63,13 @@ def validity_of_next(identity: HubIdentity, hub_ts: int, lead_seconds: int, over
 def next_identity(
     identity: HubIdentity, hub_pk: bytes, *, hub_ts: int, lead_seconds: int, overlap_seconds: int
 ) -> HubIdentity:
-    """The identity with one more key, introduced at hub_ts."""
+    """Return the identity with one more key, introduced at hub_ts."""
     begins, until = validity_of_next(identity, hub_ts, lead_seconds, overlap_seconds)
-    return identity.rotated(hub_pk, valid_from=begins, overlap_until=until)
+    return identity.with_rotation(hub_pk, valid_from=begins, overlap_until=until)
 
 
-def given_key(fs: Fs, identity: HubIdentity) -> SigningKey:
-    """The one private key that somebody put beside those of the identity, for hubs that write none themselves."""
+def read_given_key(fs: Fs, identity: HubIdentity) -> SigningKey:
+    """Read the one private key that was put beside those of the identity, for hubs that write none themselves."""
     own_names = {f"{key.key_id}{_KEY_SUFFIX}" for key in identity.keys}
     names = [name for name in fs.list(layout.KEYS) if name.endswith(_KEY_SUFFIX) and name not in own_names]
     if len(names) != 1:
@@ -91,7 +91,7 @@ def rotate(
     journal: Callable[[KeyRotate], object],
     root: SigningKey | None = None,
 ) -> tuple[HubKeys, KeyRotate]:
-    """All steps at once. `journal` must return only after the record is durable, signed by the key of the time."""
+    """Carry out all steps. `journal` must return only after the record is durable, signed by the key of the time."""
     new = SigningKey(new_seed)
     root = root or keys.root
     check_signer(fs, root or new)
@@ -106,7 +106,7 @@ def rotate(
 
 
 def check_signer(fs: Fs, signer: SigningKey) -> None:
-    """Refuse to rotate where a root key signs the identity and is not available."""
+    """Raise StorageError if a root key signs the identity and is not available."""
     if fs.exists(layout.ROOT) and read_file(fs, layout.ROOT) != f"{signer.public.hex()}\n".encode():
         raise StorageError(
             f"{layout.ROOT}: a root key signs this identity, and it is not here; rotate while the hub runs with it"
@@ -114,7 +114,7 @@ def check_signer(fs: Fs, signer: SigningKey) -> None:
 
 
 def publish(fs: Fs, identity: HubIdentity, signer: SigningKey) -> None:
-    """Map, signatures for both, file, signature: at each step what is there verifies."""
+    """Write map, both signatures, file and signature, so that the files verify after each step."""
     check_signer(fs, signer)
     signature = identity.sign(signer)
     before = read_file(fs, layout.IDENTITY_SIG)[:SIGNATURE_BYTES]
@@ -125,14 +125,14 @@ def publish(fs: Fs, identity: HubIdentity, signer: SigningKey) -> None:
 
 
 def is_settled(fs: Fs, identity: HubIdentity) -> bool:
-    """Whether certainly no rotation was cut off: each private key is listed, and the identity has one signature."""
+    """Return True if no rotation was interrupted: each private key is listed, and the identity has one signature."""
     own_names = {f"{key.key_id}{_KEY_SUFFIX}" for key in identity.keys}
     names = (name for name in fs.list(layout.KEYS) if name.endswith(_KEY_SUFFIX))
     return own_names.issuperset(names) and len(read_file(fs, layout.IDENTITY_SIG)) == SIGNATURE_BYTES
 
 
 def finish_rotation(fs: Fs, keys: HubKeys, journaled: Iterable[KeyRotate], root: SigningKey | None = None) -> HubKeys:
-    """Bring the identity up to the key.rotate records of the control journal, and complete what was cut off."""
+    """Apply the key.rotate records of the control journal to the identity, and complete an interrupted rotation."""
     identity, private = keys.identity, dict(keys.private)
     public_keys = {key.hub_pk for key in identity.keys}
     signer = root = root or keys.root
@@ -145,7 +145,7 @@ def finish_rotation(fs: Fs, keys: HubKeys, journaled: Iterable[KeyRotate], root:
                         " another record retires: two rotations ran at once; `veen hub key repair DIR` repairs it"
                     )
                 continue  # void: a repair removed its key
-            identity = identity.rotated(
+            identity = identity.with_rotation(
                 body.hub_pk, valid_from=body.valid_from, overlap_until=body.retired_until or body.valid_from
             )
             signer = private[body.hub_pk] = read_key(fs, key_id_of(body.hub_pk))

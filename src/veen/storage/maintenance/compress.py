@@ -1,7 +1,7 @@
-"""Compression of sealed chunks, where the limit registry says so (spec §4.8.4).
+"""Compression of sealed chunks, if the limit registry enables it (spec §4.8.4).
 
-Only chunk files, only when they are sealed and retired, each replaced as a whole: readers see the one form or the
-other, and both stand for the same frames. Offsets, sizes and hashes are those of the plain chunk.
+Only chunk files are compressed, only when they are sealed and retired, and each is replaced atomically: readers see one
+form or the other, and both contain the same frames. Offsets, sizes and hashes are those of the plain chunk.
 """
 
 import zlib
@@ -28,9 +28,9 @@ def is_compressed(fs: Fs, path: str) -> bool:
 
 
 def compress_chunk(fs: Fs, label: bytes, chunk: ChunkRow) -> int | None:
-    """Compress one sealed and retired chunk of a hub at rest; return the bytes this saved, None if it was compressed.
+    """Compress one sealed and retired chunk of a hub at rest; return the bytes saved, None if it was compressed.
 
-    CorruptError if it is damaged: a compressed error would be harder to place.
+    CorruptError is raised for a damaged chunk, because compressed damage would be harder to locate.
     """
     path = layout.chunk(label, chunk.start_seq, chunk.end_seq)
     if (packed := pack_chunk(fs, label, chunk)) is None:
@@ -40,9 +40,9 @@ def compress_chunk(fs: Fs, label: bytes, chunk: ChunkRow) -> int | None:
 
 
 def pack_chunk(fs: Fs, label: bytes, chunk: ChunkRow) -> tuple[bytes, int] | None:
-    """Return the compressed bytes of a chunk and how many it saves; None if it is compressed already.
+    """Return the compressed bytes of a chunk and the bytes saved; None if it is compressed already.
 
-    FileNotFoundError if it is gone, CorruptError if it is damaged.
+    Raise FileNotFoundError if it is missing, CorruptError if it is damaged.
     """
     path = layout.chunk(label, chunk.start_seq, chunk.end_seq)
     if is_compressed(fs, path):
@@ -60,7 +60,7 @@ def pack_chunk(fs: Fs, label: bytes, chunk: ChunkRow) -> tuple[bytes, int] | Non
 
 
 def replace_chunk(fs: Fs, path: str, data: bytes) -> bool:
-    """Put the compressed form in the place of a chunk; False if it was erased meanwhile: it must not come back.
+    """Replace a chunk by its compressed form; return False if it was erased meanwhile, because it must not come back.
 
     Nothing may remove the chunk while this runs: beside a running hub it runs between two retirements.
     """

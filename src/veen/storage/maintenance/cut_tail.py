@@ -42,29 +42,29 @@ _LEAST_ZEROS: Final = 4  # where a group begins or ends inside a block
 
 
 class TailUnconfirmedError(StorageError, code="E.STORAGE.TAIL"):
-    """Nobody said that no receipt of the torn group left."""
+    """Missing confirmation that no receipt of the torn group left the hub."""
 
 
 class DamagedTailError(StorageError, code="E.STORAGE.DAMAGED_TAIL"):
-    """The journal is damaged, and the damage may be in entries whose receipts left."""
+    """A damaged journal whose damage may be in entries whose receipts left the hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What somebody else saw of the log: a replica or clone, or a receipt, checkpoint or note that was kept."""
+    """Positions of the log that another party saw: a replica or clone, or a stored receipt, checkpoint or note."""
 
     source: str
     heads: Mapping[bytes, int]  # label -> the newest entry that it names
 
 
 def read_statement(path: Path) -> Statement:
-    """Read a data directory, or a file with a RECEIPT or a CHECKPOINT; StorageError if it is neither.
+    """Read a data directory, or a file with a RECEIPT or a CHECKPOINT; raise StorageError for anything else.
 
     Signatures are not checked: a false statement can only keep the group from being cut.
     """
     if path.is_dir():
         fs = OsFs(path)
-        durable = _indexed(fs)
+        durable = _read_indexed_sizes(fs)
         opened = wal.open_segments(fs, wal.segments(fs))
         try:
             with contextlib.suppress(CorruptError):
@@ -102,7 +102,7 @@ class Tail:
     control_seq: int  # the last control record that is durable without it
 
     def contradiction(self, statement: Statement) -> str | None:
-        """Return why a statement of somebody else shows that the group was acknowledged; None if it does not."""
+        """Return the reason why a statement proves that the group was acknowledged; None if it does not."""
         for label, seq in statement.heads.items():
             if seq > (size := self.sizes.get(label, 0)):
                 return (
@@ -134,7 +134,7 @@ class Tail:
 
 @dataclass(slots=True)
 class _Durable:
-    """What is durable without the last group: the positions that receipts may name."""
+    """Durable entries without the last group: the positions that receipts may name."""
 
     sizes: dict[bytes, int]
     control_seq: int = 0
@@ -147,14 +147,14 @@ class _Durable:
 
 
 def find_tail(fs: Fs) -> Tail | None:
-    """The torn end of the journal, None if a hub could start; DamagedTailError if it may have been acknowledged."""
+    """Return the torn end of the journal, None if a hub could start; raise DamagedTailError if it was acknowledged."""
     numbers = wal.segments(fs)
     run = numbers[-1:]
     while run and run[0] - 1 in numbers:
         run.insert(0, run[0] - 1)
     if wal.is_empty(fs):
         return None
-    durable = _indexed(fs)
+    durable = _read_indexed_sizes(fs)
     opened = wal.open_segments(fs, run)
     try:
         try:
@@ -173,13 +173,13 @@ def find_tail(fs: Fs) -> Tail | None:
             return None
     finally:
         wal.close_segments(opened)
-    if applied := next(_applied(fs, durable), None):
+    if applied := next(_find_applied(fs, durable), None):
         raise DamagedTailError(f"{applied}: it was acknowledged, and the journal lost it later")
     return tail
 
 
-def _indexed(fs: Fs) -> _Durable:
-    """What the index knows of; nothing before the first retirement."""
+def _read_indexed_sizes(fs: Fs) -> _Durable:
+    """Return the sizes that the index knows; nothing before the first retirement."""
     try:
         index = Index(fs, read_only=True)
     except FileNotFoundError:
@@ -215,7 +215,7 @@ def _torn(segment: int, fault: GroupError, data: bytes, durable: _Durable) -> Ta
 
 
 def _zero_blocks(data: bytes, offset: int) -> Iterator[tuple[int, int]]:
-    """The parts of `data`, which lies at `offset` of its file, that fill a block or end one and hold zeros alone."""
+    """Yield the parts of `data`, at `offset` of its file, that fill or end a block and contain only zeros."""
     start = 0
     while start < len(data):
         end = min(len(data), start + _BLOCK - (offset + start) % _BLOCK)
@@ -224,8 +224,8 @@ def _zero_blocks(data: bytes, offset: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _applied(fs: Fs, durable: _Durable) -> Iterator[str]:
-    """Traces in the log of entries or records that only the last group can have brought."""
+def _find_applied(fs: Fs, durable: _Durable) -> Iterator[str]:
+    """Yield traces in the log of entries or records that only the last group can have brought."""
     for label, files in inventory(fs).items():
         size = durable.sizes.get(label, 0)
         for file in files:
@@ -246,10 +246,11 @@ def _applied(fs: Fs, durable: _Durable) -> Iterator[str]:
 def cut_tail(
     fs: Fs, tail: Tail, now: int, *, no_receipt_left: bool = False, statements: Sequence[Statement] = ()
 ) -> str:
-    """Cut the journal and return the path of the record. The caller holds the lock. Cut off itself, it can be repeated.
+    """Cut the journal and return the path of the record. The caller holds the lock. An interrupted call can be
+    repeated.
 
-    TailUnconfirmedError unless the operator says that no receipt left, or somebody else shows how far the log was seen;
-    DamagedTailError if what was shown is beyond what is durable.
+    TailUnconfirmedError is raised without the operator's confirmation or another party's statement; DamagedTailError if
+    a statement is beyond the durable entries.
     """
     for statement in statements:
         if (fault := tail.contradiction(statement)) is not None:

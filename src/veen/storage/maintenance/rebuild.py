@@ -1,4 +1,4 @@
-"""Make everything again that follows from the log: nodes, locations, index, checkpoint index, summaries, peaks.
+"""Rebuild of everything that follows from the log: nodes, locations, index, checkpoint index, summaries, peaks.
 
 The result is what a hub would have had at the beginning of the oldest journal segment, where recovery then goes on
 (STOR-20): all entries before the first that the journal holds of a label are durable in its chunks, all others are
@@ -54,7 +54,7 @@ Reseal = Callable[[bytes, int, bytes | None, int, bytes, int], Checkpoint]
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What was made, and what could not be."""
+    """Result of a rebuild: what was repaired and what could not be."""
 
     labels: int = 0
     entries: int = 0
@@ -71,16 +71,16 @@ def rebuild_index(
 ) -> Rebuilt:
     """Rebuild; the caller holds the lock, so no hub runs.
 
-    `limits` are those of a directory whose control journal sets none; by default what limits.json says.
+    `limits` are those of a directory whose control journal sets none. Default: those of limits.json.
     """
-    job = _Rebuild(fs, limits or _configured(fs), reseal, progress or (lambda _: None))
+    job = _Rebuild(fs, limits or _read_limits(fs), reseal, progress or (lambda _: None))
     try:
         return job.run()
     finally:
         job.close()
 
 
-def _configured(fs: Fs) -> Limits:
+def _read_limits(fs: Fs) -> Limits:
     if not fs.exists(layout.LIMITS):
         return DEFAULT_LIMITS
     try:
@@ -90,7 +90,7 @@ def _configured(fs: Fs) -> Limits:
 
 
 class _Growing:
-    """A new file, written in blocks beside the one it will take the place of."""
+    """A new file, written in blocks beside the one it will replace."""
 
     def __init__(self, fs: Fs, path: str) -> None:
         self._fs, self._path = fs, path
@@ -177,7 +177,7 @@ class _Rebuild:
     # --- what the journal will bring -------------------------------------------------------------------
 
     def _read_journal(self) -> int | None:
-        """Where each label goes on in the journal; the seq of its first control record."""
+        """Read the first entry of each label in the journal; return the seq of its first control record."""
         numbers = wal.segments(self.fs)
         if wal.is_empty(self.fs):
             return None
@@ -233,7 +233,7 @@ class _Rebuild:
             self.done.labels += 1
 
     def _parts(self) -> Iterator[IndexSnapshot]:
-        """The snapshot, in parts that fit into memory."""
+        """Yield the snapshot in parts that fit into memory."""
         rows = self.entries.execute("SELECT * FROM entries")
         while entries := rows.fetchmany(_ROWS):
             yield self._snapshot(entries=entries)
@@ -308,7 +308,7 @@ class _Rebuild:
                 continue
             if fold.size == upto and fold.size - fold.active_start + 1 < limits.max_checkpoint_interval:
                 break  # sealed by an entry that only the journal holds: recovery does that again
-            seal = fold.seal(self.control.dropped(label, run.start_seq))
+            seal = fold.seal(self.control.drop_level(label, run.start_seq))
             self._artifacts(seal, fold)
             last = seal.row
             self.chunks.append(last)
@@ -330,7 +330,7 @@ class _Rebuild:
         self.clients += fold.client_rows(numbers)
 
     def _count(self, item: ScannedEntry, numbers: dict[bytes, int]) -> None:
-        """What an entry means to the index."""
+        """Add the index rows of an entry."""
         number = numbers.setdefault(item.client_id, self.next_client)
         if number == self.next_client:
             self.next_client += 1
@@ -341,7 +341,7 @@ class _Rebuild:
             self.spending.add(item.auth_ref, item.hub_ts)
 
     def _limits_after(self, chunk: ChunkRow, limits: Limits, hub_ts: int) -> Limits:
-        """The limits of the chunk after `chunk`: those of the moment it was sealed (D-75).
+        """Return the limits of the chunk after `chunk`: those of the moment it was sealed (D-75).
 
         A full chunk is sealed by its last entry, any other by the first entry that does not fit, of `hub_ts`.
         """
@@ -381,7 +381,7 @@ class _Rebuild:
             self.done.repaired.append(path)
 
     def _repair_identity(self, index: Index) -> None:
-        """What follows from the identity. If that itself is damaged, nothing here can help: verification tells."""
+        """Repair the files derived from the identity. A damaged identity is left to verification."""
         try:
             if not identities.exists(self.fs):
                 return

@@ -1,4 +1,4 @@
-"""Retention: payloads go after a time, receipts perhaps later, proofs never (COMP0, D-74).
+"""Retention: payloads are erased after a time, receipts perhaps later, proofs never (COMP0, D-74).
 
 Only whole sealed chunks that were retired are erased, in steps that each leave a directory in order when cut off:
 
@@ -31,7 +31,7 @@ _SUSPICIOUS_SEC: Final = 3600  # two records for a chunk within this time were h
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Periods:
-    """How long things are kept, in seconds after the last entry of their chunk; 0: for ever."""
+    """Retention periods in seconds after the last entry of a chunk; 0: forever."""
 
     payload_sec: int = 0  # Rp
     receipt_sec: int = 0  # Rr
@@ -45,7 +45,7 @@ class Periods:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """One rule for all labels, and others for some."""
+    """Periods for all labels, with exceptions for some."""
 
     periods: Periods = field(default_factory=Periods)
     labels: Mapping[bytes, Periods] = field(default_factory=dict)
@@ -56,17 +56,18 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """One step for one chunk."""
+    """One erasure step of one chunk."""
 
     label: bytes
     chunk: ChunkRow
     what: Literal["payloads", "receipts"]
 
     def record(self, dropped: int | None) -> RetentionDrop | None:
-        """Return the record of this step, or None if the chunk is not where the plan found it.
+        """Return the record of this step, or None if the chunk has changed since the plan was made.
 
-        A record does not say which step it is: the second one for a chunk erases its receipts. A plan comes from the
-        index, which is as old as the last retirement, so `dropped` is what `Store.dropped` says at the record's turn.
+        A record does not name its step: the second one for a chunk erases its receipts. A plan comes from the index,
+        which is as old as the last retirement, so `dropped` is the result of `Store.drop_level` when the record is
+        written.
         """
         if dropped != self.chunk.dropped:
             return None
@@ -80,7 +81,7 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True)
 class LabelRetention:
-    """What is kept of a label."""
+    """Retention state of a label."""
 
     label: bytes
     chunks: int
@@ -90,9 +91,12 @@ class LabelRetention:
 
 
 def plan(index: Index, policy: RetentionPolicy, now: int) -> list[Erasure]:
-    """What the policy lets go at `now`, oldest first in each label; by the index alone, no chunk is read (STOR-18)."""
+    """Return the erasures that are due at `now`, oldest first in each label.
+
+    Reads the index only, no chunk (STOR-18).
+    """
     steps: list[Erasure] = []
-    for label, chunk in index.sealed(until=now, dropped=1):
+    for label, chunk in index.list_sealed(until=now, dropped=1):
         periods = policy.for_label(label)
         period = periods.receipt_sec if chunk.dropped else periods.payload_sec
         if period and chunk.last_ts <= now - period:
@@ -101,7 +105,7 @@ def plan(index: Index, policy: RetentionPolicy, now: int) -> list[Erasure]:
 
 
 def prepare(fs: Fs, erasure: Erasure) -> None:
-    """Do step 1. CorruptError if the chunk is damaged: nothing damaged is erased."""
+    """Carry out step 1; raise CorruptError if the chunk is damaged: nothing damaged is erased."""
     label, chunk = erasure.label, erasure.chunk
     bounds = (label, chunk.start_seq, chunk.end_seq)
     if erasure.what == "receipts":
@@ -118,7 +122,7 @@ def prepare(fs: Fs, erasure: Erasure) -> None:
 
 
 def _check(items: Iterable[ScannedEntry], erasure: Erasure, path: str) -> list[ScannedEntry]:
-    """All entries of the chunk, if they are those of its row."""
+    """Return all entries of the chunk; raise CorruptError unless they match its row."""
     entries, hashes = [], Mmr()
     for item in items:
         entries.append(item)
@@ -137,9 +141,9 @@ def apply(
     *,
     dropped: Callable[[bytes, int], int | None],
 ) -> list[Erasure]:
-    """Do steps 1 and 2 for each and return those that were done; the others were done before.
+    """Carry out steps 1 and 2 for each; return those that were done now, not before.
 
-    `dropped` is `Store.dropped`; `journal` returns only after the record is durable and applied.
+    `dropped` is `Store.drop_level`; `journal` returns only after the record is durable and applied.
     """
     done = []
     for erasure in erasures:
@@ -155,7 +159,7 @@ def apply(
 
 @dataclass(frozen=True, slots=True)
 class ErasedReceipts:
-    """A sealed chunk whose receipts were erased, and the two records that say so."""
+    """A sealed chunk whose receipts were erased, with the times of both records."""
 
     label: bytes
     start_seq: int
@@ -165,7 +169,7 @@ class ErasedReceipts:
     receipts_at: int  # hub_ts of the record that erased the receipts
 
     def is_early(self, periods: Periods | None) -> bool:
-        """True if the receipts went before the policy lets them go; without a policy, if both went within an hour."""
+        """Return True if the policy does not allow it yet; without one, if both went within an hour."""
         if periods is None:
             return self.receipts_at - self.payloads_at < _SUSPICIOUS_SEC
         return not periods.receipt_sec or self.receipts_at < self.last_ts + periods.receipt_sec
@@ -178,7 +182,7 @@ def find_erased_receipts(fs: Fs, index: Index) -> list[ErasedReceipts]:
         if isinstance(record.body, RetentionDrop):
             drops.setdefault((record.body.label, record.body.start_seq), []).append(record)
     erased = []
-    for label, chunk in index.sealed(dropped=2):
+    for label, chunk in index.list_sealed(dropped=2):
         records = drops.get((label, chunk.start_seq), [])
         if len(records) > 1:
             times = [record.hub_ts for record in records[:2]]
@@ -187,9 +191,9 @@ def find_erased_receipts(fs: Fs, index: Index) -> list[ErasedReceipts]:
 
 
 def find_leftovers(fs: Fs, index: Index) -> list[str]:
-    """Return files that were erased and are here again: releases before wrote a chunk back when they compressed it."""
+    """Return erased files that exist again: earlier releases wrote a chunk back when they compressed it."""
     paths = []
-    for label, chunk in index.sealed(dropped=2):
+    for label, chunk in index.list_sealed(dropped=2):
         bounds = (label, chunk.start_seq, chunk.end_seq)
         if chunk.dropped >= 1:
             paths.append(layout.chunk(*bounds))

@@ -1,4 +1,4 @@
-"""Two key.rotate records that retire one key: find them, and choose the one that the identity goes on with.
+"""Repair of two key.rotate records that retire one key: find them, and choose the one that the identity keeps.
 
 Releases before request ids could write such a pair when an administrator's request was sent twice. Both records are in
 the signed chain and stay there. Clients follow the first one; the identity files name the one that was published last;
@@ -31,7 +31,7 @@ from veen.storage.scan import chunk_frames, inventory, read_file
 
 
 class RotationConflictError(StorageError, code="E.STORAGE.ROTATIONS"):
-    """Both keys of two rotations at once signed entries."""
+    """Two simultaneous rotations whose keys both signed entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Rotations of which only one can be in force, in the order of the control journal."""
+    """Rotations of which only one can be valid, in the order of the control journal."""
 
     retired_pk: bytes
     candidates: tuple[Candidate, ...]
 
     @property
     def choice(self) -> Candidate | None:
-        """The rotation to go on with; None if more than one key signed something."""
+        """The rotation to keep; None if more than one key signed something."""
         used = [candidate for candidate in self.candidates if candidate.signatures]
         if len(used) > 1:
             return None
@@ -64,7 +64,7 @@ class Conflict:
 
     @property
     def is_followed(self) -> bool:
-        """True if clients that pinned an older key follow the choice by themselves."""
+        """True if clients that pinned an older key follow the choice automatically."""
         return self.choice is self.candidates[0]
 
 
@@ -86,7 +86,7 @@ def find_conflicts(fs: Fs) -> list[Conflict]:
 
 
 def open_conflicts(fs: Fs) -> list[Conflict]:
-    """Return the conflicts that keep a hub from starting: the key of a void rotation is still here."""
+    """Return the conflicts that keep a hub from starting: the key of a void rotation still exists."""
     identity = identities.read_identity(fs, key_map=False)
     listed = {key.hub_pk for key in identity.keys}
     return [
@@ -102,9 +102,9 @@ def open_conflicts(fs: Fs) -> list[Conflict]:
 
 
 def all_control_records(fs: Fs) -> Iterator[ControlRecord]:
-    """Yield the records of the control log, then those that only the journal has so far; also of a hub that runs.
+    """Yield the records of the control log, then those that only the journal has; also of a running hub.
 
-    The segments are opened first: what a retirement takes out of them is in the control log when that is read.
+    The segments are opened first: what a retirement removes from them is in the control log when that is read.
     """
     opened = wal.open_segments(fs, wal.segments(fs))
     try:
@@ -120,10 +120,10 @@ def all_control_records(fs: Fs) -> Iterator[ControlRecord]:
 
 
 def _count_signatures(fs: Fs, records: Iterable[ControlRecord], bodies: list[KeyRotate]) -> dict[bytes, int]:
-    """Count what each of the new keys signed. Nothing before the first of them is valid needs a look."""
+    """Count the statements that each of the new keys signed, from the time when the first of them was valid."""
     first = min(body.valid_from for body in bodies)
     counts = {body.hub_pk: 0 for body in bodies}
-    signed: Iterator[Receipt | Checkpoint | ControlRecord] = _signed(fs, first)
+    signed: Iterator[Receipt | Checkpoint | ControlRecord] = _read_statements(fs, first)
     for statement in (*(record for record in records if record.hub_ts >= first), *signed):
         for hub_pk in counts:
             try:
@@ -134,7 +134,7 @@ def _count_signatures(fs: Fs, records: Iterable[ControlRecord], bodies: list[Key
     return counts
 
 
-def _signed(fs: Fs, first_ts: int) -> Iterator[Receipt | Checkpoint]:
+def _read_statements(fs: Fs, first_ts: int) -> Iterator[Receipt | Checkpoint]:
     """Yield the receipts from a time on, of chunks, archives and the journal, and all checkpoints."""
     for label, files in inventory(fs).items():
         for file in files:
@@ -162,9 +162,10 @@ def _late(receipt: Receipt, first_ts: int) -> Iterator[Receipt]:
 
 
 def repair_rotations(fs: Fs, conflicts: Iterable[Conflict], root: SigningKey | None = None) -> HubIdentity:
-    """Write the identity that the chosen rotations give, and remove the keys of the others; the caller holds the lock.
+    """Write the identity of the chosen rotations, and remove the keys of the others; the caller holds the lock.
 
-    A crash in between leaves a directory that this repairs again. RotationConflictError if there is no choice.
+    A crash in between leaves a directory that this repairs again. RotationConflictError is raised if there is no
+    choice.
     """
     identity = identities.read_identity(fs, key_map=False)
     void: set[bytes] = set()
@@ -197,5 +198,5 @@ def _identity_of(fs: Fs, identity: HubIdentity, void: set[bytes]) -> HubIdentity
         if body.retired_pk != repaired.current.hub_pk:
             raise CorruptError(layout.CONTROL, 0, f"record {record.seq} retires a key that was not the newest one")
         until = body.valid_from if body.retired_until is None else body.retired_until
-        repaired = repaired.rotated(body.hub_pk, valid_from=body.valid_from, overlap_until=until)
+        repaired = repaired.with_rotation(body.hub_pk, valid_from=body.valid_from, overlap_until=until)
     return repaired

@@ -1,8 +1,8 @@
-"""The scrubber: reads sealed chunks again, slowly, without an end, to find damage before a reader does (DESIGN §3).
+"""The scrubber: reads sealed chunks again, slowly and forever, to find damage before a reader does (DESIGN §3).
 
-`scrub_step` is the whole of it: given where it stands and how many bytes it may read, it says what it found and
-where it stands then. The thread only adds the clock. Each round begins with the manifest, which tells of chunks that
-are not listed and so would not be missed.
+`scrub_step` does all the work: from a position and a budget of bytes, it returns its findings and the next position.
+The thread only adds the clock. Each round begins with the manifest, which shows chunks that are not listed and would
+not be missed otherwise.
 """
 
 import threading
@@ -27,7 +27,7 @@ _REST_SEC: Final = 1.0  # between two looks at whether there is a rate again
 
 @dataclass(frozen=True, slots=True)
 class ScrubState:
-    """Which chunk was checked last, how far the one after it is, and what has been done so far."""
+    """Position of the scrubber: the last checked chunk, the progress in the next one, and totals."""
 
     label_row: int = 0
     start_seq: int = 0
@@ -40,7 +40,7 @@ class ScrubState:
 
 
 def scrub_step(fs: Fs, index: Index, state: ScrubState, budget: int) -> tuple[ScrubState, list[LogFinding]]:
-    """Go on for about `budget` bytes, or to the end of a round. A compressed chunk can only be read as a whole."""
+    """Read about `budget` bytes, or up to the end of a round. A compressed chunk can only be read as a whole."""
     findings: list[LogFinding] = []
     if not (state.label_row or state.offset):  # a round begins
         findings += check_manifest(index)
@@ -71,12 +71,12 @@ def scrub_step(fs: Fs, index: Index, state: ScrubState, budget: int) -> tuple[Sc
 
 
 def _rewound(state: ScrubState, **changes: int) -> ScrubState:
-    """At the beginning of a chunk."""
+    """Return the state at the beginning of a chunk."""
     return replace(state, offset=0, entries=0, hashes=(), **changes)
 
 
 def _read_on(fs: Fs, label: bytes, chunk: ChunkRow, path: str, state: ScrubState, end: int) -> tuple[ScrubState, bool]:
-    """Frames of one chunk until `end` or its own end, where they must be the ones that were sealed."""
+    """Read frames of one chunk until `end` or its own end; raise CorruptError unless they are the sealed ones."""
     hashes, count = Mmr(state.entries, state.hashes), state.bytes
     compressed = is_compressed(fs, path)
     for offset, entry in chunk_frames(fs, path, state.offset):
@@ -94,7 +94,7 @@ def _read_on(fs: Fs, label: bytes, chunk: ChunkRow, path: str, state: ScrubState
 
 
 class Scrubber:
-    """Reads at most `bytes_per_second`, on average, and reports what it finds; `run` is for a thread of its own."""
+    """Background thread that reads at most `bytes_per_second` on average and reports its findings."""
 
     def __init__(
         self,
@@ -104,18 +104,18 @@ class Scrubber:
         *,
         idle_sec: float = 60.0,
     ) -> None:
-        """`report` is called in the thread, after each step; `idle_sec` is the pause between two rounds."""
+        """Call `report` in the thread, after each step; pause `idle_sec` between two rounds."""
         self._fs, self._report, self._idle = fs, report, idle_sec
         self.rate = bytes_per_second  # any thread may replace it; 0: nothing is read
         self._stop = threading.Event()
         self._state = ScrubState()  # owned by the thread that runs
 
     def halt(self) -> None:
-        """Have `run` return soon; from any thread."""
+        """Make `run` return soon. Thread-safe."""
         self._stop.set()
 
     def run(self) -> None:
-        """Read until `halt`. Whoever calls it again after an error goes on with the chunk that it was at."""
+        """Read until `halt`. A second call after an error continues with the same chunk."""
         index = Index(self._fs)  # a thread needs its own connection
         try:
             while not self._stop.is_set():

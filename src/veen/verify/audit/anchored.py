@@ -1,7 +1,7 @@
-"""Roots that the control journal says were anchored, against the log that was audited (D-104).
+"""Comparison of the anchored roots in the control journal with the audited log (D-104).
 
-An anchor whose root is not the one after its entry was made of another history. Whether the backend remembers the root
-is asked by `veen anchor verify`: an audit reads the log and nothing else.
+An anchor whose root differs from the one after its entry belongs to another history. `veen anchor verify` asks the
+backend; an audit reads the log and nothing else.
 """
 
 from bisect import bisect_right
@@ -16,7 +16,7 @@ from veen.storage import frame, layout
 from veen.storage.pinned import ChunkRef, LabelPin, read_chunk
 from veen.storage.scan import chunk_frames
 from veen.verify.audit.findings import LogFinding
-from veen.verify.audit.peaks import archived
+from veen.verify.audit.peaks import read_archive
 
 
 def check_anchored(
@@ -28,10 +28,10 @@ def check_anchored(
 ) -> list[LogFinding]:
     """Compare anchored roots with those of the log.
 
-    `roots`: size and root of each label as they were audited; None as a root: it could not be followed so far. `seals`:
-    the roots after the last entries of chunks, which are known also where receipts are erased. An anchor inside of such
-    a chunk cannot be compared. An anchor beyond the end of its label is told as `cut`, with everything else that speaks
-    of entries that are gone.
+    `roots` has the audited size and root of each label; None if the root could not be computed. `seals` has the roots
+    after the last entries of chunks, which are known even if receipts are erased. An anchor inside of such a chunk
+    cannot be compared. An anchor beyond the end of its label is reported as `cut`, like every other claim about missing
+    entries.
     """
     by_label: dict[bytes, list[int]] = {}
     for label, upto_seq in sorted(anchors):
@@ -55,9 +55,9 @@ def check_anchored(
 
 
 def roots_after(fs: Fs, pinned: LabelPin, positions: Collection[int]) -> dict[int, bytes]:
-    """Return the roots in the receipts of some entries, which the audit has checked; none of receipts that are gone.
+    """Return the roots in the receipts of some entries, which the audit has checked; omit erased receipts.
 
-    A chunk is read once, and only if an entry of it is asked for.
+    A chunk is read once, and only if one of its entries is needed.
     """
     roots: dict[int, bytes] = {}
     by_chunk: dict[int, set[int]] = {}
@@ -70,7 +70,7 @@ def roots_after(fs: Fs, pinned: LabelPin, positions: Collection[int]) -> dict[in
         ref = pinned.chunks[number]
         try:
             if ref.kind in ("receipts", "heads"):
-                for item in archived(fs, ref):
+                for item in read_archive(fs, ref):
                     if item.stream_seq in inside and item.receipt is not None:
                         roots[item.stream_seq] = item.receipt.mmr_root
                 continue

@@ -1,8 +1,8 @@
 """The check of every entry of a chunk, and of the files of its seal (I1 to I4, I6, I8 to I12).
 
 `check_chunk` is a pure function of the pinned bytes. It receives the peaks before the chunk, and returns what the
-chunks after it need. `check_claimed` does the same from the peaks that the seal before the chunk claims; whether the
-claim is true is decided later, from the chunks before it (`run`).
+following chunks need. `check_claimed` does the same from the peaks that the seal before the chunk claims; the claim
+itself is checked later, from the chunks before it (`run`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,8 +20,8 @@ from veen.storage.runs import LabelRun
 from veen.storage.scan import LabelFold, ScannedEntry
 from veen.verify.audit.context import AuditContext
 from veen.verify.audit.fast import Clean, fast_check
-from veen.verify.audit.findings import LogFinding, collapsed, placed
-from veen.verify.audit.peaks import ChunkFold, archived, claimed_peaks, fold_chunk
+from veen.verify.audit.findings import LogFinding, merge_runs, place_finding
+from veen.verify.audit.peaks import ChunkFold, fold_chunk, read_archive, read_claimed_peaks
 from veen.verify.entry import (
     EntryReading,
     epoch_fault,
@@ -48,7 +48,7 @@ class ChunkTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkReport:
-    """The findings of a chunk, and what joining it to its neighbours needs."""
+    """The findings of a chunk, and the values that join it to its neighbours."""
 
     findings: tuple[LogFinding, ...]
     run: RunSummary  # with peaks if every root up to the last entry was found true
@@ -65,7 +65,7 @@ class ClaimedCheck:
     """The result of checking a chunk from peaks that are only claimed.
 
     Without `fold`, the fast path found no fault: the roots of all receipts are true from `claim`, and the peaks of the
-    report are those after the last one. With it, `report` is there only for chunks that the fast path does not read.
+    report are those after the last one. With it, `report` is set only for chunks that the fast path does not read.
     """
 
     claim: Peaks | None  # None: no file claims any
@@ -74,14 +74,14 @@ class ClaimedCheck:
 
 
 def check_chunk(fs: Fs, context: AuditContext, task: ChunkTask) -> ChunkReport:
-    """Check one chunk. It never fails: what cannot be read becomes a finding."""
+    """Check one chunk. It never raises: what cannot be read becomes a finding."""
     return _Check(fs, context, task).run(fast=task.fast)
 
 
 def check_claimed(fs: Fs, context: AuditContext, task: ChunkTask) -> ClaimedCheck:
     """Check one chunk from the peaks that the seal before it left; `task.peaks` is not read."""
     ref = task.ref
-    claim = claimed_peaks(fs, ref.label, ref.start_seq - 1)
+    claim = read_claimed_peaks(fs, ref.label, ref.start_seq - 1)
     if claim is None:
         return fold_only(fs, context, task)
     claimed = replace(task, peaks=claim)
@@ -92,7 +92,7 @@ def check_claimed(fs: Fs, context: AuditContext, task: ChunkTask) -> ClaimedChec
 
 
 def fold_only(fs: Fs, context: AuditContext, task: ChunkTask) -> ClaimedCheck:
-    """The leaves of a chunk before which no peaks are claimed: it is checked when those of all before it are known."""
+    """Fold the leaves of a chunk without claimed peaks; it is checked when the peaks before it are known."""
     return ClaimedCheck(claim=None, fold=fold_chunk(fs, context, task.ref))
 
 
@@ -123,7 +123,7 @@ class _Check:
         return self._report(stream_id)
 
     def run_clean(self) -> ChunkReport | None:
-        """The report of a chunk in whose entries the fast path finds no fault; None for any other."""
+        """Return the report of a chunk in which the fast path finds no fault; None for any other."""
         assert self.task.peaks is not None  # noqa: S101 - `check_claimed` has them
         stream_id = self._begin()
         try:
@@ -137,9 +137,9 @@ class _Check:
         return self._report(stream_id)
 
     def _begin(self) -> bytes | None:
-        """Set the tree to the peaks before the chunk; the stream of the label, where it is known."""
+        """Set the tree to the peaks before the chunk; return the stream of the label, if it is known."""
         ref, peaks = self.task.ref, self.task.peaks
-        opened = self.context.opened(ref.label)
+        opened = self.context.find_opening(ref.label)
         epoch, stream_id = (opened.epoch, opened.stream_id) if opened else (0, None)
         self.fold = LabelFold(ref.label, 0, epoch, stream_id)
         self.fold.active_start = ref.start_seq
@@ -163,7 +163,7 @@ class _Check:
             if whole and not authors.unseen:
                 self._check_seal(stream_id)
         return ChunkReport(
-            findings=tuple(collapsed(self.findings)),
+            findings=tuple(merge_runs(self.findings)),
             run=run,
             offsets=self.offsets,
             entries=self.entries,
@@ -191,12 +191,12 @@ class _Check:
     def _entries(self, *, fast: bool) -> Iterator[EntryReading]:
         ref = self.task.ref
         if ref.kind in ("receipts", "heads"):
-            yield from self._archived()
+            yield from self._read_archived()
             return
         try:
             data = read_chunk(self.fs, ref)
         except FileNotFoundError:
-            yield from self._archived()  # erased since it was pinned
+            yield from self._read_archived()  # erased since it was pinned
             return
         except (VeenError, OSError) as exc:
             self._lose(ref.start_seq, 0, "frame", getattr(exc, "what", str(exc)))
@@ -218,7 +218,7 @@ class _Check:
             self._add(ref.end_seq, pos, EntryFault("frame", "bytes follow the last entry that the name speaks of"))
 
     def _take_over(self, clean: Clean) -> None:
-        """Use the sums of the fast path, which checked every entry."""
+        """Use the results of the fast path, which checked every entry."""
         fold = self.fold
         fold.check.merge(clean.run)
         fold.entry_hashes, fold.active_bytes = clean.entry_hashes, clean.size
@@ -226,10 +226,10 @@ class _Check:
         self.first_length, self.first = clean.first_length, (clean.run.first_seq, clean.run.first_ts)
         self.epoch_secs, self.offsets = clean.epoch_secs, clean.offsets
 
-    def _archived(self) -> Iterator[EntryReading]:
+    def _read_archived(self) -> Iterator[EntryReading]:
         ref, seq = self.task.ref, self.task.ref.start_seq
         try:
-            for item in archived(self.fs, ref):
+            for item in read_archive(self.fs, ref):
                 root = item.receipt.mmr_root if item.receipt else None
                 yield EntryReading(item.stream_seq, item.at, item.length, item, b"", (item.leaf_hash,), root)
                 seq = item.stream_seq + 1
@@ -270,7 +270,7 @@ class _Check:
 
     def _entry_faults(self, entry: EntryReading, item: ScannedEntry) -> Iterator[EntryFault]:
         """Check what a run alone does not decide: signatures, tokens, sizes, profile and epoch."""
-        context, ref, opened = self.context, self.task.ref, self.context.opened(self.task.ref.label)
+        context, ref, opened = self.context, self.task.ref, self.context.find_opening(self.task.ref.label)
         if context.checks_signatures_of(ref.label, item.stream_seq, ref.end_seq):
             self.signatures += signature_count(item, context.identity)
             yield from signature_faults(item, context.identity)
@@ -302,12 +302,12 @@ class _Check:
     # --- what a seal leaves ------------------------------------------------------------------------------
 
     def _check_erasure(self) -> None:
-        """Payloads that are gone must have been erased by a record (D-74)."""
+        """Check that a record erased the missing payloads (D-74)."""
         ref = self.task.ref
         if ref.kind == "sealed" or self.context.chunks_only:
             return
         severity: Severity = "error" if self.context.control_whole else "warning"
-        erased = self.context.control.dropped(ref.label, ref.start_seq)
+        erased = self.context.control.drop_level(ref.label, ref.start_seq)
         if not erased:
             what = "the payloads are gone, and no record says that they were erased"
             self._add(ref.start_seq, 0, EntryFault("retention", what, severity))
@@ -320,9 +320,9 @@ class _Check:
         level: Level = "structure" if context.level == "structure" else "full"
         scope = LogScope(self.fs, level, context.identity, context.control, findings)
         check = SealCheck(scope, ref.label, stream_id, None, None)
-        seal = self.fold.seal(check.dropped(ref.start_seq))
+        seal = self.fold.seal(check.drop_level(ref.start_seq))
         check.add(seal, LabelRun("chunk" if ref.kind == "sealed" else "dropped", ref.start_seq, ref.end_seq))
         self.signatures += findings.counts["signatures"]
         for finding in findings.all:
             if not (context.chunks_only and not self.fs.exists(finding.path)):
-                self.findings.append(placed(finding, ref.label, ref.end_seq))
+                self.findings.append(place_finding(finding, ref.label, ref.end_seq))

@@ -1,4 +1,4 @@
-"""The options of an audit, and its context: the one value that every worker judges entries by."""
+"""The options of an audit, and its context: the one value by which every worker checks entries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from veen.storage.control_state import ControlFold, OpenedLabel
 
 
 class AuditOptionError(StatedError):
-    """The level or the sample of an audit does not exist."""
+    """An unknown level or sample of an audit."""
 
     hint = "docs/audit.md lists the levels and what each of them checks."
 
@@ -34,8 +34,8 @@ _SAMPLE_TAG: Final = tag_prefix("veen/audit-sample")
 _SCALE: Final = 1 << 64
 
 
-def known_profiles(profiles: tuple[Profile, ...] | None) -> dict[bytes, int]:
-    """profile_id -> epoch_sec, of the given profiles or of those that have a name."""
+def list_profiles(profiles: tuple[Profile, ...] | None) -> dict[bytes, int]:
+    """Return epoch_sec by profile_id, of the given profiles or of the presets."""
     return {profile.profile_id(): profile.epoch_sec for profile in profiles or tuple(PRESETS.values())}
 
 
@@ -62,11 +62,7 @@ class AuditOptions:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """All options that the state of an audited label depends on, as one JSON value.
-
-        An audit goes on from an earlier one only if all of it is equal. Labels and policy are not part of it: labels
-        are judged one by one, and the list of the witnesses is compared anew in each audit.
-        """
+        """Return all options that the state of an audited label depends on, as one JSON value."""
         sampled = self.level == "sampled"
         profiles = None if self.profiles is None else sorted(profile.profile_id().hex() for profile in self.profiles)
         return {
@@ -83,7 +79,7 @@ class AuditOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditContext:
-    """The hub as far as entries depend on it. Pickled to executors; holds no secret."""
+    """The properties of the hub that entries depend on. Pickled to executors; contains no secret."""
 
     uri: str
     level: Level
@@ -97,11 +93,11 @@ class AuditContext:
     profiles_given: bool
     _limits: dict[int, tuple[Limits, ...]] = field(default_factory=dict, compare=False, repr=False)
 
-    def opened(self, label: bytes) -> OpenedLabel | None:
+    def find_opening(self, label: bytes) -> OpenedLabel | None:
         return self.control.labels.get(label)
 
     def limits_at(self, hub_ts: int) -> tuple[Limits, ...]:
-        """The limits that may have applied in this second; the defaults where no record says."""
+        """Return the limits that may have applied in this second; the defaults if no record sets any."""
         in_force = self._limits.get(hub_ts)
         if in_force is None:
             if len(self._limits) > 1024:
@@ -111,10 +107,10 @@ class AuditContext:
         return in_force
 
     def checks_signatures_of(self, label: bytes, stream_seq: int, end_seq: int) -> bool:
-        """Whether the signatures of an entry are verified at this level.
+        """Return True if the signatures of an entry are verified at this level.
 
-        A sample is a function of the place and the seed. The last entry of a chunk is always in it: the root in its
-        receipt covers all before it.
+        A sample is a function of the position and the seed. It always includes the last entry of a chunk: the root in
+        its receipt covers all before it.
         """
         if self.level != "sampled":
             return self.level == "full"

@@ -1,7 +1,7 @@
-"""The control journal as an audit reads it: every record, also behind a broken one (D-46).
+"""The control journal as an audit reads it: every record, also after a broken one (D-46).
 
-A running hub writes while we read: a record at the end of the file that is not whole yet is in the write-ahead
-journal. Where no journal has it, the file was cut or damaged.
+A hub may write while the audit reads: an incomplete record at the end of the file is then in the write-ahead journal.
+If the journal does not have it, the file was cut or damaged.
 """
 
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from veen.io.local import Fs
 from veen.storage import journal, layout
 from veen.storage.control_state import ControlFold, control_records
 from veen.verify.audit.findings import LogFinding, reason_of
-from veen.verify.control import opened_label_fault
+from veen.verify.control import label_open_fault
 
 _LOOKS: Final = 3  # a running hub may let go of a segment between two looks
 
 
 @dataclass(slots=True)
 class Control:
-    """What the records add up to, and what the write-ahead journal holds beyond the files."""
+    """State of the control records, and the entries of the write-ahead journal that no file has."""
 
     fold: ControlFold = field(default_factory=ControlFold)
     whole: bool = True
@@ -37,7 +37,7 @@ class Control:
         self.findings.append(LogFinding(path, offset, code, message))
 
     def add(self, record: ControlRecord, path: str, offset: int, identity: HubIdentity | None) -> None:
-        """A record counts if the hub signed it, also where the chain before it is broken."""
+        """Apply a record if the hub signed it, even if the chain before it is broken."""
         if path != layout.CONTROL and record.seq > (behind := self.last.seq if self.last else 0) + 1:
             self.whole = False
             self.error(offset, "gap", f"control records {behind + 1} to {record.seq - 1} are missing before it", path)
@@ -61,7 +61,7 @@ class Control:
 
 
 def read_control(fs: Fs, identity: HubIdentity | None, *, verify: bool) -> Control:
-    """All records that file and journal hold. `verify`: their signatures as well."""
+    """Read all records of file and journal; with `verify`, check their signatures."""
     control = _read(fs, identity if verify else None)
     for _ in range(_LOOKS):
         if journal.segments(fs) == control.segments:
@@ -70,7 +70,7 @@ def read_control(fs: Fs, identity: HubIdentity | None, *, verify: bool) -> Contr
     if not control.records or not control.segments:  # the newest records are in the journal alone
         control.whole = False
     for label, opened in control.fold.labels.items():
-        if (fault := opened_label_fault(label, opened, identity)) is not None:
+        if (fault := label_open_fault(label, opened, identity)) is not None:
             control.error(0, "control", fault)
     return control
 
@@ -86,7 +86,7 @@ def _read(fs: Fs, identity: HubIdentity | None) -> Control:
     except (StorageError, OSError) as exc:
         stopped = CorruptError(layout.CONTROL, 0, f"it cannot be opened: {reason_of(exc)}")
     last = control.last.seq if control.last else 0
-    waiting = _journaled(fs, control)
+    waiting = _read_journal(fs, control)
     for placed in waiting:
         if isinstance(placed.record, ControlRecord) and placed.record.seq > last:
             if stopped is not None and placed.record.seq == last + 1:
@@ -98,8 +98,8 @@ def _read(fs: Fs, identity: HubIdentity | None) -> Control:
     return control
 
 
-def _journaled(fs: Fs, control: Control) -> list[journal.Placed]:
-    """The control records of the write-ahead journal; notes what it holds of each label."""
+def _read_journal(fs: Fs, control: Control) -> list[journal.Placed]:
+    """Return the control records of the write-ahead journal; note the last entry that it has of each label."""
     records: list[journal.Placed] = []
     numbers = journal.segments(fs)
     try:

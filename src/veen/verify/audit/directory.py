@@ -1,4 +1,4 @@
-"""Checks of a directory beside its entries: identity, names of files, and claims about entries that are gone."""
+"""Checks of a directory apart from its entries: identity, names of files, and claims about missing entries."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,17 +18,17 @@ from veen.storage.pinned import LabelPin, pin
 from veen.storage.scan import inventory, read_file
 from veen.verify.audit.context import AuditContext, AuditOptions
 from veen.verify.audit.control import Control
-from veen.verify.audit.findings import LogFinding, placed, reason_of
+from veen.verify.audit.findings import LogFinding, place_finding, reason_of
 from veen.verify.audit.joining import JoinedLabel
 from veen.verify.audit.tables import Commitment
 from veen.verify.compare import file_size
 from veen.verify.files import check_anchor_file, check_limits_file, check_names
-from veen.verify.identity import check_rotations, preferred_identity, read_binding
+from veen.verify.identity import check_rotations, choose_identity, read_binding
 from veen.verify.seals import index_fault, stray_fault
 
 
 def read_identity(fs: Fs, options: AuditOptions, findings: list[LogFinding]) -> HubIdentity | None:
-    """The identity that the log is held to: the given one, or that of the directory if it knows more keys."""
+    """Return the identity to verify with: the given one, or that of the directory if it knows more keys."""
     from_elsewhere = options.identity
     if not identities.exists(fs):
         if from_elsewhere is None:
@@ -49,13 +49,13 @@ def read_identity(fs: Fs, options: AuditOptions, findings: list[LogFinding]) -> 
     if from_elsewhere is not None and from_elsewhere.hub_id != own.hub_id:
         what = f"this is hub {own.hub_id.hex()}, not {from_elsewhere.hub_id.hex()}, which was given"
         findings.append(LogFinding(layout.IDENTITY, 0, "identity", what))
-    return preferred_identity(from_elsewhere, own)
+    return choose_identity(from_elsewhere, own)
 
 
 def check_directory(
     fs: Fs, context: AuditContext, control: Control, labels: Mapping[bytes, LabelPin], *, all_labels: bool
 ) -> Iterator[LogFinding]:
-    """Names, limits, anchors, rotations, and that every label was opened."""
+    """Check names, limits, anchors and rotations, and that every label was opened."""
     stored = Findings()
     if not context.chunks_only:
         if not fs.exists(layout.CONTROL) and labels and not control.records:
@@ -66,7 +66,7 @@ def check_directory(
             what = "the write-ahead journal is missing: the last entries may be lost"
             yield LogFinding(layout.JOURNAL, 0, "missing", what)
         for label in sorted(labels):
-            if context.opened(label) is None and control.records:
+            if context.find_opening(label) is None and control.records:
                 yield LogFinding(
                     layout.CONTROL,
                     0,
@@ -79,14 +79,14 @@ def check_directory(
             check_names(fs, stored, labels)
         check_limits_file(fs, stored, control.fold.limits)
         check_anchor_file(fs, stored, (body for bodies in control.fold.anchors.values() for body in bodies))
-    yield from map(placed, stored.all)
+    yield from map(place_finding, stored.all)
     files = inventory(fs)
     for label in sorted(labels):
         yield from _strays(labels[label], files.get(label, []))
 
 
 def _strays(pinned: LabelPin, files: Sequence[layout.LogFile]) -> Iterator[LogFinding]:
-    """Files of a label that are no part of its log. Those behind the pin are simply newer."""
+    """Yield findings about files of a label that are not part of its log. Files after the pin are only newer."""
     paths = {ref.path for ref in pinned.chunks}
     starts = {ref.start_seq for ref in pinned.chunks}
     journaled = [(ref.start_seq, ref.end_seq) for ref in pinned.chunks if ref.kind == "journal"]
@@ -123,13 +123,13 @@ def check_ends(
     wanted: frozenset[bytes] | None,
     listed: Mapping[bytes, int],
 ) -> Iterator[LogFinding]:
-    """Nothing may speak of entries that no file has, unless a running hub wrote them since we looked.
+    """Yield findings about claims to missing entries, unless a running hub has written these meanwhile.
 
     `listed` are the heads in the outer log, as it was before the log was pinned.
     """
     stored = Findings()
     bound = {binding.label: binding for binding in read_binding(fs, stored, context.identity).values()}
-    yield from map(placed, stored.all)
+    yield from map(place_finding, stored.all)
     sealed = any(ref.is_sealed for pinned in labels.values() for ref in pinned.chunks)
     if sealed and context.identity is not None and not context.chunks_only and not fs.exists(layout.CHECKPOINT_BINDING):
         what = "the file is missing; the hub writes it"
@@ -181,15 +181,15 @@ def check_ends(
 
 
 def _size_of(fs: Fs, path: str) -> tuple[int, LogFinding | None]:
-    """The size of a file that follows from the log; a finding if it cannot be opened."""
+    """Return the size of a derived file; with a finding if it cannot be opened."""
     try:
         return file_size(fs, path), None
     except (StorageError, OSError) as exc:
-        return 0, unopened(path, exc)
+        return 0, cannot_open(path, exc)
 
 
-def unopened(path: str, exc: Exception) -> LogFinding:
-    """A file that cannot be opened, such as a directory in its place."""
+def cannot_open(path: str, exc: Exception) -> LogFinding:
+    """Return the finding about a file that cannot be opened, such as a directory in its place."""
     if isinstance(exc, LinkError):
         raise exc
     derived = path.startswith((f"{layout.OFFSETS}/", f"{layout.NODES}/"))
@@ -218,7 +218,7 @@ class _Tail(NamedTuple):
 def settle_active(
     fs: Fs, uri: str, labels: Mapping[bytes, LabelPin], findings: list[LogFinding]
 ) -> dict[bytes, LabelPin]:
-    """What lies behind the last whole frame of a growing chunk: a write under way, the trace of a crash, or damage."""
+    """Classify the bytes after the last whole frame of growing chunks: a write in progress, a crash, or damage."""
     settled: dict[bytes, LabelPin] = {}
     tails: dict[bytes, _Tail] = {}
     for label, pinned in labels.items():
@@ -229,7 +229,7 @@ def settle_active(
         except FileNotFoundError:
             continue  # sealed since
         except (StorageError, OSError) as exc:
-            findings.append(replace(unopened(pinned.active or "", exc), label=label))
+            findings.append(replace(cannot_open(pinned.active or "", exc), label=label))
     now = _labels_now(fs, uri, tails.keys())
     for label, tail in tails.items():
         if label in now and now[label].size > settled[label].size:
@@ -258,7 +258,7 @@ def _tail_of(fs: Fs, pinned: LabelPin, settled: LabelPin) -> _Tail | None:
 
 
 def _whole_frames(fs: Fs, pinned: LabelPin) -> LabelPin:
-    """Without an active chunk in which not even the first frame is whole: it has no entry yet."""
+    """Remove an active chunk without a complete first frame: it has no entry yet."""
     ref = pinned.chunks[-1] if pinned.chunks else None
     if ref is None or ref.kind != "active" or ref.entries > 1:
         return pinned
@@ -272,23 +272,23 @@ def _whole_frames(fs: Fs, pinned: LabelPin) -> LabelPin:
 
 
 def _labels_now(fs: Fs, uri: str, labels: Collection[bytes]) -> dict[bytes, LabelPin]:
-    """Labels as they are at this moment: a running hub may have gone on since they were pinned."""
+    """Pin the labels again: a running hub may have continued since they were pinned."""
     if not labels:
         return {}
     return {label: _whole_frames(fs, label_pin) for label, label_pin in pin(uri, labels).labels.items()}
 
 
 def _may_be_under_way(rest: bytes, label: bytes, stream_seq: int) -> bool:
-    """Whether these bytes are the beginning of a frame, and not all of it."""
+    """Return True if these bytes are an incomplete beginning of a frame."""
     begin = b"\x01\x00" + label + u64be(stream_seq)
     if rest[: len(begin)] != begin[: len(rest)]:
         return False
-    return len(rest) < HEADER_BYTES or frame.wanted(rest, 0) > len(rest)
+    return len(rest) < HEADER_BYTES or frame.bytes_needed(rest, 0) > len(rest)
 
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """The checkpoint index of a label, and what the seals of the label say that it should be."""
+    """The checkpoint index of a label, and the content that the seals of the label require."""
 
     label: bytes
     size: int
@@ -299,7 +299,7 @@ class _Index:
 
     @classmethod
     def read(cls, fs: Fs, joined: JoinedLabel, pinned: LabelPin) -> "_Index | None":
-        """Read the index; None if it is not known what the seals should say."""
+        """Read the index; return None if the required content is unknown."""
         sealed = {ref.end_seq for ref in pinned.chunks if ref.is_sealed}
         rows = tuple(row for row in joined.commitments if row.end in sealed)
         if len(rows) != len(sealed):
@@ -313,7 +313,7 @@ class _Index:
         return cls(joined.label, joined.size, path, data, expected, rows)
 
     def fault(self, *, extended: bool = False) -> str | None:
-        """Return what is wrong; `extended`: later seals may follow."""
+        """Return the fault of the index, None if there is none; with `extended`, later seals may follow."""
         if extended and self.data is not None:
             return index_fault(self.data, self.expected, len(self.rows), extended=True)
         return index_fault(self.data, self.expected, len(self.rows), extended=not self.rows)
@@ -323,13 +323,13 @@ class _Index:
         return self.rows[-1].end if self.rows else 0
 
     def is_bound(self, context: AuditContext, bound: identities.CheckpointBinding | None) -> bool:
-        """Return True if checkpoint-binding.json names a seal of the label, or nothing that can be judged here."""
+        """Return True if checkpoint-binding.json names a seal of the label, or nothing that can be checked here."""
         if bound is None or context.identity is None or bound.upto_seq > self.size:
             return True
         row = next((row for row in self.rows if row.end == bound.upto_seq), None)
         if row is None or bound.mmr_root != row.root:
             return False
-        opened = context.opened(self.label)
+        opened = context.find_opening(self.label)
         return bound.key_id in {key.key_id for key in context.identity.keys_valid_at(row.last_ts)} and (
             opened is None or opened.epoch == bound.epoch
         )

@@ -1,6 +1,6 @@
 """Engines apply a function to many chunks: in this process, on all cores, or (`veen.lake.spark.audit`) on a cluster.
 
-Engines differ in where they work and in nothing else: results come back in the order of the tasks.
+Engines differ only in where they work: results come back in the order of the tasks.
 """
 
 import pickle
@@ -22,7 +22,7 @@ Weight = Callable[[T], int]
 
 
 class AuditEngine(Protocol):
-    """Applies `step` to every task and gives the results in the order of the tasks."""
+    """Interface of an engine: applies `step` to every task and returns the results in the order of the tasks."""
 
     def map(
         self, step: Step[T, R], context: AuditContext, tasks: Sequence[T], *, weight: Weight[T], what: str
@@ -30,7 +30,7 @@ class AuditEngine(Protocol):
 
 
 class PythonEngine:
-    """This process, one chunk after the other: the reference that every other engine must equal."""
+    """Engine in this process, one chunk after the other: the reference for every other engine."""
 
     def map(
         self, step: Step[T, R], context: AuditContext, tasks: Sequence[T], *, weight: Weight[T], what: str
@@ -42,7 +42,7 @@ class PythonEngine:
 
 
 class ProcessesEngine:
-    """Several processes of this machine. A worker that is killed costs time: its part is done here again."""
+    """Engine with several processes. The part of a killed worker is done again in this process."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
@@ -59,14 +59,14 @@ class ProcessesEngine:
         payloads = [pickle.dumps((step, part)) for part in parts]
         workers = ProcessPoolExecutor(min(self._jobs, len(parts)), get_context("spawn"), initializer=begin_worker)
         try:
-            futures = [_submitted(workers, packed, payload) for payload in payloads]
+            futures = [_submit(workers, packed, payload) for payload in payloads]
             for future, payload in zip(futures, payloads, strict=True):
                 yield from pickle.loads(_result(future, packed, payload))  # noqa: S301 - made by our own workers
         finally:
             workers.shutdown(cancel_futures=True)
 
 
-def _submitted(workers: ProcessPoolExecutor, packed: bytes, payload: bytes) -> Future[bytes] | None:
+def _submit(workers: ProcessPoolExecutor, packed: bytes, payload: bytes) -> Future[bytes] | None:
     try:
         return workers.submit(apply_packed, packed, payload)
     except BrokenProcessPool:
@@ -81,7 +81,7 @@ def _result(future: Future[bytes] | None, packed: bytes, payload: bytes) -> byte
 
 
 def apply_packed(packed_context: bytes, payload: bytes) -> bytes:
-    """What a worker does with its part: a step, applied to each task; context, step and results are pickled."""
+    """Apply a step to each task of a part, in a worker. Context, step and results are pickled."""
     context: AuditContext = pickle.loads(packed_context)  # noqa: S301 - made by our own driver
     step, part = pickle.loads(payload)  # noqa: S301 - as above
     fs = open_fs(context.uri)
@@ -94,7 +94,7 @@ _LEAST: Final = 1
 
 
 def cut(tasks: Sequence[T], parts: int, weight: Weight[T]) -> list[tuple[T, ...]]:
-    """At most `parts` runs of neighbouring tasks, of about the same weight; none is empty."""
+    """Split tasks into at most `parts` runs of neighbours of about equal weight; none is empty."""
     total = sum(max(weight(task), _LEAST) for task in tasks)
     runs: list[tuple[T, ...]] = []
     current: list[T] = []

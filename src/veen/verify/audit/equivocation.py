@@ -1,11 +1,12 @@
 """Comparison of two directories of one hub, to prove equivocation (spec §4.3, RCPT-07, DESIGN §9.2).
 
-Where both have an entry at one position, both receipts must be the same. If they are not and the hub signed both,
-that is proof of equivocation which anybody can check. If the hub did not sign one of them, that one is forged or
-damaged, and the audit of its directory says so.
+If both have an entry at one position, both receipts must be equal. If they are not and the hub signed both, that is
+proof of equivocation which anybody can check. If the hub did not sign one of them, that one is forged or damaged, and
+the audit of its directory reports it.
 
-The root in a receipt covers all entries before it, so equal receipts at one position that the hub signed show one
-history up to there. What only one side has, or what cannot be read, was not compared: the verdict is incomplete.
+The root in a receipt covers all entries before it, so equal receipts at one position that the hub signed prove one
+history up to there. Entries that only one side has, or that cannot be read, were not compared: the verdict is
+incomplete.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,15 +27,15 @@ from veen.storage import layout
 from veen.storage.control_state import control_records
 from veen.storage.pinned import ChunkRef, LabelPin, LogView, pin, read_chunk, without
 from veen.storage.scan import read_file
-from veen.verify.audit.findings import LogFinding, ordered
+from veen.verify.audit.findings import LogFinding, sort_findings
 from veen.verify.audit.outer import OuterFiles
-from veen.verify.audit.peaks import archived
+from veen.verify.audit.peaks import read_archive
 from veen.verify.entry import read_entry
 from veen.verify.identity import signatures_of
 
 
 class NotComparable(StatedError):
-    """Two directories that are not of one hub, or of a hub that is not known."""
+    """Two directories that are not of one hub, or of an unknown hub."""
 
     hint = "Compare copies or forks of one hub: the same hub_id in hub-identity.json."
 
@@ -54,7 +55,7 @@ class ProvenEquivocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryComparison:
-    """What comparing two directories gave; `common` counts the positions that were compared, by label."""
+    """Result of comparing two directories; `common` counts the compared positions, by label."""
 
     hub_id: bytes
     common: dict[bytes, int]
@@ -65,7 +66,7 @@ class DirectoryComparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Bad if the hub signed two histories or one side is forged; incomplete for what was not compared."""
+        """The verdict: bad for two signed histories or a forged side; incomplete if positions were not compared."""
         reasons = [
             Reason(Because.EVIDENCE, f"the hub signed two entries {proof.stream_seq} of label {proof.label.hex()}")
             for proof in self.proven
@@ -81,10 +82,7 @@ class DirectoryComparison:
 def compare(
     one: str, other: str, identity: HubIdentity | None = None, *, trusted: TrustedKeys | None = None
 ) -> DirectoryComparison:
-    """Compare all positions that both directories have. The first conflict of each label is proof enough.
-
-    `trusted` are keys known from elsewhere: without them, or an identity, the directories say whose they are.
-    """
+    """Compare all positions that both directories have. The first conflict of each label is sufficient proof."""
     sides = (open_fs(one), open_fs(other))
     listed = [OuterFiles.read(fs).heads() for fs in sides]  # before the pins: see there
     views = left, right = pin(one), pin(other)
@@ -123,7 +121,7 @@ def compare(
         hub_id=who.hub_id,
         common=common,
         proven=tuple(proven),
-        findings=ordered(findings),
+        findings=sort_findings(findings),
         compared=tuple(by_log[log] for log in sorted(by_log)),
     )
 
@@ -166,11 +164,11 @@ class _Side:
             self.first_lost = seq
 
     def _of_chunk(self, ref: ChunkRef) -> Iterator[Receipt]:
-        """Leave out what cannot be read: the audit of its directory says why."""
+        """Yield what can be read: the audit of the directory reports the rest."""
         seq = ref.start_seq
         try:
             if ref.kind in ("receipts", "heads"):
-                for item in archived(self.fs, ref):
+                for item in read_archive(self.fs, ref):
                     if item.receipt is not None:
                         yield item.receipt
                     seq = item.stream_seq + 1
@@ -223,7 +221,7 @@ class _Pair:
         return None
 
     def compare_checkpoints(self, left: Mapping[int, str], right: Mapping[int, str]) -> ProvenEquivocation | None:
-        """Checkpoints outlive the entries below them; those of one position must agree as well (D-40)."""
+        """Compare the checkpoints of equal positions, which outlive the entries before them (D-40)."""
         newest: Checkpoint | None = None
         for seq in sorted(left.keys() & right.keys()):
             if seq > self.left.upto:
@@ -276,7 +274,7 @@ def _prove(
 
 
 def _checkpoint_names(fs: Fs) -> dict[bytes, dict[int, str]]:
-    """The names of all checkpoints, by label and position: listed once, however many labels there are."""
+    """Return the names of all checkpoints, by label and position: one listing for all labels."""
     names: dict[bytes, dict[int, str]] = {}
     for name in fs.list(layout.LOG):
         if name.startswith("checkpoint-") and (file := layout.log_file(name)) and file.kind == "checkpoint":
@@ -288,7 +286,7 @@ def _checkpoint_names(fs: Fs) -> dict[bytes, dict[int, str]]:
 
 
 def _controls(sides: tuple[Fs, Fs], who: HubIdentity) -> Iterator[LogFinding]:
-    """The first control record that is not the same on both sides; the journal is one chain, so one is enough."""
+    """Yield the first control record that differs; the journal is one chain, so one is enough."""
     for a, b in zip(_records(sides[0]), _records(sides[1]), strict=False):
         if a == b:
             continue

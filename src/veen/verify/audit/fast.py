@@ -1,8 +1,8 @@
 """The fast path of pass 2, for chunks without faults: the rules of `chunk`, applied to many entries at once.
 
-`fast_check` returns None at the first fault, and `chunk` then reads the chunk again, entry by entry, to say what is
-wrong and where. So both give the same verdict and differ in speed alone (DESIGN §8: an audit should spend its time on
-signatures). tests/lake/test_audit.py holds the two equal over many damaged logs.
+`fast_check` returns None at the first fault, and `chunk` then reads the chunk again, entry by entry, to name the fault
+and its place. Both give the same verdict and differ only in speed (DESIGN §8: an audit should spend its time on
+signatures). tests/lake/test_audit.py compares the two over many damaged logs.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ _CT_PREFIX: Final = 40  # enc, hdr_len, body_len (spec §4.2)
 
 @dataclass(slots=True)
 class Clean:
-    """The sums of a chunk without faults."""
+    """Results of a chunk without faults."""
 
     run: RunSummary
     entry_hashes: Mmr
@@ -52,7 +52,7 @@ class Clean:
 
 
 def fast_check(data: bytes, ref: ChunkRef, context: AuditContext, peaks: Peaks) -> Clean | None:
-    """The sums of the chunk, if every check holds for every entry; None if any does not, or cannot be told here."""
+    """Return the results of the chunk if all checks pass for all entries; None if one fails or cannot be made here."""
     try:
         v = decode(data, ref.label, max_msg_bytes=DEFAULT_LIMITS.max_msg_bytes)
     except Departs:
@@ -83,7 +83,7 @@ def _cut(data: bytes, at: Any) -> list[bytes]:
 
 
 def _tree_after(before: Mmr, leaves: Sequence[bytes], roots: Sequence[bytes]) -> Mmr | None:
-    """The tree behind the last leaf, if it had the given root after each. As Mmr does it, without a call for each."""
+    """Return the tree after the last leaf, if it had the given root after each. As Mmr, without a call per leaf."""
     node_prefix, root_prefix = LABEL_TAGS.node_prefix, LABEL_TAGS.root_prefix
     stack, size = list(reversed(before.peaks())), before.size
     for leaf, root in zip(leaves, roots, strict=True):
@@ -99,20 +99,20 @@ def _tree_after(before: Mmr, leaves: Sequence[bytes], roots: Sequence[bytes]) ->
 
 
 def _limits_of(v: Vector, context: AuditContext) -> list[Limits]:
-    """All limits that were in force at some time of the chunk."""
+    """Return all limits that were in force at some time of the chunk."""
     between = context.control.limits_between(int(v.hub_ts[0]), int(v.hub_ts[-1]))
     return [limits or DEFAULT_LIMITS for limits in between]
 
 
 def _sizes_hold(data: bytes, v: Vector, context: AuditContext) -> bool:
-    """I11, by the tightest limits of the chunk."""
+    """Return True if all sizes are within the tightest limits of the chunk (I11)."""
     limits = _limits_of(v, context)
     length = v.msg_sig_at - HEAD_BYTES - v.ciphertext_at
     if int((v.receipt_at - v.msg_at).max()) > min(limit.max_msg_bytes for limit in limits):
         return False
     if int(length.min()) < _CT_PREFIX:
         return False
-    lengths: Any = np.ascontiguousarray(v.fixed(v.ciphertext_at + 32, 8)).view(">u4").astype(np.int64)
+    lengths: Any = np.ascontiguousarray(v.rows(v.ciphertext_at + 32, 8)).view(">u4").astype(np.int64)
     hdr, body = lengths[:, 0], lengths[:, 1]
     if int(hdr.max()) > min(limit.max_hdr_bytes for limit in limits):
         return False
@@ -127,12 +127,12 @@ def _sizes_hold(data: bytes, v: Vector, context: AuditContext) -> bool:
 
 
 def _profiles_hold(data: bytes, v: Vector, ref: ChunkRef, context: AuditContext, clean: Clean) -> bool:
-    """I4 and I12."""
+    """Return True if the profiles are known and the epochs match (I4, I12)."""
     profiles = {data[at + MSG_PROFILE_AT : at + MSG_PROFILE_AT + HASH_BYTES] for at in v.msg_at.tolist()}
     if not profiles <= context.profiles.keys():
         return False
     clean.epoch_secs = {context.profiles[profile] for profile in profiles}
-    opened = context.opened(ref.label)
+    opened = context.find_opening(ref.label)
     if opened is None:
         return True
     skews = [limits.max_epoch_skew_sec for limits in _limits_of(v, context)]
@@ -145,7 +145,7 @@ def _profiles_hold(data: bytes, v: Vector, ref: ChunkRef, context: AuditContext,
 
 
 def _entries_hold(data: bytes, v: Vector, ref: ChunkRef, context: AuditContext, clean: Clean) -> bool:
-    """Signatures, writers and authority, in one walk."""
+    """Return True if signatures, writers and authority are valid, in one walk."""
     label, every = ref.label, context.level == "full"
     spans: dict[bytes, list[int]] = {}  # the fields of an AuthorSpan by its author
     keys_at, may_write = _hub_keys(context), _authority(context, label)
@@ -198,7 +198,7 @@ def _entries_hold(data: bytes, v: Vector, ref: ChunkRef, context: AuditContext, 
 
 
 def _hub_keys(context: AuditContext) -> Callable[[int], tuple[bytes, ...]]:
-    """The keys of the hub that were valid at a time, the newest first."""
+    """Return a function that returns the keys of the hub that were valid at a time, the newest first."""
     identity, keys_at = context.identity, dict[int, tuple[bytes, ...]]()
 
     def at(hub_ts: int) -> tuple[bytes, ...]:
@@ -212,8 +212,8 @@ def _hub_keys(context: AuditContext) -> Callable[[int], tuple[bytes, ...]]:
 
 
 def _authority(context: AuditContext, label: bytes) -> Callable[[bytes, bytes, int], bool]:
-    """Whether a token lets a client write into this label at a time."""
-    opened, spans = context.opened(label), dict[tuple[bytes, bytes], range]()
+    """Return a function: True if a token allows a client to write into this label at a time."""
+    opened, spans = context.find_opening(label), dict[tuple[bytes, bytes], range]()
     stream_id = opened.stream_id if opened else None
 
     def span_of(auth_ref: bytes, client_id: bytes) -> range:

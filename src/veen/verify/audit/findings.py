@@ -16,13 +16,13 @@ __all__ = [
     "CODES",
     "SCHEMA",
     "LogFinding",
-    "collapsed",
     "from_table",
-    "judged_without_control",
-    "ordered",
-    "placed",
+    "merge_runs",
+    "place_finding",
     "reason_of",
+    "sort_findings",
     "to_table",
+    "without_control",
 ]
 
 CODES: Final = {
@@ -90,13 +90,13 @@ def _key(finding: LogFinding) -> tuple[bytes, int, str, int, str, str]:
     )
 
 
-def ordered(findings: Iterable[LogFinding]) -> tuple[LogFinding, ...]:
-    """Findings by position, without duplicates."""
+def sort_findings(findings: Iterable[LogFinding]) -> tuple[LogFinding, ...]:
+    """Return the findings by position, without duplicates."""
     return tuple(sorted(set(findings), key=_key))
 
 
-def collapsed(findings: Iterable[LogFinding]) -> Iterator[LogFinding]:
-    """One finding for a run of neighbouring entries with the same fault, so that a bad chunk is not a thousand rows."""
+def merge_runs(findings: Iterable[LogFinding]) -> Iterator[LogFinding]:
+    """Merge runs of neighbouring entries with the same fault, so that a bad chunk is not a thousand rows."""
     runs: dict[tuple[str, Severity, str], tuple[LogFinding, int]] = {}
     for finding in findings:
         key, seq = (finding.code, finding.severity, _VALUES.sub("#", finding.message)), finding.stream_seq
@@ -120,14 +120,14 @@ def _run_finding(first: LogFinding, last: int) -> LogFinding:
     return replace(first, message=f"{first.message}; so it is up to entry {last}")
 
 
-def placed(finding: LogFinding, label: bytes | None = None, stream_seq: int | None = None) -> LogFinding:
-    """A finding of a rule that both verifiers share, as one of an audit: with its position and the code of an audit."""
+def place_finding(finding: LogFinding, label: bytes | None = None, stream_seq: int | None = None) -> LogFinding:
+    """Convert a finding of a rule that both verifiers share to one of an audit, with its position and code."""
     code = "frame" if finding.code == "entry" else finding.code
     return replace(finding, label=label, stream_seq=stream_seq, code=code)
 
 
-def judged_without_control(finding: LogFinding) -> LogFinding:
-    """Return the finding of a log whose control journal is not whole: rules that need its records are not judged."""
+def without_control(finding: LogFinding) -> LogFinding:
+    """Return the finding for a log with an incomplete control journal: rules that need its records are not checked."""
     if finding.severity == "warning" or finding.code not in _CONTROL_RULES:
         return finding
     message = f"{finding.message}; records of the control journal are missing"
@@ -135,12 +135,12 @@ def judged_without_control(finding: LogFinding) -> LogFinding:
 
 
 def reason_of(exc: Exception) -> str:
-    """Return why a file cannot be opened, without the path of this machine: a report does not depend on it."""
+    """Return the reason why a file cannot be opened, without the path of this machine."""
     return (exc.strerror if isinstance(exc, OSError) else None) or "not a regular file"
 
 
 def to_table(findings: Iterable[LogFinding]) -> pa.Table:
-    rows = [{name: getattr(finding, name) for name in SCHEMA.names} for finding in ordered(findings)]
+    rows = [{name: getattr(finding, name) for name in SCHEMA.names} for finding in sort_findings(findings)]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 

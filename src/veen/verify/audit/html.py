@@ -45,7 +45,7 @@ _TITLES: Final = {  # title, class and mark
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContext:
-    """What a report says beside its result: it differs from run to run, so no result depends on it."""
+    """Data of a report that differs from run to run. No result depends on it."""
 
     made_at: str = ""  # UTC
     version: str = ""
@@ -64,7 +64,7 @@ def page(
     findings: Sequence[LogFinding],
     about: ReportContext | None = None,
 ) -> str:
-    """The whole page; equal results, and equal `about`, give equal bytes."""
+    """Return the whole page; equal results, and equal `about`, give equal bytes."""
     about = about or ReportContext()
     title, style, mark = _TITLES[outcome.value]
     more = f"<p>The first {_MAX_ROWS} of {len(findings)}; the table has all.</p>" if len(findings) > _MAX_ROWS else ""
@@ -77,15 +77,15 @@ def page(
         if outcome.reasons
         else "",
         "<h2>What was compared</h2>",
-        _table(("stream", "label", "read up to", "head", "stated by", "checked under"), _compared(outcome, about)),
+        _table(("stream", "label", "read up to", "head", "stated by", "checked under"), _compare_rows(outcome, about)),
         "<h2>Findings</h2>",
         _grid(verdict, findings, about) if findings else "<p class='good'>None.</p>",
-        _table(("severity", "entry", "file", "byte", "what"), _found(findings)) if findings else "",
+        _table(("severity", "entry", "file", "byte", "what"), _render_findings(findings)) if findings else "",
         more,
         "<h2>What was checked</h2>",
         _table(("", ""), _facts(verdict, about)),
         "<h2>What was not checked</h2>",
-        "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in _unchecked(verdict)) + "</ul>",
+        "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in _list_unchecked(verdict)) + "</ul>",
         "<h2>Entries over time</h2>",
         _growth(commitments, about),
         "<h2>Labels</h2>",
@@ -121,8 +121,8 @@ def _facts(verdict: dict[str, Any], about: ReportContext) -> Iterable[tuple[str,
     yield "warnings", f"{verdict['findings']['warnings']:,}"
 
 
-def _unchecked(verdict: dict[str, Any]) -> Iterable[str]:
-    """What a reader might take for granted, and must not."""
+def _list_unchecked(verdict: dict[str, Any]) -> Iterable[str]:
+    """Yield what a reader might assume although it was not checked."""
     if verdict["keys"] == "not pinned":
         yield "Whose log it is: no key was pinned, so the directory itself said which keys are its hub's."
     if verdict["level"] == "sampled":
@@ -137,7 +137,7 @@ def _unchecked(verdict: dict[str, Any]) -> Iterable[str]:
     yield "Whether the hub shows others another log: compare two copies with veen audit diff."
 
 
-def _compared(outcome: Verdict, about: ReportContext) -> Iterable[tuple[str, ...]]:
+def _compare_rows(outcome: Verdict, about: ReportContext) -> Iterable[tuple[str, ...]]:
     for row in outcome.compared[:_MAX_ROWS]:
         name = about.names.get(bytes.fromhex(row.log))
         style = "" if row.is_whole else " class='bad'"
@@ -158,7 +158,7 @@ def _labels(verdict: dict[str, Any], about: ReportContext) -> Iterable[tuple[str
         yield escape(name or "not known here"), f"<code>{row['label']}</code>", f"{row['size']:,}", root
 
 
-def _found(findings: Sequence[LogFinding]) -> Iterable[tuple[str, ...]]:
+def _render_findings(findings: Sequence[LogFinding]) -> Iterable[tuple[str, ...]]:
     for finding in findings[:_MAX_ROWS]:
         style = "bad" if finding.severity == "error" else ""
         means = escape(CODES.get(finding.code, ""), quote=True)
@@ -172,7 +172,7 @@ def _found(findings: Sequence[LogFinding]) -> Iterable[tuple[str, ...]]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are HTML already."""
+    """Return a table of cells that are HTML already."""
     top = "<tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr>" if any(head) else ""
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table>{top}{body}</table>"
@@ -182,10 +182,10 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _growth(commitments: Sequence[Commitment], about: ReportContext) -> str:
-    """How many entries each label had; integers only, so that bytes do not vary.
+    """Return a diagram of the number of entries of each label, in integers, so that equal logs give equal bytes.
 
-    Of a chunk the times of the first and of the last entry are known: between them the log grew somehow, which is a
-    box and no line. Between two chunks nothing was written, which is a level line.
+    Of a chunk the times of the first and of the last entry are known: the log grew between them in an unknown way,
+    which is a box and not a line. Between two chunks nothing was written, which is a level line.
     """
     curves: dict[bytes, list[Commitment]] = {}
     for row in commitments:
@@ -230,7 +230,7 @@ def _growth(commitments: Sequence[Commitment], about: ReportContext) -> str:
 
 
 def _key(number: int, name: str, entries: int) -> str:
-    """One line of the legend, in two columns."""
+    """Return the legend, in two columns."""
     colour, dash = _COLOURS[number % len(_COLOURS)], _DASHES[number // len(_COLOURS) % len(_DASHES)]
     x, y = _LEFT + number % 2 * (_WIDTH // 2), _HEIGHT + 14 + number // 2 * 18
     return (
@@ -255,7 +255,7 @@ def _time(seconds: int) -> str:
 
 
 def _grid(verdict: dict[str, Any], findings: Sequence[LogFinding], about: ReportContext) -> str:
-    """Labels by position: a red cell holds an error, an amber one a warning."""
+    """Return labels by position: a red cell has an error, an amber one a warning."""
     sizes = {row["label"]: int(row["size"]) for row in verdict["labels"]}
     worst: dict[tuple[str, int], LogFinding] = {}
     for finding in findings:

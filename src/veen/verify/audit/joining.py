@@ -37,7 +37,7 @@ class JoinedLabel:
 
 @dataclass(slots=True)
 class LabelJoin:
-    """Fed with the chunks of one label in order; may begin where an earlier audit stopped."""
+    """The join of the chunks of one label, in order; may begin where an earlier audit stopped."""
 
     label: bytes
     context: AuditContext
@@ -62,7 +62,7 @@ class LabelJoin:
         return self.check.size
 
     def resume(self, commitments: Sequence[Commitment], cursors: Iterable[Cursor]) -> None:
-        """Go on behind the last sealed chunk that an earlier audit has seen."""
+        """Continue after the last sealed chunk that an earlier audit read."""
         self.commitments = list(commitments)
         self.cursors = tuple(cursors)
         upto, lost, last_ts, spans = 0, 0, 0, {}
@@ -112,7 +112,7 @@ class LabelJoin:
         self.findings.append(LogFinding(path, offset, code, message, severity, label=self.label, stream_seq=seq))
 
     def _boundary(self, start: int, next_length: int | None) -> None:
-        """Whether the sealed chunk before `start` ended in the right place; what follows it tells."""
+        """Check that the sealed chunk before `start` ended in the right place, which its successor shows."""
         before = self.commitments[-1] if self.commitments else None
         if before is None or before.end != start - 1 or not self._sealed_bytes:
             return
@@ -122,9 +122,9 @@ class LabelJoin:
             self._add(before.end, path, self._sealed_bytes, EntryFault("limits", what))
 
     def _limits_of(self, chunk: Commitment) -> list[Limits | None]:
-        """The limits that may have applied when a chunk was begun."""
+        """Return the limits that may have applied when a chunk was begun."""
         if chunk.start == 1:
-            opened = self.context.opened(self.label)
+            opened = self.context.find_opening(self.label)
             return [opened.limits if opened else None]
         earlier = self.commitments[-2] if len(self.commitments) > 1 else None
         if earlier is None or earlier.end != chunk.start - 1:
@@ -132,7 +132,7 @@ class LabelJoin:
         return self.context.control.limits_between(earlier.last_ts, chunk.first_ts)
 
     def _cursors(self) -> tuple[Cursor, ...]:
-        """The cursors of the label and of its writers after the last chunk."""
+        """Return the cursors of the label and of its writers after the last chunk."""
         own = Cursor(
             self.label, self.place, None, 0, 0, self.check.authors.unseen, self.check.last_ts, self._sealed_bytes
         )
@@ -143,7 +143,7 @@ class LabelJoin:
         return (own, *writers)
 
     def finish(self, size: int) -> JoinedLabel:
-        """After the last chunk."""
+        """End the join after the last chunk."""
         if self._at_seal:
             self._boundary(self.place + 1, None)
         return JoinedLabel(

@@ -1,11 +1,4 @@
-"""The check of the outer log of a data directory by a policy: are its checkpoints those that the witnesses cosigned?
-
-    note      published, signed by the key that a control record binds, cosigned as the policy asks
-    leaves    lead to the root of the note
-    newest    the last checkpoint of each label in the list is one of the log that was audited
-
-So nobody who asks those witnesses is shown another list, and up to the newest listed checkpoint of each label the log
-here is the one of that list.
+"""The check of the outer log of a data directory by a policy: its checkpoints must be those that witnesses cosigned.
 
 Note and leaves are read before the log is pinned: a running hub lists a head when the journal has its entry, so
 whatever is listed by then is in the view of the log.
@@ -38,7 +31,7 @@ _NOT_MET: Final = "policy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessVerdict:
-    """What the witnesses vouch for."""
+    """Checkpoints that the witnesses confirm."""
 
     origin: str
     size: int  # leaves of the list
@@ -50,7 +43,7 @@ class WitnessVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OuterFiles:
-    """The files of an outer log as they were before the log was pinned; None: there is no such file."""
+    """The files of an outer log as they were before the log was pinned; None for a missing file."""
 
     note: bytes | None
     offsets: bytes | None
@@ -114,10 +107,7 @@ def check_outer(
     roots: Mapping[bytes, tuple[int, bytes | None]],
     wanted: frozenset[bytes] | None,
 ) -> tuple[WitnessVerdict | None, list[LogFinding]]:
-    """Compare the list with the log that was audited; `wanted` are the labels that were asked for.
-
-    `roots`: size and root of each label as they were audited; None as a root: it could not be followed so far.
-    """
+    """Compare the list with the audited log; `wanted` are the requested labels."""
     if files.findings:
         return None, list(files.findings)
     try:
@@ -183,7 +173,7 @@ def _leaves(files: OuterFiles, head: LogCheckpoint) -> list[OuterLeaf]:
 
 
 def _newest(leaves: list[OuterLeaf]) -> dict[bytes, Checkpoint]:
-    """The last checkpoint of each label; two for one position must have one root."""
+    """Return the last checkpoint of each label; two for one position must have one root."""
     newest: dict[bytes, Checkpoint] = {}
     positions: dict[tuple[bytes, int], bytes] = {}
     for number, leaf in enumerate(leaves):
@@ -208,7 +198,7 @@ def _beyond(
     roots: Mapping[bytes, tuple[int, bytes | None]],
     wanted: frozenset[bytes] | None,
 ) -> None:
-    """Look again before accusing a log of being shorter than the list."""
+    """Read again before reporting that a log is shorter than the list."""
     sizes = {label: roots[label][0] if label in roots else 0 for label in newest if wanted is None or label in wanted}
     beyond = {label: newest[label].upto_seq for label, size in sizes.items() if newest[label].upto_seq > size}
     now = pin(uri, beyond.keys(), reach=beyond).heads if beyond else {}
@@ -219,7 +209,7 @@ def _beyond(
 
 
 def _is_listed(fs: Fs, pinned: LabelPin, audited: tuple[int, bytes | None], checkpoint: Checkpoint) -> bool:
-    """Compare the newest listed checkpoint with the log here; return False if the root after its entry is not known."""
+    """Compare the newest listed checkpoint with the log; return False if the root after its entry is unknown."""
     upto_seq = checkpoint.upto_seq
     size, head_root = audited
     if upto_seq > size:

@@ -20,20 +20,23 @@ from veen.storage.pinned import ChunkRef, read_chunk
 from veen.storage.scan import ScannedEntry, read_file
 from veen.verify.audit.context import AuditContext
 from veen.verify.entry import read_entry
-from veen.verify.seals import Peaks, vouched_peaks
+from veen.verify.seals import Peaks, read_signed_peaks
 from veen.verify.vectors import Departs, decode
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkFold:
-    """The leaves of a chunk, folded; None where one of them cannot be told."""
+    """The folded leaves of a chunk; None if one of them is unknown."""
 
     span: Span | None
     root: bytes | None  # after its last entry, as the receipt of that entry says
 
 
 def fold_chunk(fs: Fs, _context: AuditContext, ref: ChunkRef) -> ChunkFold:
-    """Fold the leaves of a chunk. It never fails: a chunk that cannot be read has no span, and its check says why."""
+    """Fold the leaves of a chunk.
+
+    It never raises: an unreadable chunk has no span, and its check reports the reason.
+    """
     try:
         leaves_and_root = _leaves(fs, ref)
     except (VeenError, OSError):
@@ -46,11 +49,11 @@ def fold_chunk(fs: Fs, _context: AuditContext, ref: ChunkRef) -> ChunkFold:
 
 def _leaves(fs: Fs, ref: ChunkRef) -> tuple[list[bytes], bytes | None] | None:
     if ref.kind in ("receipts", "heads"):
-        return _of_items(archived(fs, ref))
+        return _of_items(read_archive(fs, ref))
     try:
         data = read_chunk(fs, ref)
     except FileNotFoundError:
-        return _of_items(archived(fs, ref))
+        return _of_items(read_archive(fs, ref))
     try:
         vector = decode(data, ref.label, max_msg_bytes=DEFAULT_LIMITS.max_msg_bytes)
     except Departs:
@@ -60,8 +63,8 @@ def _leaves(fs: Fs, ref: ChunkRef) -> tuple[list[bytes], bytes | None] | None:
     return leaves, None if at is None else data[at : at + HASH_BYTES]
 
 
-def archived(fs: Fs, ref: ChunkRef) -> Iterator[ScannedEntry]:
-    """The entries of an erased chunk, also of one that a running hub erased since it was pinned."""
+def read_archive(fs: Fs, ref: ChunkRef) -> Iterator[ScannedEntry]:
+    """Yield the entries of an erased chunk, also of one that a running hub erased since it was pinned."""
     receipts = fs.exists(layout.receipts_archive(ref.label, ref.start_seq, ref.end_seq))
     return archive.items(fs, ref.label, ref.start_seq, ref.end_seq, receipts=receipts)
 
@@ -89,8 +92,8 @@ def _one_by_one(data: bytes, ref: ChunkRef) -> tuple[list[bytes], bytes | None] 
 # --- claims, and what follows from the chunks before ---------------------------------------------------------
 
 
-def claimed_peaks(fs: Fs, label: bytes, size: int) -> Peaks | None:
-    """The peaks that the seal at `size` left, on its own word; None if it left none that `size` entries can have."""
+def read_claimed_peaks(fs: Fs, label: bytes, size: int) -> Peaks | None:
+    """Return the peaks that the seal at `size` claims; None if it has none that fit `size` entries."""
     if size == 0:
         return ()
     try:
@@ -106,9 +109,9 @@ def claimed_peaks(fs: Fs, label: bytes, size: int) -> Peaks | None:
 class Frontier:
     """The tree of one label up to the next chunk, from left to right.
 
-    The tree goes on from a chunk only if its leaves give the root that its last receipt has. Behind a chunk for
-    which they do not, or that is missing, it goes on from peaks that a signed checkpoint vouches for.
-    `peaks_by_size` are those of an earlier audit.
+    The tree continues from a chunk only if its leaves give the root in its last receipt. After a chunk for which they
+    do not, or that is missing, it continues from the peaks of a signed checkpoint. `peaks_by_size` are those of an
+    earlier audit.
     """
 
     def __init__(self, fs: Fs, identity: HubIdentity | None, peaks_by_size: Mapping[int, Peaks]) -> None:
@@ -116,25 +119,26 @@ class Frontier:
         self._state: Span | None = Span(0, 0, ())
 
     def before(self, ref: ChunkRef) -> Peaks | None:
-        """The peaks before the next chunk; None where they cannot be known."""
+        """Return the peaks before the next chunk; None if they are unknown."""
         size = ref.start_seq - 1
         if self._state is None or self._state.end != size:
             peaks = self._peaks_by_size.get(size)
             if peaks is None:
-                peaks = vouched_peaks(self._fs, self._identity, ref.label, size)
+                peaks = read_signed_peaks(self._fs, self._identity, ref.label, size)
             self._state = None if peaks is None else Span.from_peaks(size, peaks)
         return None if self._state is None else self._state.peaks()
 
     def clean(self, ref: ChunkRef, peaks: Peaks | None) -> None:
-        """Go on behind a chunk in which the fast path found no fault; `peaks` are those after it.
+        """Continue after a chunk in which the fast path found no fault; `peaks` are those after it.
 
-        None: it was checked from other peaks than those before it. Its roots, all true from those, are not true here.
+        None means that it was checked from other peaks than those before it. Its roots, all true from those, are not
+        true here.
         """
         follows = self._state is not None and peaks is not None
         self._state = Span.from_peaks(ref.end_seq, peaks or ()) if follows else None
 
-    def folded(self, fold: ChunkFold) -> None:
-        """Go on behind a chunk whose leaves are folded."""
+    def add_fold(self, fold: ChunkFold) -> None:
+        """Continue after a chunk with folded leaves."""
         if self._state is None or fold.span is None:
             self._state = None
             return

@@ -1,4 +1,4 @@
-"""What an audit leaves in a directory, and an earlier audit to go on from.
+"""Files of an audit in a directory, from which the next audit continues.
 
 audit.json            the verdict; canonical JSON, the same for every engine
 findings.parquet      empty when all is well
@@ -33,14 +33,14 @@ _MAX_TABLE_BYTES: Final = 4 << 30
 
 
 class PreviousError(StatedError):
-    """What should be the result of an earlier audit is not one, or is that of another hub."""
+    """A directory without a valid result of an earlier audit, or with that of another hub."""
 
-    hint = "Give the directory that `veen audit run --out DIR` wrote for the same hub, or leave out --since."
+    hint = "Give the directory that `veen audit run --out DIR` wrote for the same hub, or leave out --earlier."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Previous:
-    """An earlier audit. Its maker trusts it: what it found true is not read again."""
+    """An earlier audit. Its maker trusts it: entries that it confirmed are not read again."""
 
     verdict: Mapping[str, Any]
     findings: tuple[LogFinding, ...]
@@ -77,7 +77,7 @@ class Previous:
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """PreviousError says what is wrong with it."""
+        """Read the result of an earlier audit; raise PreviousError if it is invalid."""
         try:
             verdict = json.loads(read_path(directory / VERDICT_FILE, _MAX_VERDICT_BYTES))
             findings = found_tables.from_table(_table(directory / FINDINGS_FILE, found_tables.SCHEMA))
@@ -100,10 +100,7 @@ class Previous:
             )
 
     def check_inputs(self, inputs: Mapping[str, Any]) -> None:
-        """Check that what is not read again was judged as this audit would: all inputs must be equal.
-
-        An audit by an earlier version does not say what its inputs were, and may itself go on from other ones.
-        """
+        """Check that skipped entries were audited with equal inputs."""
         before = self.verdict.get("inputs")
         if type(before) is not dict:
             raise PreviousError(
@@ -118,28 +115,28 @@ class Previous:
 
     @property
     def heads(self) -> dict[bytes, int]:
-        """The last entry of each label that was found true."""
+        """Return the last confirmed entry of each label."""
         return {label: self.head(label) for label in self.commitments}
 
     def _own(self, label: bytes) -> Cursor | None:
         return next((cursor for cursor in self.cursors.get(label, ()) if cursor.client_id is None), None)
 
     def resume_at(self, label: bytes) -> int:
-        """The end of the last sealed chunk, if the tree was known there; else 0: begin again."""
+        """Return the end of the last sealed chunk if the tree was known there, else 0."""
         own = self._own(label)
         if own is None or own.upto not in self.peaks(label):
             return 0
         return own.upto
 
     def head(self, label: bytes) -> int:
-        """The last entry that was found true."""
+        """Return the last confirmed entry."""
         return max((row.end for row in self.commitments.get(label, ())), default=0)
 
     def peaks(self, label: bytes) -> dict[int, tuple[bytes, ...]]:
         return {row.end: row.peaks for row in self.commitments.get(label, ())}
 
     def marks(self, label: bytes) -> dict[int, bytes]:
-        """Roots that were seen: the log must still go through them."""
+        """Return earlier roots, which the log must still have."""
         return {row.end: row.root for row in self.commitments.get(label, ())}
 
     def state(self, label: bytes) -> tuple[tuple[Commitment, ...], tuple[Cursor, ...]]:
@@ -147,7 +144,7 @@ class Previous:
         return tuple(row for row in self.commitments.get(label, ()) if row.end <= upto), self.cursors.get(label, ())
 
     def findings_upto(self, label: bytes, last: int) -> tuple[LogFinding, ...]:
-        """What was wrong with the part that is not read again."""
+        """Return the findings about the part that is not read again."""
         return tuple(
             finding
             for finding in self.findings_by_label.get(label, ())

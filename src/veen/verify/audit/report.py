@@ -1,4 +1,4 @@
-"""An audit for people and programs: one page of text, one JSON document, one HTML file, and the tables."""
+"""Reports of an audit: one page of text, one JSON document, one HTML file, and the tables."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ _SHOWN: Final = 20  # findings on the page; the table has all
 
 
 def document(result: AuditResult) -> dict[str, Any]:
-    """The verdict as a value. Nothing in it depends on the engine, on the machine or on when it was made."""
+    """Return the verdict as a value that does not depend on the engine, the machine or the time."""
     return {
         "keys": "pinned" if result.pin else "given" if result.identity_given else "not pinned",
         "pin": result.pin.to_text() if result.pin else None,
@@ -51,7 +51,7 @@ def document(result: AuditResult) -> dict[str, Any]:
             "errors": sum(finding.severity == "error" for finding in result.findings),
             "warnings": sum(finding.severity == "warning" for finding in result.findings),
             "codes": dict(sorted(Counter(finding.code for finding in result.findings).items())),
-            "first": [_finding_value(finding) for finding in _worst_first(result.findings)[:_SHOWN]],
+            "first": [_value_of_finding(finding) for finding in _worst_first(result.findings)[:_SHOWN]],
         },
     }
 
@@ -66,7 +66,7 @@ def _witnesses(verdict: WitnessVerdict) -> dict[str, Any]:
     }
 
 
-def _finding_value(finding: LogFinding) -> dict[str, Any]:
+def _value_of_finding(finding: LogFinding) -> dict[str, Any]:
     return {
         "label": finding.label.hex() if finding.label else None,
         "stream_seq": finding.stream_seq,
@@ -79,17 +79,14 @@ def _finding_value(finding: LogFinding) -> dict[str, Any]:
 
 
 def _worst_first(findings: tuple[LogFinding, ...]) -> list[LogFinding]:
-    """Whose log it is comes before what is wrong with it."""
+    """Sort findings: a wrong hub key first, then evidence, errors and warnings."""
     return sorted(
         findings, key=lambda finding: (finding.code != "pin", not finding.is_evidence, finding.severity != "error")
     )
 
 
 def verdict_of(summary: Mapping[str, Any]) -> Verdict:
-    """Return the verdict of an audit from what `document` gave, be it now or in an earlier version.
-
-    An audit by an earlier version does not say what it compared: without bad evidence its verdict is incomplete.
-    """
+    """Return the verdict of an audit from a `document`, of this or an earlier version."""
     if "verdict" in summary:
         verdict = Verdict.from_json(summary["verdict"])
         signatures = SIGNATURES[summary["level"]]  # a verdict of an earlier version says nothing of them
@@ -102,7 +99,7 @@ def verdict_of(summary: Mapping[str, Any]) -> Verdict:
 
 
 def headline(summary: dict[str, Any]) -> str:
-    """One line."""
+    """Return the result in one line."""
     counts, findings = summary["counts"], summary["findings"]
     verdict = verdict_of(summary)
     said = {
@@ -117,7 +114,7 @@ def headline(summary: dict[str, Any]) -> str:
 
 
 def keys_line(summary: dict[str, Any]) -> str:
-    """Whose keys the log was judged by: the first line of every report."""
+    """Return the first line of every report: the source of the keys that the log was checked with."""
     match summary.get("keys"):
         case "pinned":
             return f"keys pinned: {summary['pin']}"
@@ -128,7 +125,7 @@ def keys_line(summary: dict[str, Any]) -> str:
 
 
 def lines(summary: dict[str, Any]) -> Iterator[str]:
-    """One page, from what `document` gave, be it now or in an earlier audit."""
+    """Return one page of text from a `document`, of this or an earlier version."""
     yield keys_line(summary)
     yield headline(summary)
     yield f"hub      {summary['hub_id'] or 'unknown'}"
@@ -160,10 +157,7 @@ def audit_lines(result: AuditResult) -> Iterator[str]:
 
 
 def write(result: AuditResult, directory: Path, about: ReportContext | None = None) -> dict[str, Any]:
-    """Leave the result in `directory`, the verdict last: a directory with a verdict is complete.
-
-    `about` is shown in the HTML page alone.
-    """
+    """Write the result to `directory`, the verdict last: a directory with a verdict is complete."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / VERDICT_FILE).unlink(missing_ok=True)
     summary, fs = document(result), OsFs(directory)

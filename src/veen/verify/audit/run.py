@@ -36,17 +36,17 @@ from veen.verify.audit import findings as found_tables
 from veen.verify.audit import tables
 from veen.verify.audit.anchored import check_anchored
 from veen.verify.audit.chunk import ChunkReport, ChunkTask, ClaimedCheck, check_chunk, check_claimed
-from veen.verify.audit.context import SIGNATURES, AuditContext, AuditOptions, Level, known_profiles
+from veen.verify.audit.context import SIGNATURES, AuditContext, AuditOptions, Level, list_profiles
 from veen.verify.audit.control import Control, read_control
-from veen.verify.audit.directory import check_directory, check_ends, read_identity, settle_active, unopened
+from veen.verify.audit.directory import cannot_open, check_directory, check_ends, read_identity, settle_active
 from veen.verify.audit.engine import AuditEngine, PythonEngine
-from veen.verify.audit.findings import LogFinding, judged_without_control, ordered
+from veen.verify.audit.findings import LogFinding, sort_findings, without_control
 from veen.verify.audit.joining import JoinedLabel, LabelJoin
 from veen.verify.audit.outer import OuterFiles, WitnessVerdict, check_outer
 from veen.verify.audit.peaks import Frontier
 from veen.verify.audit.previous import Previous
 from veen.verify.identity import pin_fault
-from veen.verify.seals import Peaks, vouched_peaks
+from veen.verify.seals import Peaks, read_signed_peaks
 
 Progress = Callable[[str], None]
 _MOST: Final = (1 << 63) - 1
@@ -55,7 +55,7 @@ _WAITING: Final = 4096  # reports that are held until pass 2 has checked a chunk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelResult:
-    """How far a label goes, and whether it could be followed to its head."""
+    """Extent of a label, and whether it could be followed to its head."""
 
     label: bytes
     epoch: int | None
@@ -67,7 +67,7 @@ class LabelResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditResult:
-    """The verdict and what it rests on. Equal for every engine and every cut of the log."""
+    """The verdict and its basis. Equal for every engine and every cut of the log."""
 
     uri: str
     hub_id: bytes | None
@@ -86,7 +86,7 @@ class AuditResult:
 
     @property
     def verdict(self) -> Verdict:
-        """Bad if a finding is about the log itself; incomplete if less was compared than there is, or asked for."""
+        """The verdict: bad if a finding is about the log itself; incomplete if less was compared than is stated."""
         by_code: dict[str, list[LogFinding]] = {}
         for finding in self.findings:
             if finding.severity == "error" or finding.code == "unverified":
@@ -96,7 +96,7 @@ class AuditResult:
 
     @property
     def ok(self) -> bool:
-        """True if the verdict is good. Warnings do not count against it."""
+        """True if the verdict is good. Warnings do not change it."""
         return self.verdict.is_good
 
     @property
@@ -120,7 +120,7 @@ def audit(
     since: Previous | None = None,
     progress: Progress | None = None,
 ) -> AuditResult:
-    """Judge the directory at `uri`, a path or a URL. `since` goes on from an earlier audit."""
+    """Audit the directory at `uri`, a path or a URL. `since` continues from an earlier audit."""
     return _Audit(uri, options or AuditOptions(), engine or PythonEngine(), since, progress or (lambda _: None)).run()
 
 
@@ -160,7 +160,7 @@ class _Audit:
             control=control.fold,
             control_whole=control.whole,
             chunks_only=options.chunks_only,
-            profiles=known_profiles(options.profiles),
+            profiles=list_profiles(options.profiles),
             profiles_given=options.profiles is not None,
         )
         if not options.chunks_only:
@@ -183,10 +183,10 @@ class _Audit:
         result = self._result(context, control, labels, joined, resumed)
         if options.policy is None:
             return result
-        return self._witnessed(result, outer, options.policy, control, labels, joined)
+        return self._check_witnesses(result, outer, options.policy, control, labels, joined)
 
     def _take(self, where: str, findings: Iterator[LogFinding]) -> None:
-        """Add findings. What cannot be opened is a finding, too, and ends the checks that need it."""
+        """Add findings. A file that cannot be opened is a finding, too, and ends the checks that need it."""
         try:
             for finding in findings:
                 self._findings.append(finding)
@@ -194,9 +194,9 @@ class _Audit:
             name = getattr(exc, "filename", None)
             root = str(getattr(self._fs, "root", ""))
             path = name.removeprefix(root).lstrip("/") if isinstance(name, str) else where
-            self._findings.append(unopened(path, exc))
+            self._findings.append(cannot_open(path, exc))
 
-    def _witnessed(
+    def _check_witnesses(
         self,
         result: AuditResult,
         outer: OuterFiles,
@@ -210,10 +210,12 @@ class _Audit:
         verdict, findings = check_outer(
             self._fs, self._uri, outer, policy, control.fold.outer_key, labels, roots, self._options.labels
         )
-        compared = result.compared if verdict is None else self._compared(labels, {StatedBy.WITNESS: verdict.heads})
-        return replace(result, witnesses=verdict, compared=compared, findings=ordered([*result.findings, *findings]))
+        compared = result.compared if verdict is None else self._cover(labels, {StatedBy.WITNESS: verdict.heads})
+        return replace(
+            result, witnesses=verdict, compared=compared, findings=sort_findings([*result.findings, *findings])
+        )
 
-    def _compared(
+    def _cover(
         self, labels: Mapping[bytes, LabelPin], stated: Mapping[StatedBy, Mapping[bytes, int]]
     ) -> tuple[Coverage, ...]:
         """Return for each label the position that was read and the head, by its own files or by others."""
@@ -227,7 +229,7 @@ class _Audit:
         return tuple(replace(row, signatures=SIGNATURES[options.level]) for row in rows)
 
     def _sane(self, pinned: LabelPin) -> LabelPin:
-        """Without files whose names cannot be true."""
+        """Return the pin without files whose names cannot be true."""
         good: list[ChunkRef] = []
         for ref in pinned.chunks:
             if 1 <= ref.start_seq <= ref.end_seq <= _MOST and ref.is_possible:
@@ -238,7 +240,7 @@ class _Audit:
         return replace(pinned, chunks=tuple(good))
 
     def _resume(self, pinned: LabelPin, identity: HubIdentity | None) -> int:
-        """Behind which entry this audit begins; says so if what an earlier one has seen is not here any more."""
+        """Return the entry after which this audit begins; add a finding if earlier entries are missing."""
         if self._since is None:
             return 0
         last, head = self._since.resume_at(pinned.label), self._since.head(pinned.label)
@@ -252,7 +254,7 @@ class _Audit:
                 pinned.label, last, f"has seen a chunk that ends with entry {last}; there is none now", code="cut"
             )
             return 0
-        signed = vouched_peaks(self._fs, identity, pinned.label, last)
+        signed = read_signed_peaks(self._fs, identity, pinned.label, last)
         if signed is not None and signed != self._since.peaks(pinned.label)[last]:
             self._history(pinned.label, last, "has seen another root than the checkpoint after this entry has now")
             return 0
@@ -263,7 +265,7 @@ class _Audit:
         self._findings.append(LogFinding(layout.LOG, 0, code, message, label=label, stream_seq=seq))
 
     def _check_gone(self, labels: Mapping[bytes, LabelPin]) -> None:
-        """Labels that an earlier audit has seen."""
+        """Check for labels that an earlier audit has read."""
         wanted = self._options.labels
         for label in sorted(self._since.commitments if self._since else ()):
             if label not in labels and (wanted is None or label in wanted):
@@ -283,7 +285,7 @@ class _Audit:
         self._progress(f"pass 1: the entries of {len(tasks)} chunks")
         checks = self._engine.map(check_claimed, context, tasks, weight=_task_bytes, what="pass 1")
         for number, (task, check) in enumerate(zip(tasks, checks, strict=True), start=1):
-            checked, report = _settled(frontiers[task.ref.label], task, check)
+            checked, report = _settle(frontiers[task.ref.label], task, check)
             if report is not None and not waiting:
                 joins[task.ref.label].add(checked, report)
             else:
@@ -323,7 +325,7 @@ class _Audit:
         waiting: Sequence[tuple[ChunkTask, ChunkReport | None]],
         joins: Mapping[bytes, LabelJoin],
     ) -> None:
-        """Pass 2 of the chunks that have no report; all that waited for them are joined."""
+        """Run pass 2 on the chunks without a report, and join the chunks that waited for them."""
         again = [task for task, report in waiting if report is None]
         if again:
             self._progress(f"pass 2: the entries of {len(again)} chunks, from the peaks before them")
@@ -344,7 +346,7 @@ class _Audit:
         self._epochs(joined)
         label_results = []
         for label in labels:
-            opened = context.opened(label)
+            opened = context.find_opening(label)
             label_results.append(
                 LabelResult(
                     label=label,
@@ -357,7 +359,7 @@ class _Audit:
             )
         findings = [*self._findings, *(finding for result in joined.values() for finding in result.findings)]
         if not control.whole:
-            findings = [judged_without_control(finding) for finding in findings]
+            findings = [without_control(finding) for finding in findings]
         return AuditResult(
             uri=self._uri,
             hub_id=context.identity.hub_id if context.identity else None,
@@ -365,8 +367,8 @@ class _Audit:
             pin=self._options.pin,
             identity_given=self._options.identity is not None,
             labels=tuple(label_results),
-            findings=ordered(findings),
-            compared=self._compared(labels, {}),
+            findings=sort_findings(findings),
+            compared=self._cover(labels, {}),
             inputs=self._options.inputs,
             commitments=tuple(row for result in joined.values() for row in result.commitments),
             cursors=tuple(row for result in joined.values() for row in sorted(result.cursors, key=_by_client)),
@@ -388,19 +390,19 @@ class _Audit:
             self._findings.append(LogFinding(layout.LOG, 0, "epoch", what))
 
 
-def _settled(frontier: Frontier, task: ChunkTask, check: ClaimedCheck) -> tuple[ChunkTask, ChunkReport | None]:
-    """The next chunk of a label with the peaks before it, and its report if it was checked from just these."""
+def _settle(frontier: Frontier, task: ChunkTask, check: ClaimedCheck) -> tuple[ChunkTask, ChunkReport | None]:
+    """Return the next chunk of a label with the peaks before it, and its report if it was checked from them."""
     peaks = frontier.before(task.ref)
     holds = peaks is not None and check.claim == peaks
     if check.fold is not None:
-        frontier.folded(check.fold)
+        frontier.add_fold(check.fold)
     else:
         frontier.clean(task.ref, check.report.run.peaks if holds and check.report is not None else None)
     return replace(task, peaks=peaks, fast=not holds), check.report if holds else None
 
 
 def _reason(code: str, findings: Sequence[LogFinding]) -> Reason:
-    """The reason for which findings of one code make a verdict bad or incomplete."""
+    """Return the reason for which findings of one code make a verdict bad or incomplete."""
     first = findings[0]
     entry = "" if first.stream_seq is None else f"entry {first.stream_seq}: "
     more = f"; {len(findings) - 1} more of this kind" if len(findings) > 1 else ""

@@ -1,4 +1,4 @@
-"""The commitments and cursors of an audit, as Arrow tables: what the next audit goes on from.
+"""The commitments and cursors of an audit, as Arrow tables from which the next audit continues.
 
 commitments   label, start, end, peaks, root, count, first_ts, last_ts: a row for each chunk all of whose roots
               were found true; peaks and root are those after its last entry
@@ -55,7 +55,7 @@ class Commitment:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Of a writer; or, without client_id, of the label itself: `total_bytes` is then that of its last sealed chunk."""
+    """Cursor of a writer; without client_id, of the label: `total_bytes` is then that of its last sealed chunk."""
 
     label: bytes
     upto: int
@@ -68,12 +68,12 @@ class Cursor:
 
 
 def table_of(rows: Iterable[Commitment | Cursor], schema: pa.Schema) -> pa.Table:
-    """Sorted by the first columns, which are unique."""
-    records = [{name: _clipped(getattr(row, name)) for name in schema.names} for row in rows]
+    """Return a table sorted by the first columns, which are unique."""
+    records = [{name: _clip(getattr(row, name)) for name in schema.names} for row in rows]
     records.sort(key=lambda row: tuple(b"" if row[name] is None else row[name] for name in schema.names[:3]))
     return pa.Table.from_pylist(records, schema=schema)
 
 
-def _clipped(value: Any) -> Any:
-    """A forged receipt may carry a number that no table holds (D-07); it has its finding already."""
+def _clip(value: Any) -> Any:
+    """Limit a number: a forged receipt may have one that no table can store (D-07), and has its finding already."""
     return min(value, _MOST) if type(value) is int else value

@@ -1,4 +1,4 @@
-"""What a hub says about itself."""
+"""Status, identity, health and version of a hub."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -11,7 +11,7 @@ from veen.core.wire import Bytes32, Bytes64, Length, Map, Part, PlainMap, Uint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusResponse(Map, kind="status response"):
-    """All a client needs to build messages this hub accepts (spec §12, D-29)."""
+    """Everything that a client needs to build messages which this hub accepts (spec §12, D-29)."""
 
     hub_id: Bytes32
     hub_pk: Bytes32  # signs now
@@ -27,9 +27,9 @@ class StatusResponse(Map, kind="status response"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotateKeyRequest(Map, kind="rotate_key request"):
-    """A new key joins; the present one stays valid for `overlap_sec` seconds after that (spec §8.4).
+    """Request for a new key; the present one stays valid for `overlap_sec` seconds after that (spec §8.4).
 
-    A request with the `request_id` of an earlier one is answered with the record of that one, and changes nothing.
+    A repeated request with the same `request_id` changes nothing and is answered with the record of the first.
     """
 
     overlap_sec: Uint
@@ -67,7 +67,9 @@ class IdentityResponse(Map, kind="identity response"):
         )
 
     def to_identity(self) -> hubkeys.HubIdentity:
-        """The record that `sig` is over; IdentityError if its keys do not form one identity with this hub_id."""
+        """Return the record that `sig` signs; raise IdentityError if its keys do not form one identity with this
+        hub_id.
+        """
         anchoring: Any = self.anchoring  # one of ANCHORINGS: the identity itself refuses others
         keys = tuple(
             hubkeys.HubKey(hub_pk=key.hub_pk, valid_from=key.valid_from, valid_until=key.valid_until)
@@ -83,9 +85,9 @@ class IdentityResponse(Map, kind="identity response"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthResponse(Map, kind="health response"):
-    """The process is alive; the rest is about the label that was committed to last (OBS0.3, D-111).
+    """Liveness of the process; the other fields are about the label of the latest commit (OBS0.3, D-111).
 
-    A caller without the right to look at metrics, where readers are named, gets `ok` alone.
+    A caller without access to metrics, which name readers, gets `ok` alone.
     """
 
     ok: bool
@@ -97,7 +99,7 @@ class HealthResponse(Map, kind="health response"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyResponse(Map, kind="readiness response"):
-    """Whether the hub would admit messages now, and if not, why."""
+    """Readiness of the hub to admit messages; `reason` if it is not ready."""
 
     ready: bool
     reason: str | None = None

@@ -1,4 +1,4 @@
-"""Checkpoints that are kept elsewhere, too."""
+"""Checkpoints that are also kept elsewhere."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,10 +11,10 @@ from veen.core.wire import Bytes32, Length, Map, Part, Uint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorRequest(Map, kind="anchor request"):
-    """Anchor a checkpoint, of the whole label if no `upto_seq` is given (D-104).
+    """Request to anchor a checkpoint, of the whole label if no `upto_seq` is given (D-104).
 
-    With `backend` and `anchor_ref` somebody has done so elsewhere, and the hub only records it. A request with the
-    `request_id` of an earlier one is answered with the record of that one, and changes nothing.
+    With `backend` and `anchor_ref` the checkpoint is anchored already, and the hub only records it. A repeated request
+    with the same `request_id` changes nothing and is answered with the record of the first.
     """
 
     label: Bytes32
@@ -34,7 +34,7 @@ class AnchorResponse(Map, kind="anchor response"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchoredCheckpoint(Part, kind="anchored checkpoint"):
-    """An anchor beside its checkpoint, which is absent once the key of its time was taken away (D-41)."""
+    """An anchor with its checkpoint, which is absent once the key of its time was removed (D-41)."""
 
     record: ControlRecord
     checkpoint: Checkpoint | None = None
@@ -42,7 +42,7 @@ class AnchoredCheckpoint(Part, kind="anchored checkpoint"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorsResponse(Map, kind="anchors response"):
-    """By upto_seq; `more` says that the list goes on."""
+    """Anchors by upto_seq; `more` is true if the list is not complete."""
 
     anchors: Annotated[tuple[AnchoredCheckpoint, ...], Length(0, MAX_LISTED)]
     more: bool

@@ -1,4 +1,4 @@
-"""What the objects of the tooling API have in common, and the bounds of its lists."""
+"""Common requests and responses of the tooling API, and the bounds of its lists."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +24,6 @@ class LabelRequest(Map, kind="label request"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OkResponse(Map, kind="ok response"):
-    """The hub has done it."""
+    """Confirmation that the hub carried out the request."""
 
     ok: bool

@@ -13,7 +13,9 @@ from veen.core.wire import Bytes32, Bytes64, Length, Map, Uint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizeResponse(Map, kind="authorize response"):
-    """`record` is the signed entry of the control journal that fixes issued_at (D-46, D-47)."""
+    """Result of an authorisation. `record` is the signed entry of the control journal that fixes issued_at (D-46,
+    D-47).
+    """
 
     auth_ref: Bytes32
     expires_at: Uint
@@ -22,7 +24,7 @@ class AuthorizeResponse(Map, kind="authorize response"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeriveRequest(Map, kind="derive request"):
-    """Shows a token that the subject of another one, which the hub holds as `parent_ref`, issued (D-179)."""
+    """Request to accept a token that the subject of the token `parent_ref` issued (D-179)."""
 
     token: CapToken
     parent_ref: Bytes32
@@ -30,14 +32,14 @@ class DeriveRequest(Map, kind="derive request"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapStatusRequest(Map, kind="cap_status request"):
-    """Asks for what the hub holds about a token."""
+    """Request for the state of a token."""
 
     auth_ref: Bytes32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapStatusResponse(Map, kind="cap_status response"):
-    """The exact bytes of the token, and its time."""
+    """The exact bytes of the token, and its times."""
 
     token: bytes  # the exact bytes of the cap_token
     issued_at: Uint
@@ -46,7 +48,7 @@ class CapStatusResponse(Map, kind="cap_status response"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRegisterRequest(Map, kind="streams request"):
-    """Registers a stream."""
+    """Request to register a stream."""
 
     stream_id: Bytes32
 
@@ -60,14 +62,14 @@ class StreamsResponse(Map, kind="streams response"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordResponse(Map, kind="record response"):
-    """The signed record of the control journal that an operation led to, now or before."""
+    """The signed record of the control journal that the operation led to, now or before."""
 
     record: ControlRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentGrant(Map, kind="attachment grant"):
-    """The holder of a capability vouches for one attachment: the price of a place in the hub's store (GEN-12)."""
+    """Permission by the holder of a capability to store one attachment at the hub (GEN-12)."""
 
     auth_ref: Bytes32
     sig: Bytes64  # by the subject of the capability
@@ -77,7 +79,7 @@ class AttachmentGrant(Map, kind="attachment grant"):
         return cls(auth_ref=auth_ref, sig=subject.sign(_grant_digest(auth_ref, coid)))
 
     def verify(self, subject_pk: bytes, coid: bytes) -> None:
-        """Raise SignatureError unless the subject vouches for exactly this attachment."""
+        """Raise SignatureError unless the subject signed for exactly this attachment."""
         if not ed25519.verify(subject_pk, _grant_digest(self.auth_ref, coid), self.sig):
             raise SignatureError("attachment grant: sig does not verify under the subject of the capability")
 

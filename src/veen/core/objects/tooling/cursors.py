@@ -1,4 +1,4 @@
-"""The cursor of one writer in one label, asked for and shown to that writer alone (D-162)."""
+"""The cursor of one writer in one label. Only that writer may ask for it (D-162)."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -14,10 +14,9 @@ _TAG: Final = "veen/cursor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCursorRequest(Map, kind="client_cursor request"):
-    """Asks for the cursor of `client_id` in `label`, and for the entry that has `client_seq`, if it is named.
+    """Request for the cursor of `client_id` in `label`, and for the entry with `client_seq`, if it is given.
 
-    `sig` is by the client key over Ht("veen/cursor", CBOR of the fields before it); `ts` keeps it from being of use for
-    ever.
+    `sig` is by the client key over Ht("veen/cursor", CBOR of the fields before it); `ts` limits the time of its use.
     """
 
     label: Bytes32
@@ -37,7 +36,7 @@ class ClientCursorRequest(Map, kind="client_cursor request"):
         return Ht(_TAG, cbor.encode({key: value for key, value in tree.items() if key != _SIG}))
 
     def verify(self) -> None:
-        """SignatureError unless the client key signed this request."""
+        """Raise SignatureError unless the client key signed this request."""
         if not ed25519.verify(self.client_id, self.signing_digest(), self.sig):
             raise SignatureError("client_cursor request: not signed by client_id")
 
@@ -47,8 +46,11 @@ _SIG: Final = 6  # the key of `sig` in the map
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCursorResponse(Map, kind="client_cursor response"):
-    """The last accepted client_seq and prev_ack, both 0 if there is none; `stream_seq` and `leaf` of the entry that was
-    asked for, absent if the client has no such entry in this label. Everything it names is durable."""
+    """The last accepted client_seq and prev_ack, both 0 if there is none.
+
+    `stream_seq` and `leaf` are those of the requested entry, absent if the client has no such entry in this label. All
+    of it is durable.
+    """
 
     last_client_seq: Uint
     last_prev_ack: Uint

@@ -11,7 +11,7 @@ from veen.core.wire import Length, Map
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRequest(Map, kind="policy request"):
-    """What an agent folded from the administrative streams of a realm (D-51)."""
+    """Policy that an agent folded from the administrative streams of a realm (D-51)."""
 
     revocations: Annotated[tuple[Revocation, ...], Length(0, MAX_POLICY_ITEMS)] | None = None
     authorities: Annotated[tuple[Authority, ...], Length(0, MAX_POLICY_ITEMS)] | None = None
@@ -20,14 +20,14 @@ class PolicyRequest(Map, kind="policy request"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyResponse(Map, kind="policy response"):
-    """The records that were appended: none for what the hub had already, or what has expired."""
+    """The records that were appended; none for items that the hub had already, or that have expired."""
 
     records: Annotated[tuple[ControlRecord, ...], Length(0, 3)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRecordsResponse(Map, kind="policy records response"):
-    """What is enforced, and the policy records of the control journal; `more` says that the list goes on."""
+    """The enforced policies, and the policy records of the journal; `more` is true if the list is not complete."""
 
     kex1_plus: bool
     auth1: bool

@@ -8,7 +8,7 @@ from veen.core.wire import Bytes32, Map, Uint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofAtRequest(Map, kind="proof_at request"):
-    """An old leaf under a later root (D-34)."""
+    """Request for the proof of an old leaf under a later root (D-34)."""
 
     label: Bytes32
     stream_seq: Uint
@@ -17,7 +17,7 @@ class ProofAtRequest(Map, kind="proof_at request"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsistencyRequest(Map, kind="consistency request"):
-    """Asks for a consistency proof between two sizes."""
+    """Request for a consistency proof between two sizes."""
 
     label: Bytes32
     from_size: Uint
@@ -34,7 +34,7 @@ class ConsistencyResponse(Map, kind="consistency response"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRangeRequest(Map, kind="checkpoint_range request"):
-    """The answer lists (epoch, label) in order; `after` continues behind that label of epoch_min (D-65)."""
+    """Request for checkpoints, listed by (epoch, label); `after` continues behind that label of epoch_min (D-65)."""
 
     epoch_min: Uint
     epoch_max: Uint

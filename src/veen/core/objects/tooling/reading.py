@@ -12,7 +12,7 @@ from veen.core.wire import Bytes32, Length, Map, Part, Uint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailRequest(Map, kind="tail request"):
-    """As a stream request, but an empty page waits for entries up to `wait_sec` seconds."""
+    """A stream request that waits up to `wait_sec` seconds for entries instead of returning an empty page."""
 
     label: Bytes32
     from_seq: Uint
@@ -32,7 +32,7 @@ class LegacyItem(Part, kind="legacy stream item"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectRequest(Map, kind="inspect request"):
-    """One label, or all of them by (epoch, label) behind `after_epoch` and `after`."""
+    """Request for one label, or for all of them by (epoch, label) behind `after_epoch` and `after`."""
 
     label: Bytes32 | None = None
     after_epoch: Uint | None = None
@@ -41,7 +41,7 @@ class InspectRequest(Map, kind="inspect request"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelInfo(Part, kind="label info"):
-    """What the hub knows about a label without reading any entry."""
+    """State of a label that the hub knows without reading an entry."""
 
     label: Bytes32
     epoch: Uint
@@ -52,7 +52,7 @@ class LabelInfo(Part, kind="label info"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectResponse(Map, kind="inspect response"):
-    """`label_count` is of the whole hub; `more` says that the list goes on."""
+    """Labels of a hub. `label_count` is of the whole hub; `more` is true if the list is not complete."""
 
     label_count: Uint
     labels: Annotated[tuple[LabelInfo, ...], Length(0, MAX_LISTED)]

@@ -1,4 +1,4 @@
-"""What a replica asks its primary: which labels got entries, the control journal, and attachments (D-78)."""
+"""Requests of a replica to its primary: labels with new entries, the control journal, and attachments (D-78)."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -12,8 +12,10 @@ _MAX_ENTRIES: Final = 16  # of one attachment; one that belongs to more is never
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedRequest(Map, kind="feed request"):
-    """What changed since an answer before? `control_bytes` is how much of the control journal the caller has;
-    `instance` and `after` are `instance` and `commit` of that answer. If nothing did, it waits up to `wait_sec`.
+    """Request for changes since an earlier answer.
+
+    `control_bytes` is the length of the caller's copy of the control journal; `instance` and `after` are `instance` and
+    `commit` of the earlier answer. If nothing has changed, the hub waits up to `wait_sec`.
     """
 
     control_bytes: Uint
@@ -24,10 +26,10 @@ class FeedRequest(Map, kind="feed request"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedResponse(Map, kind="feed response"):
-    """How far the hub is, as of one moment: every entry that it appends later comes behind all that this answer counts.
+    """State of the hub at one moment: every entry that it appends later follows all that this answer counts.
 
-    `labels` are those that got entries after `after`; unless `complete`, there are more, and `inspect` lists all of
-    them. `control` is the control journal from the byte that was asked for on, or the first part of that.
+    `labels` are those with entries after `after`; if `complete` is false there are more, and `inspect` lists all of
+    them. `control` is the control journal from the requested byte on, or the first part of that.
     """
 
     instance: Bytes32  # of the process: another one counts its commits anew
@@ -51,7 +53,7 @@ class AttachedEntry(Map, kind="attached entry"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAttachment(Map, kind="stored attachment"):
-    """What a hub notes of an attachment; its bytes are at /tooling/attachment/<coid>."""
+    """Metadata of an attachment; its bytes are at /tooling/attachment/<coid>."""
 
     number: Uint  # of the change
     coid: Bytes32
@@ -63,7 +65,10 @@ class StoredAttachment(Map, kind="stored attachment"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentsRequest(Map, kind="attachments request"):
-    """Which attachments came or changed behind a number? `instance` and `after` are those of an answer before."""
+    """Request for attachments that are new or changed after a number.
+
+    `instance` and `after` are those of an earlier answer.
+    """
 
     after: Uint
     instance: Bytes32 | None = None
@@ -71,9 +76,9 @@ class AttachmentsRequest(Map, kind="attachments request"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentsResponse(Map, kind="attachments response"):
-    """The first of them, in the order of their changes; none: there is no change up to the number `last` any more.
+    """Attachments in the order of their changes; an empty list: no change up to the number `last` remains.
 
-    Another `instance` than the one asked for counts its changes anew, and the answer begins with the first.
+    An instance other than the requested one counts its changes anew, and the answer begins with the first.
     """
 
     instance: Bytes32

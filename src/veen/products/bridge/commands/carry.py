@@ -1,4 +1,4 @@
-"""`veen bridge inspect`, `send` and `receive`: bundles on their way. Neither keys nor hubs are needed."""
+"""`veen bridge inspect`, `send` and `receive`: bundles in transit. They need neither keys nor hubs."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,7 @@ _DIR: Final = click.option(
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    help="The directory of the bridge.",
+    help="Directory of the bridge.",
 )
 _FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -20,11 +20,13 @@ _FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--trust", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Judge it by this trust list, too."
+    "--trust",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Trust list: verify the bundle against it.",
 )
 @output_options
 def inspect(output: Output, file: Path, trust: Path | None) -> None:
-    """Show what a bundle holds. With --trust it is judged as an importer would that has all bundles before it.
+    """Show the contents of a bundle. With --trust, verify it as an importer with all earlier bundles would.
 
     \b
     veen bridge inspect plant-a-0f3e21aa-00000001.veenb --trust trust.toml
@@ -75,12 +77,12 @@ def inspect(output: Output, file: Path, trust: Path | None) -> None:
 
 @click.command()
 @_DIR
-@click.option("--to", "medium", type=_FOLDER, help="A directory to copy bundles to: a mounted medium.")
+@click.option("--to", "medium", type=_FOLDER, help="Directory to copy bundles to: a mounted medium.")
 @click.option("--udp", "address", help="HOST:PORT of a receiver behind a one-way link.")
-@click.option("--rate", type=click.FloatRange(0.01), default=64.0, help="Megabits a second on the link.")
-@click.option("--rounds", type=click.IntRange(1, 16), default=2, help="How often each bundle is sent.")
-@click.option("--redundancy", type=click.IntRange(0, 100), default=25, help="Parity in percent of the data.")
-@click.option("--keep", is_flag=True, help="Leave the bundles in outgoing; else they go to the folder sent.")
+@click.option("--rate", type=click.FloatRange(0.01), default=64.0, help="Rate on the link, in megabits per second.")
+@click.option("--rounds", type=click.IntRange(1, 16), default=2, help="Number of times each bundle is sent.")
+@click.option("--redundancy", type=click.IntRange(0, 100), default=25, help="Parity, in percent of the data.")
+@click.option("--keep", is_flag=True, help="Leave the bundles in the folder outgoing instead of moving them to sent.")
 @output_options
 def send(
     output: Output,
@@ -92,10 +94,10 @@ def send(
     redundancy: int,
     keep: bool,
 ) -> None:
-    """Put the bundles in outgoing onto a medium or a one-way link.
+    """Copy the bundles in the folder outgoing to a medium, or send them over a one-way link.
 
-    On a link nothing comes back: choose a --rate that the receiver can take, and give the sending machine a permanent
-    neighbour entry for the receiver, since it cannot answer who it is (docs/bridge.md).
+    On a link nothing comes back: choose a --rate that the receiver can handle, and give the sending machine a permanent
+    neighbour entry for the receiver, which cannot answer address resolution (docs/bridge.md).
 
     \b
     veen bridge send --dir /srv/bridge --to /media/stick
@@ -133,12 +135,12 @@ def send(
 
 @click.command()
 @_DIR
-@click.option("--from", "medium", type=_FOLDER, help="A directory to take bundles from: a mounted medium.")
+@click.option("--from", "medium", type=_FOLDER, help="Directory to take bundles from: a mounted medium.")
 @click.option("--udp", "address", help="HOST:PORT to listen at.")
-@click.option("--wait", type=click.FloatRange(0.1), default=60.0, help="End after so many seconds without a datagram.")
+@click.option("--wait", type=click.FloatRange(0.1), default=60.0, help="Exit after N seconds without a datagram.")
 @output_options
 def receive(output: Output, directory: Path, medium: Path | None, address: str | None, wait: float) -> None:
-    """Take bundles from a medium or a one-way link into the folder incoming. Nothing of them is believed here.
+    """Take bundles from a medium or a one-way link into the folder incoming. They are verified by `import`.
 
     \b
     veen bridge receive --dir /srv/bridge --from /media/stick
@@ -165,9 +167,9 @@ def receive(output: Output, directory: Path, medium: Path | None, address: str |
             try:
                 for received in receiver.receive(wait=wait):
                     name = received.path.name if received.path else None
-                    records.add({"file": name, "detail": received.note()}, [name or "lost", received.note()])
+                    records.add({"file": name, "detail": received.describe()}, [name or "lost", received.describe()])
                     if received.path is None:
-                        lost.append(received.note())
+                        lost.append(received.describe())
             finally:
                 receiver.close()
         records.summary({"from": address or str(medium), "lost": len(lost)})

@@ -1,4 +1,4 @@
-"""`veen bridge doctor`, `reconcile` and `evidence`: whether a bridge is set up, and worked, as it must."""
+"""`veen bridge doctor`, `reconcile` and `evidence`: check the setup of a bridge, and its work."""
 
 import json
 from pathlib import Path
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
-_OFFLINE: Final = click.option("--offline", required=True, help="The data directory of the receiving hub, or a copy.")
-_ONLINE: Final = click.option("--online", help="The data directory of the sending hub, or a copy.")
-_BUNDLES: Final = click.option("--bundles", type=_FOLDER, multiple=True, help="A folder of bundles. Repeatable.")
-_TRUST: Final = click.option("--trust", type=_FILE, required=True, help="The list of trusted sources.")
+_OFFLINE: Final = click.option("--offline", required=True, help="Data directory of the receiving hub, or a copy.")
+_ONLINE: Final = click.option("--online", help="Data directory of the sending hub, or a copy.")
+_BUNDLES: Final = click.option("--bundles", type=_FOLDER, multiple=True, help="Folder of bundles. Repeatable.")
+_TRUST: Final = click.option("--trust", type=_FILE, required=True, help="File with the trust list.")
 
 
 def _holder(session: CliSession, role: str, name: str) -> "RoleHolder":
@@ -30,7 +30,7 @@ def _holder(session: CliSession, role: str, name: str) -> "RoleHolder":
     from veen.products.bridge.roles import RoleHolder
 
     home, identity_name = session.place_of(name)
-    keystore = session.opened(home, identity_name)
+    keystore = session.open_keystore(home, identity_name)
     identity = keystore.identity
     return RoleHolder(
         role=role,
@@ -42,12 +42,12 @@ def _holder(session: CliSession, role: str, name: str) -> "RoleHolder":
 
 
 @click.command()
-@click.option("--exporter", help="The identity that reads in the sending zone.")
-@click.option("--online-log", help="The identity that writes bridge/online/log.")
-@click.option("--importer", help="The identity that writes import streams.")
-@click.option("--offline-log", help="The identity that writes bridge/offline/log.")
+@click.option("--exporter", help="Identity that reads in the sending zone.")
+@click.option("--online-log", help="Identity that writes bridge/online/log.")
+@click.option("--importer", help="Identity that writes import streams.")
+@click.option("--offline-log", help="Identity that writes bridge/offline/log.")
 @click.option(
-    "--zone", type=click.Choice(["online", "offline"]), help="Ask the hub of this zone which tokens it knows."
+    "--zone", type=click.Choice(["online", "offline"]), help="Ask the hub of this zone for recorded tokens, too."
 )
 @client_options
 def doctor(
@@ -61,8 +61,8 @@ def doctor(
 ) -> None:
     """Refuse a bridge whose roles are mixed: no identity may read in one zone and write in the other.
 
-    Name the identities that are on this machine. With --zone the hub in use is asked whether it has recorded a token of
-    an identity that must not write there.
+    Name the identities on this machine. With --zone, also check that the hub in use has recorded no token of an
+    identity that must not write there.
 
     \b
     veen bridge doctor --exporter exporter --online-log online-log --zone online
@@ -118,10 +118,10 @@ def _at_hub(session: CliSession, zone: str, holders: "list[RoleHolder]") -> "lis
     "checkpoints",
     type=OBJECT_FILE,
     multiple=True,
-    help="A CHECKPOINT of the sending hub: compare its label up to there. Repeatable.",
+    help="CHECKPOINT of the sending hub: compare its label up to it. Repeatable.",
 )
 @click.option(
-    "--engine", type=click.Choice(["python", "spark"]), default="python", help="Where the import streams are read."
+    "--engine", type=click.Choice(["python", "spark"]), default="python", help="Engine that reads the import streams."
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the signed report to this file.")
 @identity_options
@@ -136,21 +136,21 @@ def reconcile(
     engine: str,
     out: Path | None,
 ) -> None:
-    """Compare what left one zone with what arrived in the other; the report is signed by the identity in use.
+    """Compare exports of one zone with imports of the other; the report is signed by the identity in use.
 
     The identity reads import/* and bridge/offline/log, with --online also bridge/online/log. Without --online the
-    bundles that arrived say what left, so that the receiving zone can do it alone; beside a folder `imported` those in
-    incoming, waiting and importing are looked at as well. Both hubs may go on running. The report lists how far each
-    log was read. Exit code 1 if evidence is bad: an event without a good origin, an audit record that does not hold, or
-    two histories. Exit code 6 if something is missing, or was not read up to the head. --checkpoint takes the place of
-    the head of its label: exports and imports behind it do not count as missing.
+    exports are taken from the bundles that arrived, so the receiving zone needs no access to the other; beside a folder
+    `imported`, the bundles in incoming, waiting and importing are read as well. Both hubs may keep running. The report
+    lists the position to which each log was read. Exit code 1 if evidence is bad: an event without a valid origin, a
+    wrong audit record, or two histories. Exit code 6 if entries are missing, or were not read up to the head.
+    --checkpoint replaces the head of its label: exports and imports behind it do not count as missing.
 
     \b
     veen bridge reconcile --offline /srv/z2 --online /srv/z1-copy --trust trust.toml --identity auditor
     veen bridge reconcile --offline /srv/z2 --bundles /srv/bridge/imported --trust trust.toml --identity auditor
     """
     from veen.core.objects.checkpoint import Checkpoint
-    from veen.products.bridge.reconciling import Arrived, Offline, signed_report
+    from veen.products.bridge.reconciling import Arrived, Offline, sign_report
     from veen.products.bridge.reconciling import reconcile as compared
     from veen.products.bridge.sources import Zones, read_zones
     from veen.products.bridge.trust import TrustList
@@ -163,10 +163,10 @@ def reconcile(
     def on_spark(place: Offline, prefix: "Prefix") -> Arrived:
         from veen.lake.log.keys import keys_for_tasks
         from veen.lake.spark.session import spark_session
-        from veen.products.bridge.on_spark import arrived_on_spark
+        from veen.products.bridge.on_spark import fold_on_spark
 
         with keys_for_tasks(keyring) as key_file:
-            return arrived_on_spark(spark_session("veen bridge reconcile"), place, key_file, prefix=prefix)
+            return fold_on_spark(spark_session("veen bridge reconcile"), place, key_file, prefix=prefix)
 
     chosen = []
     for path in checkpoints:
@@ -175,7 +175,7 @@ def reconcile(
         chosen.append(checkpoint)
     zones = Zones(offline=offline, online=online, folders=bundles, checkpoints=tuple(chosen))
     report = compared(*read_zones(zones, keyring, trusted, on_spark if engine == "spark" else None))
-    signed = signed_report(report, session.keystore.identity.id_sign)
+    signed = sign_report(report, session.keystore.identity.id_sign)
     if out is not None:
         out.write_text(json.dumps(signed, indent=1, sort_keys=True), "utf-8")
     verdict = report.verdict
@@ -212,9 +212,9 @@ def evidence(
     bundles: tuple[Path, ...],
     trust: Path,
 ) -> None:
-    """The seven links of one event: author, receipt, checkpoint, bundle, both audit logs, import.
+    """Verify the seven links of one event: author, receipt, checkpoint, bundle, both audit logs, import.
 
-    MSG_ID is that of the origin.
+    MSG_ID is the message id in the sending zone.
 
     \b
     veen bridge evidence 3f…9a --bundles /srv/bridge/imported --offline /srv/z2 --trust trust.toml --identity auditor

@@ -1,4 +1,4 @@
-"""`veen bridge export`, `import` and `run`: the two sides that talk to hubs."""
+"""`veen bridge export`, `import`, `run` and `anchor`: the commands that connect to hubs."""
 
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -30,45 +30,45 @@ _DIR: Final = click.option(
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    help="Where bundles and state are.",
+    help="Directory of bundles and state.",
 )
 _LOG_IDENTITY: Final = click.option(
     "--log-identity",
     type=IDENTITY,
     required=True,
-    help="Whose keys write the audit records: an identity for this alone.",
+    help="Identity that writes the audit records, used for nothing else.",
 )
 _BRIDGE: Final = click.option(
-    "--bridge", "bridge_name", required=True, help="The name of the bridge, the same in both zones."
+    "--bridge", "bridge_name", required=True, help="Name of the bridge, the same in both zones."
 )
 _TRUST: Final = click.option(
     "--trust",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     required=True,
-    help="The list of trusted sources.",
+    help="File with the trust list.",
 )
 _OPENINGS: Final = click.option(
-    "--with-openings", is_flag=True, help="Let the other zone open the events: adds the secret of each message."
+    "--with-openings", is_flag=True, help="Add the secret of each message, so that the other zone can open the events."
 )
 _ATTACHMENTS: Final = click.option(
-    "--with-attachments", is_flag=True, help="Let sealed attachments cross with their events (256 MiB for each event)."
+    "--with-attachments", is_flag=True, help="Add sealed attachments to their events, up to 256 MiB for each event."
 )
-_NO_HEARTBEAT: Final = click.option("--no-heartbeat", is_flag=True, help="Make no bundle if there is nothing new.")
-_COMPRESS: Final = click.option("--compress", is_flag=True, help="Pack the files with zlib.")
+_NO_HEARTBEAT: Final = click.option("--no-heartbeat", is_flag=True, help="Write no bundle if there is nothing new.")
+_COMPRESS: Final = click.option("--compress", is_flag=True, help="Compress the files with zlib.")
 _MAX_EVENTS: Final = click.option(
-    "--max-events", type=click.IntRange(1, 1_000_000), default=50_000, help="At most so many events in a bundle."
+    "--max-events", type=click.IntRange(1, 1_000_000), default=50_000, help="Largest number of events in a bundle."
 )
 _WITHHOLD: Final = click.option(
     "--withhold-type",
     "withheld",
     multiple=True,
-    help="Keep back recorder events of this type; * and ? match. Repeatable.",
+    help="Type of recorder events to withhold; * and ? are wildcards. Repeatable.",
 )
 
 
 @asynccontextmanager
-async def _connected(session: CliSession) -> "AsyncIterator[Client]":
-    """A client inside this event loop. Bridge keys are not rotated by number or age: see docs/bridge.md."""
+async def _connect(session: CliSession) -> "AsyncIterator[Client]":
+    """Connect inside this event loop. Bridge keys are not rotated by number or age: see docs/bridge.md."""
     from veen.client.client import Client
     from veen.client.transport.calls import Retry
 
@@ -90,7 +90,7 @@ async def _connected(session: CliSession) -> "AsyncIterator[Client]":
 
 
 async def _tokens(session: CliSession, client: "Client") -> "Callable[[str], CapToken | None]":
-    """Which token to write a stream with: the best one that the identity has; none where the hub asks for none."""
+    """Return the function that selects the token for a stream: the best one of the identity, None at an open hub."""
     from veen.client.send.captokens import TokenStore
     from veen.core.labels import stream_id_of
 
@@ -144,8 +144,8 @@ async def _exporter(
 
     logger = _log_session(session, log_identity)
     files = BridgeFiles(directory, (OUTGOING,))
-    with files.held():
-        async with _connected(session) as reader, _connected(logger) as writer:
+    with files.lock():
+        async with _connect(session) as reader, _connect(logger) as writer:
             auditor = Auditor(writer, ONLINE_LOG, (await _tokens(logger, writer))(ONLINE_LOG))
             keys = session.keystore
             options = ExportOptions(operator=logger.identity_name, **chosen)
@@ -162,14 +162,14 @@ async def _importer(
 
     logger = _log_session(session, log_identity)
     files = BridgeFiles(directory, FOLDERS)
-    with files.held():
-        async with _connected(session) as writer, _connected(logger) as audit_writer:
+    with files.lock():
+        async with _connect(session) as writer, _connect(logger) as audit_writer:
             auditor = Auditor(audit_writer, OFFLINE_LOG, (await _tokens(logger, audit_writer))(OFFLINE_LOG))
             options = ImportOptions(operator=logger.identity_name, capability=await _tokens(session, writer))
             yield Importer(writer, auditor, files, trusted, options)
 
 
-def _trusted(path: Path) -> "TrustList":
+def _read_trust(path: Path) -> "TrustList":
     from veen.products.bridge.trust import TrustList
 
     return TrustList.from_toml(path.read_text("utf-8"))
@@ -221,9 +221,11 @@ _IMPORT_COLUMNS: Final = ("file", "result", "count", "target", "code", "detail")
 @_COMPRESS
 @_MAX_EVENTS
 @click.option(
-    "--select", "select_from", type=STREAM, help="First copy new events of this stream to STREAM (derived export)."
+    "--select", "select_from", type=STREAM, help="Stream whose new events are first copied to STREAM (derived export)."
 )
-@click.option("--selector", type=IDENTITY, help="Whose keys copy for --select: neither the bridge's nor the log's.")
+@click.option(
+    "--selector", type=IDENTITY, help="Identity that copies for --select: neither the bridge's nor the log's."
+)
 @client_options
 def export(
     output: Output,
@@ -241,10 +243,10 @@ def export(
     select_from: str | None,
     selector: str | None,
 ) -> None:
-    """Cut bundles of all that is new in STREAMS, into the folder outgoing of --dir.
+    """Write everything new in STREAMS as bundles into the folder outgoing of --dir.
 
-    The identity in use reads; it needs no token. Each bundle is recorded on bridge/online/log by --log-identity. If a
-    stream has nothing new, a heartbeat says so. Run it again at any time: it goes on where it stopped.
+    The identity in use reads; it needs no token. --log-identity records each bundle on bridge/online/log. A stream
+    without new entries gets a heartbeat bundle. Run the command again at any time: it continues where it stopped.
 
     \b
     veen bridge export record/security/auth --dir /srv/bridge --bridge plant-a --identity exporter \\
@@ -305,7 +307,7 @@ async def _select(
     from veen.products.bridge.selecting import Selector
 
     chooser = session.as_identity(selector)
-    async with _connected(chooser) as client, _connected(session) as reader:
+    async with _connect(chooser) as client, _connect(session) as reader:
         token = (await _tokens(chooser, client))(target)
         done = await Selector(client, directory, _withhold(withheld), token).select(source, target, reader)
     output.note(f"{done.copied} events copied from {source} to {target}")
@@ -322,14 +324,14 @@ def import_(output: Output, session: CliSession, directory: Path, trust: Path, l
     """Verify the bundles in the folder incoming of --dir and write their events into import streams.
 
     A bundle is imported as a whole or not at all; each event once, also if this command is killed and run again. Exit
-    code 6 while bundles wait for one that did not arrive. A bundle that comes again, byte for byte, is passed by. The
+    code 6 while bundles wait for one that did not arrive. An identical bundle that arrives again is skipped. The
     identity in use only writes: it needs write keys and tokens of the import streams, and no read key.
 
     \b
     veen bridge import --dir /srv/bridge --trust trust.toml --identity importer --log-identity offline-log
     """
 
-    trusted = _trusted(trust)
+    trusted = _read_trust(trust)
 
     async def work() -> "tuple[list[ImportOutcome], list[ChainProgress]]":
         async with _importer(session, log_identity, directory, trusted) as importer:
@@ -357,7 +359,7 @@ def import_(output: Output, session: CliSession, directory: Path, trust: Path, l
 
 
 def _import_verdict(outcomes: "Sequence[ImportOutcome]", progress: "Sequence[ChainProgress]") -> Verdict:
-    """Good if everything up to the end of the last signed bundle that is here was imported."""
+    """Return the verdict: good if all entries up to the end of the last signed bundle were imported."""
     reasons = [
         Reason(Because.EVIDENCE, f"{outcome.name}: {outcome.code}: {outcome.detail}")
         for outcome in outcomes
@@ -394,9 +396,11 @@ def _fail_if_rejected(outcomes: "Sequence[ImportOutcome]") -> None:
 @click.argument("streams", type=STREAM, nargs=-1)
 @_DIR
 @_LOG_IDENTITY
-@click.option("--bridge", "bridge_name", help="The name of the bridge (online).")
+@click.option("--bridge", "bridge_name", help="Name of the bridge. Online only.")
 @click.option(
-    "--trust", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The trusted sources (offline)."
+    "--trust",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the trust list. Offline only.",
 )
 @_OPENINGS
 @_ATTACHMENTS
@@ -405,7 +409,7 @@ def _fail_if_rejected(outcomes: "Sequence[ImportOutcome]") -> None:
 @_COMPRESS
 @_MAX_EVENTS
 @click.option("--every", type=click.FloatRange(0.1), default=60.0, help="Seconds between two rounds.")
-@click.option("--times", type=click.IntRange(1), help="End after so many rounds; default: never.")
+@click.option("--times", type=click.IntRange(1), help="Stop after N rounds. Default: run forever.")
 @client_options
 def run(
     output: Output,
@@ -425,9 +429,10 @@ def run(
     every: float,
     times: int | None,
 ) -> None:
-    """One side of a bridge as a service: export STREAMS, or import what came, every so many seconds.
+    """Run one side of a bridge as a service: export STREAMS, or import new bundles, at an interval.
 
-    A round that fails because a hub is away is told and tried again; a bundle that is refused is told and set aside.
+    A round that fails because a hub is unreachable is reported and retried. A rejected bundle is reported and set
+    aside.
 
     \b
     veen bridge run online record/security/auth --dir /srv/bridge --bridge plant-a --log-identity online-log
@@ -440,7 +445,7 @@ def run(
     if side == "offline" and (withheld or no_heartbeat or compress):
         raise click.UsageError("--withhold-type, --no-heartbeat and --compress are for the online side")
 
-    trusted = None if trust is None else _trusted(trust)
+    trusted = None if trust is None else _read_trust(trust)
 
     async def one_round() -> list[dict[str, Any]]:
         if side == "online":
@@ -487,13 +492,13 @@ def run(
 @click.argument("what", type=click.Choice(["online", "offline", "report"]))
 @click.option(
     "--report", "report_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The file of `veen bridge reconcile`: its hash is recorded on bridge/reports first.",
+    help="Report of `veen bridge reconcile`: its hash is recorded on bridge/reports first.",
 )  # fmt: skip
 @client_options
 def anchor(
     output: Output, session: CliSession, what: Literal["online", "offline", "report"], report_file: Path | None
 ) -> None:
-    """Have the hub anchor what the bridge says about itself outside of its log; needs the hub's admin token.
+    """Have the hub anchor records of the bridge outside of its log. Requires the hub's admin token.
 
     The audit log of a zone lists every bundle by its id, so its anchor covers them. The identity in use needs a key of
     the stream: bridge/online/log, bridge/offline/log, or for a report bridge/reports and the right to write there.
@@ -502,7 +507,7 @@ def anchor(
     veen bridge anchor online --identity online-log --token-file hub-admin.token
     veen bridge anchor report --report report.json --identity auditor --token-file hub-admin.token
     """
-    from veen.products.bridge.anchoring import REPORTS, SignedReport, anchored, record_report
+    from veen.products.bridge.anchoring import REPORTS, SignedReport, anchor_stream, record_report
     from veen.products.bridge.audit import OFFLINE_LOG, ONLINE_LOG
 
     if (what == "report") != (report_file is not None):
@@ -511,14 +516,14 @@ def anchor(
 
     async def work() -> dict[str, Any]:
         facts: dict[str, Any] = {"stream": {"online": ONLINE_LOG, "offline": OFFLINE_LOG, "report": REPORTS}[what]}
-        async with _connected(session) as client:
+        async with _connect(session) as client:
             seq = None
             if report is not None:
                 token = (await _tokens(session, client))(REPORTS)
                 sent = await record_report(client, report, operator=session.identity_name, capability=token)
                 seq = sent.seq
                 facts |= {"report_hash": report.report_hash.hex(), "clean": report.is_clean, "seq": seq}
-            done = await anchored(client, facts["stream"], seq)
+            done = await anchor_stream(client, facts["stream"], seq)
         return facts | {
             "upto_seq": done.upto_seq,
             "root": done.mmr_root.hex(),

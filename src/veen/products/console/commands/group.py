@@ -1,4 +1,4 @@
-"""`veen console`: the console of the user's context, on the user's machine, and the passwords of its login."""
+"""`veen console`: serves the console of the user's context on the user's machine; sets passwords for its login."""
 
 import re
 import webbrowser
@@ -32,24 +32,28 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _DIR: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 _ROOT_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]{1,64}){0,8}")
 _LISTENING: Final = several(
+    click.option("--host", "--listen", "host", default="127.0.0.1", show_default=True, help="Address to listen on."),
     click.option(
-        "--host", "--listen", "host", default="127.0.0.1", show_default=True, help="The address to listen on."
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=0,
+        show_default=True,
+        help="Port to listen on; 0 picks a free one.",
     ),
-    click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0: any free port."),
-    click.option("--allow-name", "names", multiple=True, help="A host name by which it may be asked. Repeatable."),
-    click.option("--tls-cert", type=_FILE, help="The certificate, in PEM; beyond loopback it is needed."),
-    click.option("--tls-key", type=_FILE, help="Its private key."),
+    click.option("--allow-name", "names", multiple=True, help="Host name to accept in requests. Repeatable."),
+    click.option("--tls-cert", type=_FILE, help="Certificate (PEM). Required beyond loopback."),
+    click.option("--tls-key", type=_FILE, help="Private key of --tls-cert (PEM)."),
     click.option(
-        "--login", type=_FILE, help="A file of veen console password: people log in. Beyond loopback it is needed."
+        "--login", type=_FILE, help="Password file of `veen console password` for logins. Required beyond loopback."
     ),
     click.option(
         "--allow-write", is_flag=True, help="Let pages send messages, anchor roots and revoke tokens, as your identity."
     ),
+    click.option("--data-dir", type=_DIR, help="Data directory of the hub, or a copy, to answer queries from."),
     click.option(
-        "--data-dir", type=_DIR, help="The data directory of the hub, or a copy: queries are answered from it."
+        "--audit", "audits", type=_DIR, multiple=True, help="Output directory of an audit (--out). Repeatable."
     ),
-    click.option("--audit", "audits", type=_DIR, multiple=True, help="What an audit left by --out. Repeatable."),
-    click.option("--root-path", default="", help="Behind a proxy: the prefix of all paths, such as /veen."),
+    click.option("--root-path", default="", help="Prefix of all paths behind a proxy, such as /veen."),
 )
 
 Announce = Callable[[str, "BrowserAdmission"], None]
@@ -105,9 +109,9 @@ def open_(output: Output, session: CliSession, **options: Any) -> None:
 
 @console.verb("password", "Make or change a password for the login of a console.")
 @click.argument("name")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file of passwords.")
-@click.option("--password-file", type=_FILE, help="A file with the new password in its first line.")
-@click.option("--remove", is_flag=True, help="Take NAME out of the file instead.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Password file.")
+@click.option("--password-file", type=_FILE, help="File with the new password in its first line.")
+@click.option("--remove", is_flag=True, help="Remove NAME from the file instead.")
 @home_options
 def password(
     output: Output, session: CliSession, name: str, out: Path, password_file: Path | None, remove: bool
@@ -147,7 +151,7 @@ def password(
 
 @contextmanager
 def browser_page(directory: Path) -> Iterator[Callable[[str, "BrowserAdmission"], Path]]:
-    """Writes a file, for the user alone, that leads a browser to the console with the token. It is gone at the end."""
+    """Write a private file that opens the console in a browser with the token; remove it at the end."""
     from veen.client.home import PrivateFs
 
     fs = PrivateFs(directory)
@@ -199,7 +203,7 @@ def _run(
     listening = console_parts().Listening(
         host, port, names=names, tls_cert=tls_cert, tls_key=tls_key, root_path=root_path, passwords=passwords
     )
-    # What the console proved is kept apart: the state of an identity has one user at a time, and that is the terminal.
+    # The console has separate proof state: the state of an identity has one user at a time, and that is the terminal.
     connect = connector(session, Home.at(session.home.state / "console"))
     asyncio.run(_serve(session, connect, listening, data_dir, audits, announce, allow_write=allow_write))
 
@@ -223,7 +227,7 @@ def _check_beyond(host: str, tls_cert: Path | None, login: Path | None) -> None:
 
 
 def console_parts() -> Any:
-    """The module that serves; Fail if the packages of the extra are not installed."""
+    """Return the serving module. Raise Fail if the packages of the extra are not installed."""
     try:
         from veen.products.console import serving
     except ImportError as exc:

@@ -1,4 +1,4 @@
-"""What a console writes, written as a command would: by the identity of the context, which is free in between."""
+"""Writes of a console, done as a command would do them: with the identity of the context, which is free in between."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class SessionWriter:
-    """A connection of its own for each write. The console itself only reads, with a state of its own."""
+    """A writer with a separate connection for each write. The console itself only reads, with its own state."""
 
     def __init__(self, session: CliSession) -> None:
         self._session = session
@@ -38,7 +38,7 @@ class SessionWriter:
 
     async def _in_thread(self, work: Callable[[CliSession], T]) -> T:
         def run() -> T:
-            session = self._session.renewed()
+            session = self._session.renew()
             try:
                 return work(session)
             except Exception as exc:

@@ -13,7 +13,7 @@ PageWrite = Callable[[Console, ConsoleWriter, Mapping[str, str]], Awaitable[Writ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page of the console, and what its forms write, by path."""
+    """A page of the console, and the writes of its forms, by path."""
 
     path: str
     title: str  # in the navigation

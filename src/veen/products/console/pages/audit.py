@@ -1,4 +1,4 @@
-"""Audit runs: what `veen audit run --out DIR` left, and how far this console itself has read each log, as grids.
+"""Audit page: results of `veen audit run --out DIR`, and the range of each log that this console has read, as grids.
 
 A cell of the second grid is a run of entries: read and verified by this console, or not read.
 """

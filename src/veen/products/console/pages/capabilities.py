@@ -1,6 +1,6 @@
-"""Capabilities: who may write where, from when until when, as the hub has them in its journal (spec §6).
+"""Capabilities page: rights to write, with their validity, from the hub's journal (spec §6).
 
-Shown are the tokens that this identity has, and those that entries of readable streams name.
+It shows the tokens of this identity, and those named by entries of readable streams.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ async def capabilities(console: Console, query: Query) -> PageView:
     named = {event.auth_ref for keys in console.shown_streams() if keys.can_read
              for event in (await console.events.of(keys)).events if event.auth_ref is not None}  # fmt: skip
     references = sorted({*tokens, *named})
-    revoked = await _revoked(console)
+    revoked = await _revoked_targets(console)
     moment = now()
     rows = []
     for auth_ref in references[:_MAX_TOKENS]:
@@ -89,7 +89,7 @@ async def capabilities(console: Console, query: Query) -> PageView:
 
 
 async def revoke_token(console: Console, writer: ConsoleWriter, fields: Mapping[str, str]) -> WriteOutcome:
-    """Have the hub refuse a token and its renewals from the next second on; its administrator's right is needed."""
+    """Have the hub refuse a token and its renewals from the next second on. Requires its administrator's right."""
     try:
         auth_ref = bytes.fromhex(fields.get("auth_ref", "")[:64])
     except ValueError:
@@ -121,7 +121,7 @@ async def _grant(console: Console, auth_ref: bytes) -> TokenGrant | None:
         raise
 
 
-async def _revoked(console: Console) -> set[bytes]:
+async def _revoked_targets(console: Console) -> set[bytes]:
     fold = RealmFold()
     emitters = {stream: await owner_keys(console.client, stream) for stream in fold.unowned_streams}
     folded = await console.events.folded(fold.with_emitters(emitters), now=now())

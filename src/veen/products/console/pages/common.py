@@ -1,4 +1,4 @@
-"""What pages over folds share: links to entries, and the section that says what a state rests on."""
+"""Parts shared by pages over folds: links to entries, and the section about the inputs of a state."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ def now() -> int:
 
 
 def entry_link(folded: FoldedStreams, label: bytes, stream_seq: int) -> LinkCell | str:
-    """The page of an entry, by its place in the log."""
+    """Return the link to the page of an entry, by its place in the log."""
     place = folded.stream_at(label)
     text = f"entry {stream_seq}"
     if place is None:
@@ -23,7 +23,7 @@ def entry_link(folded: FoldedStreams, label: bytes, stream_seq: int) -> LinkCell
 
 
 def basis(folded: FoldedStreams) -> list[Section]:
-    """Which streams were folded, and what in them counted for nothing."""
+    """Return the section of folded streams and ignored entries."""
     sections = [
         Section(
             title="What this rests on",
@@ -66,7 +66,7 @@ def basis(folded: FoldedStreams) -> list[Section]:
 def fold_page(
     folded: FoldedStreams, *, title: str, command: str, data: dict[str, Any], sections: list[Section], nothing: str
 ) -> PageView:
-    """A page over one fold; without events of its kind it says so, and nobody verified anything."""
+    """Return a page over one fold; without events of its kind the page says so, and nothing is marked as verified."""
     some = bool(folded.streams)
     what = "every entry was read and verified, and the state was folded here." if some else nothing
     return PageView(

@@ -1,4 +1,4 @@
-"""Equivocation: two statements of one hub that contradict each other, side by side, with what differs marked."""
+"""Equivocation page: two contradicting statements of one hub side by side, with the differences marked."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 from veen.core.errors import VeenError
 from veen.core.objects.evidence import Equivocation
 from veen.products.console.report import DigestCell, MarkCell, Section
-from veen.products.console.uploads import compared
+from veen.products.console.uploads import compare_fields
 from veen.products.console.views import CONSOLE, Console, PageView, Query, fault_of
 
 _MAX_FILES: Final = 50
@@ -14,8 +14,8 @@ _MAX_BYTES: Final = 1 << 20
 
 
 async def equivocation(console: Console, query: Query) -> PageView:
-    reports = [_judged(console, name, data) for name, data in _files(console.local.evidence)]
-    reports += [_judged(console, "met by this console", exc.evidence.to_bytes()) for exc in console.equivocations]
+    reports = [_verify_file(console, name, data) for name, data in _files(console.local.evidence)]
+    reports += [_verify_file(console, "met by this console", exc.evidence.to_bytes()) for exc in console.equivocations]
     sections: list[Section] = []
     for report in reports:
         sections += report_sections(report)
@@ -40,7 +40,7 @@ def _files(directory: Path | None) -> list[tuple[str, bytes]]:
     return [(path.name, path.read_bytes()) for path in paths[:_MAX_FILES]]
 
 
-def _judged(console: Console, name: str, data: bytes) -> dict[str, Any]:
+def _verify_file(console: Console, name: str, data: bytes) -> dict[str, Any]:
     try:
         evidence = Equivocation.from_bytes(data)
         evidence.verify()
@@ -54,7 +54,7 @@ def _judged(console: Console, name: str, data: bytes) -> dict[str, Any]:
         "of_this_hub": bool(pinned & set(evidence.hub_pks)),
         "hub_pks": [key.hex() for key in evidence.hub_pks],
         "kinds": [evidence.first.KIND, evidence.second.KIND],
-        "fields": compared(evidence),
+        "fields": compare_fields(evidence),
     }
 
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from veen.cli.identity.graph import edges_of, nodes_of
-from veen.cli.shared.overlay_values import plain
+from veen.overlays.framework.nouns import plain
 from veen.overlays.id.fold import IdFold
+from veen.overlays.id.graph import edges_of, nodes_of
 from veen.products.console.charts import layers
 from veen.products.console.pages.common import fold_page, now
 from veen.products.console.report import DigestCell, MarkCell, Section

@@ -1,11 +1,14 @@
-"""Agreements and other operations, each by its own fold, under no policy: nobody has special rights (001 spec-3)."""
+"""Agreements and other operations, each by its own fold, under no policy: nobody has special rights (001 spec-3).
 
+The nouns of overlays that other packages bring follow them.
+"""
+
+from functools import cache
 from typing import Any, Final
 
-from veen.cli.op.verbs import NOUNS
-from veen.cli.op.views import LISTS
-from veen.cli.shared.overlay_values import plain
+from veen.overlays.framework.nouns import Noun, plain
 from veen.overlays.framework.registry import BUILTIN
+from veen.overlays.operations.nouns import NOUNS
 from veen.products.console.events import FoldedStreams
 from veen.products.console.pages.common import basis, now
 from veen.products.console.report import DigestCell, MomentCell, Section
@@ -14,21 +17,32 @@ from veen.products.console.views import CONSOLE, Console, PageView, Query, strea
 _ORDER: Final = ("agreement", "access", "delegation", "paid", "publication", "recovery", "audit", "mirror")
 
 
+@cache
+def _nouns() -> dict[str, tuple[str, Noun]]:
+    """Return the nouns of the page by name, with the commands of their groups."""
+    nouns = {name: (f"veen op {name}", NOUNS[name]) for name in _ORDER}
+    for overlay in BUILTIN.with_installed().values():
+        if overlay.name not in BUILTIN:
+            for noun in overlay.nouns:
+                group = overlay.name if noun.name == overlay.name else f"{overlay.name} {noun.name}"
+                nouns[group] = (f"veen {group}", noun)
+    return nouns
+
+
 async def operations(console: Console, query: Query) -> PageView:
     sections: list[Section] = []
     data: dict[str, Any] = {}
     streams: dict[bytes, FoldedStreams] = {}
     command = "veen op agreement list STREAM"
-    for name in _ORDER:
-        noun = NOUNS[name]
-        folded = await console.events.folded(BUILTIN.folds[noun.fold](), now=now())
-        facts, columns, listed = LISTS[name](folded.state, folded.as_of)
+    for name, (group, noun) in _nouns().items():
+        folded = await console.events.folded(noun.fold(), now=now())
+        facts, columns, listed = noun.list(folded.state, folded.as_of)
         rows = [tuple(map(_cell, columns, row)) for row in listed]
         data[name] = {**plain(facts), **folded.about()}
         if not rows and not folded.issues:
             continue
         if not streams:
-            command = " ".join(("veen", "op", name, "list", stream_word(folded.streams[0].keys)))
+            command = f"{group} list {stream_word(folded.streams[0].keys)}"
         for stream in folded.streams:
             streams[stream.keys.stream_id] = folded
         sections.append(Section(title=name.capitalize(), note=noun.about, columns=tuple(columns), rows=tuple(rows)))

@@ -1,4 +1,4 @@
-"""Settings: what this console runs with, and its bounds. They are chosen when it starts."""
+"""Settings page: the settings of this console and its limits. They are chosen at start."""
 
 from veen import __version__
 from veen.products.console.events import MAX_EVENTS
@@ -48,7 +48,7 @@ async def settings(console: Console, query: Query) -> PageView:
                     ),
                     (
                         "Witness policy",
-                        "none: nobody verifies cosignatures"
+                        "none: cosignatures are not verified"
                         if local.witness_policy is None
                         else f"{len(local.witness_policy.witnesses)} witnesses",
                     ),

@@ -1,4 +1,4 @@
-"""`veen bridge copy`, which `veen-bridge --source-url … --target-url … --streams …` runs (001 spec-4 §6)."""
+"""`veen bridge copy`, also run by `veen-bridge --source-url … --target-url … --streams …` (001 spec-4 §6)."""
 
 import contextlib
 import json
@@ -29,35 +29,35 @@ _KEYSTORE: Final = "keystore.enc"
 
 
 @click.command("copy")
-@click.option("--source-url", required=True, help="The URL of the hub to copy from.")
-@click.option("--target-url", required=True, help="The URL of the hub to copy to.")
-@click.option("--streams", required=True, help="Which streams, by the names in the keystore: core/*,wallet/*.")
+@click.option("--source-url", required=True, help="URL of the hub to copy from.")
+@click.option("--target-url", required=True, help="URL of the hub to copy to.")
+@click.option("--streams", required=True, help="Streams to copy, by their names in the keystore: core/*,wallet/*.")
 @click.option(
     "--source-pin",
     envvar="VEEN_SOURCE_PIN",
-    help="The key of the source, ed25519:HEX or root:ed25519:HEX. [VEEN_SOURCE_PIN, VEEN_SOURCE_PIN_FILE]",
+    help="Key of the source, ed25519:HEX or root:ed25519:HEX. [VEEN_SOURCE_PIN, VEEN_SOURCE_PIN_FILE]",
 )
 @click.option(
     "--target-pin",
     envvar="VEEN_TARGET_PIN",
-    help="The key of the target, ed25519:HEX or root:ed25519:HEX. [VEEN_TARGET_PIN, VEEN_TARGET_PIN_FILE]",
+    help="Key of the target, ed25519:HEX or root:ed25519:HEX. [VEEN_TARGET_PIN, VEEN_TARGET_PIN_FILE]",
 )
 @FIRST_USE_OPTION
 @click.option(
     "--keys", type=click.Path(file_okay=False, path_type=Path), envvar="VEEN_BRIDGE_KEYS", default="/secrets",
     show_default=True,
-    help="A directory with keystore.enc, and capability tokens for the target as *.cbor; a mounted Secret."
+    help="Directory with keystore.enc, and capability tokens for the target as *.cbor; may be a mounted Secret."
     " [VEEN_BRIDGE_KEYS]",
 )  # fmt: skip
-@click.option("--passphrase-file", type=FILE, help="A file with the passphrase of the keystore.")
+@click.option("--passphrase-file", type=FILE, help="File with the passphrase of the keystore.")
 @click.option(
     "--known-bridge",
     "bridges",
     multiple=True,
-    help="The client_id of another bridge, 64 hex digits: what it copied keeps its origin. Repeatable.",
+    help="Client id of another bridge, 64 hex digits: its copies keep their origin. Repeatable.",
 )
-@click.option("--every", type=SPAN, default="5s", show_default=True, help="The pause between two passes.")
-@click.option("--times", type=click.IntRange(min=1), help="End after so many passes; default: never.")
+@click.option("--every", type=SPAN, default="5s", show_default=True, help="Pause between two passes.")
+@click.option("--times", type=click.IntRange(min=1), help="Stop after N passes. Default: run forever.")
 @output_options
 def copy(
     output: Output,
@@ -67,12 +67,12 @@ def copy(
     trust_on_first_use: bool,
     **options: Any,
 ) -> None:
-    """Copy streams from one hub to another, over and over: each event once, in order, verified first.
+    """Copy streams from one hub to another as a service: each event once, in order, verified first.
 
-    The same schema and body, under the keys of the stream, with the message at the source as parent. The log of the
-    target says what was copied, so it may be ended and started at any time. A hub that does not answer is asked again;
-    a source that contradicts itself ends the bridge with exit code 1. One line of JSON on standard error for each
-    stream that had something new.
+    A copy has the same schema and body, under the keys of the stream, with the message at the source as parent. The log
+    of the target is the state, so the command may be stopped and started at any time. A hub that does not answer is
+    retried; a source that contradicts itself ends the bridge with exit code 1. Prints one line of JSON on standard
+    error for each stream with new events.
 
     \b
     veen bridge copy --source-url http://a:8080 --target-url http://b:8080 --streams 'core/*' \\
@@ -80,13 +80,13 @@ def copy(
     """
     import asyncio
 
-    from veen.products.federation.bridging import bridged_streams
+    from veen.products.federation.bridging import select_streams
 
-    keystore = _opened(keys, passphrase_file)
+    keystore = _open_keystore(keys, passphrase_file)
     selectors = [selector.strip() for selector in streams.split(",") if selector.strip()]
     if not selectors:
         raise click.UsageError("--streams names no stream")
-    bridged_streams(keystore.secrets.keyring, selectors)  # says what is missing before a hub is asked
+    select_streams(keystore.secrets.keyring, selectors)  # reports missing keys before any request
     for side in ("source", "target"):
         options[f"{side}_pin"] = _pin_of(output, side, options, trusts_first_use=trust_on_first_use)
     totals = asyncio.run(_run(keystore, selectors, _tokens(keys), options))
@@ -112,8 +112,8 @@ def _pin_of(output: Output, side: str, options: dict[str, Any], *, trusts_first_
     raise fail
 
 
-def _opened(keys: Path, passphrase_file: str | None) -> "Keystore":
-    """The keystore of a directory, which may be a mounted Secret: a copy is opened, as nothing is written there."""
+def _open_keystore(keys: Path, passphrase_file: str | None) -> "Keystore":
+    """Open the keystore of a directory, which may be a mounted Secret. A copy is opened: the directory is read-only."""
     from veen.cli.shared.command import read_passphrase
     from veen.client.home import PrivateFs, read_secret
     from veen.client.identity.keystore import Keystore
@@ -125,7 +125,7 @@ def _opened(keys: Path, passphrase_file: str | None) -> "Keystore":
         raise Fail(
             "E.LOCAL.INPUT",
             f"{path} is not there",
-            "a bridge reads and writes with keys of its own",
+            "a bridge needs its own keys to read and write",
             "`veen keygen --out DIR` makes an identity; give the directory that has its keystore.enc",
         ) from exc
     fs = PrivateFs(_home().state / "keys")
@@ -134,7 +134,7 @@ def _opened(keys: Path, passphrase_file: str | None) -> "Keystore":
 
 
 def _home() -> "Home":
-    """Where this bridge remembers what it verified; it may be lost."""
+    """Return the directory for verified state of this bridge; losing it does no harm."""
     from veen.client.home import Home
 
     return Home.at(Home.default().state / "hub-bridge")
@@ -152,18 +152,18 @@ async def _run(
     import asyncio
 
     from veen.client.errors import ClientError, Divergence
-    from veen.products.federation.bridging import HubBridge, bridged_streams
+    from veen.products.federation.bridging import HubBridge, select_streams
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     totals = {"passes": 0, "sent": 0, "gaps": 0, "failed": 0}
-    streams = bridged_streams(keystore.secrets.keyring, selectors)
+    streams = select_streams(keystore.secrets.keyring, selectors)
     while True:
         try:
             async with contextlib.AsyncExitStack() as stack:
-                source = await _connected(stack, keystore, "source", options)
-                target = await _connected(stack, keystore, "target", options)
+                source = await _connect(stack, keystore, "source", options)
+                target = await _connect(stack, keystore, "target", options)
                 bridges = [hex32(key) for key in options["bridges"]]
                 bridge = HubBridge(source, target, streams, tokens, now=lambda: int(time.time()), bridges=bridges)
                 _log("info", "connect", "both hubs answer", streams=[str(keys.name) for keys in streams])
@@ -173,14 +173,14 @@ async def _run(
                     await asyncio.wait({work, ended}, return_when=asyncio.FIRST_COMPLETED)
                     ended.cancel()
                     if not work.done():
-                        work.cancel()  # what was sent without a receipt is finished by the next run
+                        work.cancel()  # the next run finishes messages without a receipt
                         return totals
                     totals["passes"] += 1
                     failed = _count(totals, work.result())
                     if await _is_over(stop, totals, options):
                         return totals
                     if failed or bridge.is_stale:
-                        break  # connect anew
+                        break  # connect again
         except Divergence:
             raise
         except ClientError as exc:
@@ -193,7 +193,7 @@ async def _run(
                 return totals
 
 
-async def _connected(
+async def _connect(
     stack: contextlib.AsyncExitStack, keystore: "Keystore", side: str, options: dict[str, Any]
 ) -> "Client":
     from veen.client.client import Client
@@ -214,7 +214,7 @@ async def _connected(
 
 
 async def _is_over(stop: Any, totals: dict[str, int], options: dict[str, Any]) -> bool:
-    """Wait until the next pass is due; whether there is none."""
+    """Wait until the next pass is due; return True if there is none."""
     import asyncio
 
     if options["times"] is not None and totals["passes"] >= options["times"]:
@@ -225,7 +225,7 @@ async def _is_over(stop: Any, totals: dict[str, int], options: dict[str, Any]) -
 
 
 def _count(totals: dict[str, int], outcomes: "list[BridgedStream]") -> bool:
-    """Add up a pass and log what was new or failed; whether something failed."""
+    """Add up a pass and log its results; return True if a stream failed."""
     for outcome in outcomes:
         totals["sent"] += outcome.sent
         totals["gaps"] += outcome.gaps
@@ -238,7 +238,7 @@ def _count(totals: dict[str, int], outcomes: "list[BridgedStream]") -> bool:
 
 
 def _log(level: str, operation: str, message: str, **fields: Any) -> None:
-    """A line as every container of VEEN logs it (spec-4 §10.3)."""
+    """Write a log line in the format of all containers of VEEN (spec-4 §10.3)."""
     now = time.time()
     line = {
         "ts": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1000):03d}Z",
@@ -250,4 +250,4 @@ def _log(level: str, operation: str, message: str, **fields: Any) -> None:
         "message": message,
         **fields,
     }
-    print(json.dumps(line), file=sys.stderr, flush=True)  # JSON escapes what would steer a terminal
+    print(json.dumps(line), file=sys.stderr, flush=True)  # JSON escapes terminal control characters

@@ -1,4 +1,4 @@
-"""`veen mirror`: state or copy the entries of another hub in a stream of this one."""
+"""`veen mirror`: attests or copies the entries of another hub in a stream of this one."""
 
 import contextlib
 import time
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 mirror = LazyGroup(
     "mirror",
-    help="""Entries of another hub in a stream of this one.
+    help="""Attest, copy and verify entries of another hub in a stream of this one.
 
     `attest` states what the source signed, without any key of it; `copy` sends its events again.
     """,
@@ -33,20 +33,20 @@ mirror = LazyGroup(
 _SOURCE: Final = several(
     click.argument("source_stream", type=STREAM),
     click.argument("target_stream", type=STREAM),
-    click.option("--source-hub", required=True, help="The URL of the source hub."),
-    click.option("--source-pin", required=True, help="The key of the source hub, ed25519:HEX."),
-    click.option("--source-token-file", type=FILE, help="A file with the bearer token of the source hub."),
-    click.option("--source-ca-file", type=FILE, help="Certificates to trust for the source instead of the system's."),
+    click.option("--source-hub", required=True, help="URL of the source hub."),
+    click.option("--source-pin", required=True, help="Key of the source hub, ed25519:HEX."),
+    click.option("--source-token-file", type=FILE, help="File with the bearer token for the source hub."),
+    click.option("--source-ca-file", type=FILE, help="CA certificates for the source, instead of the system's (PEM)."),
 )
 
 
 def _with_source(session: CliSession, source: dict[str, Any], work: "Callable[[Client, Client], Awaitable[T]]") -> T:
-    """Do some work with the clients of both hubs, which have the same keys."""
+    """Do work with the clients of both hubs, which use the same keys."""
     from veen.client.client import Client
     from veen.client.home import Home
 
     keystore = session.keystore
-    # What was verified of sources is kept apart: the state of an identity has one user at a time.
+    # Verified state of sources has its own directory: the state of an identity has one user at a time.
     home = Home.at(session.home.state / "mirror")
 
     async def both(target: Client) -> T:
@@ -68,8 +68,8 @@ def _with_source(session: CliSession, source: dict[str, Any], work: "Callable[[C
     return session.client().run(both)
 
 
-def _known_stream(session: CliSession, source: "Client", name: str) -> str:
-    """A stream of the keyring, or its label: attesting needs no key."""
+def _resolve_stream(session: CliSession, source: "Client", name: str) -> str:
+    """Return a stream of the keyring, or its label: attesting needs no key."""
     from veen.client.errors import UnknownStream
     from veen.products.federation.mirroring import without_keys
 
@@ -103,7 +103,7 @@ def _mirror(
     capability = authority(session, streams[1], cap)
 
     async def work(source_client: "Client", target: "Client") -> "tuple[bytes, MirrorReport]":
-        stream = _known_stream(session, source_client, streams[0])
+        stream = _resolve_stream(session, source_client, streams[0])
         with contextlib.ExitStack() as stack:
             more: dict[str, Any] = {}
             if verb == "copied":
@@ -149,7 +149,7 @@ def _index(session: CliSession, source: "Client", target: "Client", streams: tup
     return CopyIndex(session.home.copies_fs(session.identity_name).database(f"{name[:32]}.sqlite"))
 
 
-@mirror.verb("attest", "State what the source hub signed, entry by entry.")
+@mirror.verb("attest", "Record the source hub's signed entries, one by one.")
 @_SOURCE
 @CAP
 @client_options
@@ -174,7 +174,7 @@ def attest(
     "--known-bridge",
     "bridges",
     multiple=True,
-    help="The client_id of another bridge, 64 hex digits: what it copied keeps its origin. Repeatable.",
+    help="Client id of another bridge, 64 hex digits: its copies keep their origin. Repeatable.",
 )
 @CAP
 @client_options
@@ -201,13 +201,13 @@ def copy(
     _mirror(output, session, (source_stream, target_stream), cap, source, "copied", bridges)
 
 
-@mirror.verb("verify", "Compare what was attested with the receipts of the source.")
+@mirror.verb("verify", "Compare attested entries with the receipts of the source.")
 @_SOURCE
 @click.option(
     "--by",
     "writers",
     multiple=True,
-    help="A client_id that may state, 64 hex digits; default: those of the identity in use. Repeatable.",
+    help="Client id of an accepted mirror, 64 hex digits. Default: those of the identity in use. Repeatable.",
 )
 @client_options
 def verify(
@@ -229,7 +229,7 @@ def verify(
     keys = [hex32(key) for key in writers]
 
     async def work(client: "Client", target: "Client") -> "MirrorCheck":
-        stream = _known_stream(session, client, source_stream)
+        stream = _resolve_stream(session, client, source_stream)
         return await check_mirror(client, target, stream, target_stream, writers=keys)
 
     with output.progress("comparing"):

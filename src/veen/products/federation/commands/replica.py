@@ -1,4 +1,4 @@
-"""`veen replica`: follow a hub without its keys, look how far it is, and promote it."""
+"""`veen replica`: follows a hub without its keys, shows the lag, and promotes the replica."""
 
 import contextlib
 import signal
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, existing, holder_of
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, holder_of, open_directory
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import FILE
 from veen.cli.shared.output import Exit, Fail, Output, output_options
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 replica = LazyGroup(
     "replica",
-    help="""A hub that follows another one: without its keys, everything verified, and read-only.
+    help="""Run a read-only hub that follows another one without its keys and verifies everything.
 
     `run` follows, `status` shows how far it is, `promote` makes it the primary.
     """,
@@ -42,12 +42,12 @@ def _ranges(ranges: "tuple[OpenRange, ...]") -> list[dict[str, Any]]:
 @replica.verb("run", "Follow a hub and serve its log, read-only.")
 @click.argument("source", metavar="SOURCE_URL")
 @click.argument("directory", metavar="DIR", type=DATA_DIR)
-@click.option("--hub-pk", "pin", help="The key of the hub to follow, ed25519:HEX; needed the first time.")
-@click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Where readers reach it.")
-@click.option("--token-file", type=FILE, help="A file with a bearer token that may read the source.")
-@click.option("--ca-file", type=FILE, help="Certificates to trust for the source instead of the system's (PEM).")
-@click.option("--config", "-c", "file", type=_CONFIG, help="TLS, readers and log: a configuration as of a hub.")
-@click.option("--once", is_flag=True, help="Stop once everything that the source has is here.")
+@click.option("--hub-pk", "pin", help="Key of the hub to follow, ed25519:HEX. Required the first time.")
+@click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Address for readers.")
+@click.option("--token-file", type=FILE, help="File with a bearer token for reading the source.")
+@click.option("--ca-file", type=FILE, help="CA certificates for the source, instead of the system's (PEM).")
+@click.option("--config", "-c", "file", type=_CONFIG, help="Hub configuration: TLS, readers and log apply.")
+@click.option("--once", is_flag=True, help="Stop when the replica has caught up with the source.")
 @output_options
 def run(
     output: Output,
@@ -144,21 +144,21 @@ async def _run(
 @click.argument("directory", metavar="DIR", type=DATA_DIR)
 @output_options
 def status(output: Output, directory: Path) -> None:
-    """Whether the replica of DIR runs, whom it follows, and how far it is behind, in entries and in seconds. If it does
-    not run: what it has, and which entries of the primary may be missing. Exit code 6 if it runs and is behind.
+    """Show the state of the replica in DIR: running or not, its source, and the lag in entries and seconds. If it is
+    stopped: its entries, and the ranges that may be missing. Exit code 6 if it runs and is behind.
 
     \b
     veen replica status ./replica
     """
     from veen.storage.copies.replica import read_mark
 
-    fs = existing(directory)
+    fs = open_directory(directory)
     mark = read_mark(fs)
     if mark is None:
         raise Fail(
             "E.REPLICA.DIRECTORY",
             f"{directory}: not a replica",
-            "it follows nobody",
+            "the directory has no source to follow",
             "veen replica run SOURCE_URL DIR --hub-pk KEY",
         )
     holder = holder_of(fs)
@@ -186,7 +186,7 @@ def status(output: Output, directory: Path) -> None:
 
 
 def _lag(url: str, directory: Path) -> dict[str, Any]:
-    """As the running replica counts it."""
+    """Return the lag that the running replica reports."""
     import os
 
     from veen.client.transport.hubapi import HubApi, metric_samples
@@ -210,10 +210,10 @@ def _lag(url: str, directory: Path) -> dict[str, Any]:
     "--key-from",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     required=True,
-    help="Where the hub's private keys are: its data directory, its keys_dir, or a copy.",
+    help="Place of the hub's private keys: its data directory, its keys_dir, or a copy.",
 )
-@click.option("--accept-loss", is_flag=True, help="Go on although acknowledged entries may be missing here.")
-@click.option("--move-keys", is_flag=True, help="Remove the keys from --key-from: the old primary cannot sign then.")
+@click.option("--accept-loss", is_flag=True, help="Promote although acknowledged entries may be missing here.")
+@click.option("--move-keys", is_flag=True, help="Remove the keys from --key-from, so that the old primary cannot sign.")
 @ACCEPT_CLOCK
 @output_options
 def promote(
@@ -235,7 +235,7 @@ def promote(
 
     try:
         done = promote_replica(
-            existing(directory),
+            open_directory(directory),
             key_from,
             int(time.time()),
             accept_loss=accept_loss,

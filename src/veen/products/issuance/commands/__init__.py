@@ -1,1 +1,1 @@
-"""From a service in the directory to a connection."""
+"""Commands that lead from a service in the directory to a connection."""

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-connect = LazyGroup("connect", help="Find a service in the directory and connect to it; its hub's key is pinned first.")
+connect = LazyGroup("connect", help="Find a service in the directory and connect to it, pinning its hub's key first.")
 _NOW: Final = View(None, keep=True)
 
 
 def _wish_options(command: F) -> F:
-    @click.option("--method", help="A method that the service must have.")
-    @click.option("--service", help="The name of the service.")
-    @click.option("--overlay", default="rpc", show_default=True, help="The overlay to speak, by name.")
-    @click.option("--region", help="The region that is preferred.")
-    @click.option("--tag", "tags", multiple=True, help="At least one of these tags. Repeatable.")
+    @click.option("--method", help="Method that the service must offer.")
+    @click.option("--service", help="Name of the service.")
+    @click.option("--overlay", default="rpc", show_default=True, help="Name of the overlay to use.")
+    @click.option("--region", help="Preferred region.")
+    @click.option("--tag", "tags", multiple=True, help="Tag of the service; one match is enough. Repeatable.")
     @wraps(command)
     def run(
         output: Output,
@@ -103,14 +103,14 @@ def _service_row(service: "ServiceAdvert") -> dict[str, Any]:
     }
 
 
-def _planned(session: CliSession, wish: "ConnectWish", source: DiscoverySource) -> "ConnectPlan":
+def _plan(session: CliSession, wish: "ConnectWish", source: DiscoverySource) -> "ConnectPlan":
     from veen.overlays.discovery.connect import plan_connection
 
     return plan_connection(folded_directory(session, source, _NOW).state, wish)
 
 
 def _request(session: CliSession, outline: "ConnectPlan") -> dict[str, Any] | None:
-    """Phase 3: what to ask the operator of the service for."""
+    """Return phase 3: the token request to the operator of the service."""
     service = outline.service
     if service is None or not outline.needs_token:
         return None
@@ -128,7 +128,7 @@ def _request(session: CliSession, outline: "ConnectPlan") -> dict[str, Any] | No
 @client_options
 @_wish_options
 def plan(output: Output, session: CliSession, wish: "ConnectWish", source: DiscoverySource) -> None:
-    """Fold the directory and print a plan; nothing is changed and no hub but that of the directory is asked.
+    """Fold the directory and print a plan; nothing is changed, and only the hub of the directory is asked.
 
     Phase 1 ranks hubs: pinned ones first, then by region, overlay and id. Phase 2 takes services over an overlay whose
     schemas are those spoken here. Phase 3 says which token to ask for, phase 4 which streams to use.
@@ -136,7 +136,7 @@ def plan(output: Output, session: CliSession, wish: "ConnectWish", source: Disco
     \b
     veen connect plan --method add --region north
     """
-    result = _planned(session, wish, source)
+    result = _plan(session, wish, source)
     data: dict[str, Any] = {
         "hubs": [_hub_row(hub, wish) for hub in result.hubs],
         "services": [_service_row(service) for service in result.services],
@@ -160,9 +160,9 @@ def plan(output: Output, session: CliSession, wish: "ConnectWish", source: Disco
 
 @connect.verb("apply", "Connect to the best service of the plan, under a context name.")
 @click.argument("name")
-@click.option("--confirm", help="The key of the hub as you know it: ed25519:HEX. Asked for on a terminal if left out.")
-@click.option("--ttl", type=SPAN, help="How long a token is asked for. Default: as long as the issuer gives.")
-@click.option("--timeout", type=SPAN, default="30s", help="How long to wait for the issuer. Default: 30s.")
+@click.option("--confirm", help="Key of the hub from another source: ed25519:HEX. Default: ask on the terminal.")
+@click.option("--ttl", type=SPAN, help="Requested lifetime of the token. Default: chosen by the issuer.")
+@click.option("--timeout", type=SPAN, default="30s", help="Timeout for the issuer's answer. Default: 30s.")
 @CAP
 @discovery_options
 @client_options
@@ -193,20 +193,20 @@ def apply(
     from veen.client.config.edit import change
     from veen.client.home import PrivateFs
 
-    result = _planned(session, wish, source)
+    result = _plan(session, wish, source)
     if result.hub is None:
         raise Fail("CONNECT.NO_HUB", "no hub can be used", _why(result, "hub"), "veen connect plan")
     if result.service is None:
         raise Fail("CONNECT.NO_SERVICE", "no service fits", _why(result, "service", "overlay"), "veen connect plan")
     row, service = _hub_row(result.hub, wish), _service_row(result.service)
-    token = read_token(cap) if cap is not None else _held_token(session, result)
+    token = read_token(cap) if cap is not None else _find_token(session, result)
     place = _issuer(result)
     if result.needs_token and token is None and place is None:
         request = json.dumps(_request(session, result))
         raise Fail("CONNECT.TOKEN", f"{service['name']} asks for a capability token", request, "give --cap FILE")
-    pin = _confirmed(session, row, confirm)
+    pin = _confirm_key(session, row, confirm)
     if result.needs_token and token is None and place is not None:
-        token = _issued_token(session, output, result.service, place, ttl, timeout)
+        token = _request_token(session, output, result.service, place, ttl, timeout)
     session.close()  # the client of the directory gives the identity back
     values = {"hub": row["url"], "hub_pk": pin, "hub_id": row["hub_id"]}
     change(session.user_home.config_file, {f"context.{name}.{key}": value for key, value in values.items()})
@@ -230,7 +230,7 @@ def apply(
     output.next(f"veen rpc call {service['requests']} METHOD --context {name}")
 
 
-def _held_token(session: CliSession, result: "ConnectPlan") -> "CapToken | None":
+def _find_token(session: CliSession, result: "ConnectPlan") -> "CapToken | None":
     """Return a token for the planned service that this hub has authorised and that is not due for renewal."""
     service, hub = result.service, result.hub
     if service is None or hub is None or not result.needs_token:
@@ -251,10 +251,10 @@ def _issuer(result: "ConnectPlan") -> "IssuancePlace | None":
     return None if policy is None else IssuancePlace.of_details(policy.details)
 
 
-def _issued_token(
+def _request_token(
     session: CliSession, output: Output, service: "ServiceAdvert", place: "IssuancePlace", ttl: int | None, timeout: int
 ) -> "CapToken":
-    """Ask the issuer of a service for a token of the client key in use; CONNECT.TOKEN if it gives none."""
+    """Ask the issuer of a service for a token of the client key in use. Raise CONNECT.TOKEN if it refuses."""
     from veen.client.errors import UnknownStream
     from veen.overlays.rpc.caller import NoAnswer, RpcFailed
     from veen.products.issuance.asking import ask_token
@@ -285,12 +285,12 @@ def _why(result: "ConnectPlan", *kinds: str) -> str:
     return "; ".join(reasons) or "the directory has none"
 
 
-def _confirmed(session: CliSession, row: dict[str, Any], confirm: str | None) -> str:
-    """The key to pin, once the hub has shown the advertised identity and somebody has confirmed it."""
-    from veen.cli.shared.first_contact import ask, claimed
+def _confirm_key(session: CliSession, row: dict[str, Any], confirm: str | None) -> str:
+    """Return the key to pin, once the hub has shown the advertised identity and the user has confirmed it."""
+    from veen.cli.shared.first_contact import ask, read_claim
     from veen.core.pin_text import PinnedKey
 
-    claim = claimed(row["url"], session.settings.path("ca_file"), None)
+    claim = read_claim(row["url"], session.settings.path("ca_file"), None)
     if claim.hub_id != row["hub_id"] or row["hub_pk"] not in (claim.first_pk, claim.current_pk):
         raise Fail(
             "CONNECT.IDENTITY",

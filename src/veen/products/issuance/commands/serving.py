@@ -1,4 +1,4 @@
-"""`veen cap serve`: issue capability tokens to those that a policy names, over RPC (001 spec-5 §7.3)."""
+"""`veen cap serve`: issues capability tokens over RPC by a policy (001 spec-5 §7.3)."""
 
 import time
 from pathlib import Path
@@ -27,9 +27,11 @@ def _identity_of(client: "Client", stream: str, client_id: bytes) -> bytes | Non
 
 @click.command()
 @click.argument("stream", type=STREAM)
-@click.option("--policy", "policy_file", type=_FILE, required=True, help="A TOML file: who gets which token.")
-@click.option("--for", "span", type=SPAN, help="End after this time. Default: run until interrupted.")
-@click.option("--server", "servers", type=HEX32, multiple=True, help="Other client_ids that answer here. Repeatable.")
+@click.option("--policy", "policy_file", type=_FILE, required=True, help="TOML file with the grants.")
+@click.option("--for", "span", type=SPAN, help="Stop after this time. Default: run until interrupted.")
+@click.option(
+    "--server", "servers", type=HEX32, multiple=True, help="Client id of another server of this stream. Repeatable."
+)
 @CAP
 @client_options
 def serve(
@@ -41,10 +43,10 @@ def serve(
     servers: tuple[bytes, ...],
     cap: Path | None,
 ) -> None:
-    """Answer requests for capability tokens in STREAM, signed by the identity in use, as the policy says.
+    """Answer requests for capability tokens in STREAM by a policy; the identity in use signs the tokens.
 
-    A caller gets a token for its own key alone. Requests and answers stay in the log; what was answered is not
-    answered again. `connect apply` asks by itself, where the service was advertised with --issuer STREAM.
+    A caller gets a token for its own key only. Requests and answers stay in the log; an answered request is not
+    answered again. `connect apply` sends requests, if the service was advertised with --issuer STREAM.
 
     \b
     veen cap serve admin/tokens --policy tokens.toml --identity operator

@@ -1,1 +1,1 @@
-"""The policy of a realm."""
+"""`veen policy`: the policy of a realm."""

@@ -1,4 +1,4 @@
-"""`veen policy`: who is revoked and which hub is primary in a realm, and hubs that enforce it (docs/policy.md)."""
+"""`veen policy`: revocations and primaries of a realm, and the hubs that enforce them (docs/policy.md)."""
 
 import time
 from pathlib import Path
@@ -11,11 +11,12 @@ from veen.cli.label.realm import MAKE_KEYS, AdminRealm, realm_options
 from veen.cli.shared.authority import read_token, token_store
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import Noun, Outgoing
+from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.output import Fail, Output
-from veen.cli.shared.overlay_values import HEX32, plain
+from veen.cli.shared.overlay_values import HEX32
 from veen.cli.shared.pinned_hubs import hubs_of
 from veen.cli.shared.values import SIZE, SPAN
+from veen.overlays.framework.nouns import plain
 from veen.products.policy.commands.sources import PolicySources, agent_of, policy_options, realm_fold
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _NAMED_GAPS: Final = 5
 _KINDS: Final = ("client-id", "auth-ref", "cap-token")
 
-policy: Final = Noun(
+policy: Final = NounGroup(
     "policy",
     "The policy of a realm: revocations and primaries, from its streams to the hubs that enforce it.",
     writes=[realm_options],
@@ -43,8 +44,8 @@ policy: Final = Noun(
     argument("kind", type=click.Choice(_KINDS)),
     argument("target"),
     option("--link", type=click.IntRange(min=1), help="Revoke a link of the token in the file TARGET: 1 is the first."),
-    option("--ttl", type=SPAN, help="For how long; default: for good."),
-    option("--reason", help="Why, for readers of the stream; hubs never see it."),
+    option("--ttl", type=SPAN, help="Lifetime of the revocation. Default: unlimited."),
+    option("--reason", help="Reason, for readers of the stream; hubs never see it."),
     MAKE_KEYS,
 )
 def _revoke(
@@ -84,15 +85,15 @@ def _revoke(
     )
 
 
-def _published() -> click.Command:
-    """`veen revoke publish`, as spec-4 §12 writes it."""
+def _publish_command() -> click.Command:
+    """Return `veen revoke publish`, the spelling of spec-4 §12."""
     command = policy.get_command(click.Context(policy), "revoke")
-    assert command is not None  # noqa: S101 - it stands above
+    assert command is not None  # noqa: S101 - defined above
     command.name, command.help = "publish", (command.help or "").replace("veen policy revoke", "veen revoke publish")
     return command
 
 
-revoke_publish: Final = _published()
+revoke_publish: Final = _publish_command()
 
 
 def _target(kind: str, text: str, link: int | None) -> bytes:
@@ -106,7 +107,7 @@ def _target(kind: str, text: str, link: int | None) -> bytes:
     token = read_token(path)
     if link is not None:
         if kind != "cap-token":
-            raise click.UsageError("--link goes with cap-token")
+            raise click.UsageError("--link requires the kind cap-token")
         if link > len(token.sig_chain):
             raise click.UsageError(f"the token has {len(token.sig_chain)} links")
         return token.revocable_as()[link]
@@ -117,10 +118,16 @@ def _target(kind: str, text: str, link: int | None) -> bytes:
     "assign",
     "Say which hub is the primary of a stream.",
     argument("stream", type=STREAM),
-    option("--primary", type=HEX32, help="The hub_id of the primary; default: this hub."),
-    option("--replica", "replicas", type=HEX32, multiple=True, help="The hub_id of a replica. Repeatable."),
+    option("--primary", type=HEX32, help="Hub id of the primary. Default: this hub."),
+    option("--replica", "replicas", type=HEX32, multiple=True, help="Hub id of a replica. Repeatable."),
     option("--multi-primary", is_flag=True, help="Let every hub admit messages of the stream."),
-    option("--ttl", type=SPAN, default="1d", show_default=True, help="For how long; renew it before it ends."),
+    option(
+        "--ttl",
+        type=SPAN,
+        default="1d",
+        show_default=True,
+        help="Lifetime of the assignment; renew it before it expires.",
+    ),
     MAKE_KEYS,
 )
 def _assign(
@@ -172,11 +179,11 @@ def _assign(
 
 
 @policy.verb("run", "Keep hubs at the policy of a realm, until stopped.")
-@option("--for", "span", type=SPAN, help="End after this time; default: when interrupted.")
+@option("--for", "span", type=SPAN, help="Stop after this time. Default: run until interrupted.")
 @policy_options
 @client_options
 def run(output: Output, session: CliSession, span: int | None, sources: PolicySources) -> None:
-    """Follow the streams of a realm and tell each hub at once what is new.
+    """Follow the streams of a realm and send new records to each hub at once.
 
     A hub needs admission.kex1_plus for revocations and admission.auth1 for primaries, and the agent its administrator
     token (context add … --token-file). Nothing is kept on disk: kill it and start it again at any time. A record is in
@@ -192,7 +199,7 @@ def run(output: Output, session: CliSession, span: int | None, sources: PolicySo
     with output.records("pushes", ("hub", "revocations", "authorities", "trouble", "gaps")) as records:
 
         def show_push(report: "HubReport") -> None:
-            records.add(_pushed(report), tuple(_pushed(report).values())[:5])
+            records.add(_push_row(report), tuple(_push_row(report).values())[:5])
 
         agent = agent_of(session, sources, hubs, show_push)
 
@@ -208,11 +215,11 @@ def run(output: Output, session: CliSession, span: int | None, sources: PolicySo
         session.client().run(work)
 
 
-@policy.verb("push", "Tell hubs the policy of a realm, once.")
+@policy.verb("push", "Send the policy of a realm to hubs, once.")
 @policy_options
 @client_options
 def push(output: Output, session: CliSession, sources: PolicySources) -> None:
-    """Fold the streams of a realm and tell each hub; what a hub knows it does not write down again.
+    """Fold the streams of a realm and send the policy to each hub; a hub does not journal records that it has.
 
     Exit code 6 and POLICY.HUB if a hub did not take all of it; the others have it. Exit code 6 and POLICY.INCOMPLETE
     if entries could not be opened or were erased, so that revocations may be missing; hubs have the rest.
@@ -230,7 +237,7 @@ def push(output: Output, session: CliSession, sources: PolicySources) -> None:
 
     with output.progress("telling hubs"):
         reports = session.client().run(work)
-    rows = [_pushed(report) for report in reports]
+    rows = [_push_row(report) for report in reports]
     data = {**_policy(agent), "hubs": rows}
     output.result(data, lambda: output.table(tuple(rows[0]), [tuple(row.values()) for row in rows]))
     if failed := [report for report in reports if report.trouble is not None]:
@@ -243,11 +250,11 @@ def push(output: Output, session: CliSession, sources: PolicySources) -> None:
     _check_complete(agent)
 
 
-@policy.verb("show", "The policy of a realm, and what hubs have of it.")
+@policy.verb("show", "Show the policy of a realm, and the records that hubs have.")
 @policy_options
 @client_options
 def show(output: Output, session: CliSession, sources: PolicySources) -> None:
-    """Fold the streams of a realm, ask each hub for its records, and compare: `missing` is what a hub was not told.
+    """Fold the streams of a realm, read each hub's records, and compare: `missing` counts records that a hub lacks.
 
     Exit code 6 and POLICY.INCOMPLETE if entries of the streams could not be opened or were erased.
 
@@ -260,7 +267,7 @@ def show(output: Output, session: CliSession, sources: PolicySources) -> None:
 
     async def work(client: "Client") -> list[dict[str, Any]]:
         wanted = await agent.read(client)
-        return [await _reported(hub, wanted) for hub in hubs]
+        return [await _hub_row(hub, wanted) for hub in hubs]
 
     with output.progress("comparing"):
         rows = session.client().run(work)
@@ -290,7 +297,7 @@ def show(output: Output, session: CliSession, sources: PolicySources) -> None:
 @click.argument("size", type=SIZE)
 @client_options
 def bound(output: Output, session: CliSession, target: str, size: int) -> None:
-    """Have the hub refuse messages to TARGET that have more than SIZE bytes as they are sent, sealed and padded.
+    """Have the hub refuse messages to TARGET above SIZE bytes, counted as sent: sealed and padded.
 
     TARGET is a stream, a pattern over names of the keyring ('record/*'), or label:HEX. SIZE 0 lifts the bound. The hub
     writes it into its control journal and enforces it from the next second on (E.SIZE). Needs the hub's administrator
@@ -343,7 +350,7 @@ def _bound_targets(session: CliSession, text: str) -> dict[bytes, tuple[str, str
 @realm_options
 @client_options
 def drop(output: Output, session: CliSession, realm: AdminRealm) -> None:
-    """Read the revocations of a realm and drop what they end: your tokens, and your client keys (KEX1-09).
+    """Read the revocations of a realm and drop your revoked tokens and client keys (KEX1-09).
 
     A revoked key that is in use gives way to a new one, for which you need new tokens.
 
@@ -368,7 +375,7 @@ def drop(output: Output, session: CliSession, realm: AdminRealm) -> None:
     )
 
 
-def _pushed(report: "HubReport") -> dict[str, Any]:
+def _push_row(report: "HubReport") -> dict[str, Any]:
     return {
         "hub": report.hub,
         "revocations": report.pushed.revocations,
@@ -391,13 +398,13 @@ def _policy(agent: "PolicyAgent") -> dict[str, Any]:
 
 
 def _check_complete(agent: "PolicyAgent") -> None:
-    """Fail if the policy was made without some entries that may count."""
+    """Raise Fail if entries that may count are missing in the policy."""
     if gaps := agent.gaps():
         named = [f"{gap.stream} {gap.first}..{gap.last}: {gap.why}" for gap in gaps[:_NAMED_GAPS]]
         more = [f"{len(gaps) - _NAMED_GAPS} more"] if len(gaps) > _NAMED_GAPS else []
         raise Fail(
             "POLICY.INCOMPLETE",
-            f"the policy is made without {agent.missing_count} entries",
+            f"{agent.missing_count} entries are missing in the policy",
             "; ".join([*named, *more]),
             "veen keys check",
         )
@@ -408,7 +415,7 @@ def _shown(item: Any) -> dict[str, Any]:
     return {"ttl": None, **data}
 
 
-async def _reported(hub: "PinnedHub", wanted: "RealmPolicy") -> dict[str, Any]:
+async def _hub_row(hub: "PinnedHub", wanted: "RealmPolicy") -> dict[str, Any]:
     from veen.client.errors import HubRefused, NetworkError
     from veen.products.policy.hubs import policy_link
 

@@ -1,4 +1,4 @@
-"""What the commands of `veen policy` share: which streams are folded, and which hubs are told."""
+"""Options of `veen policy` commands: the streams to fold, and the hubs to update."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,32 +26,36 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _TO: Final = click.option(
-    "--to", "targets", type=CONTEXT, multiple=True, help="A context whose hub is told. Repeatable; default: this hub."
+    "--to", "targets", type=CONTEXT, multiple=True, help="Context of a hub to update. Repeatable. Default: this hub."
 )
 _ACCESS: Final = click.option(
-    "--access", "access", type=STREAM, multiple=True, help="A stream with grants and their revocations. Repeatable."
+    "--access", "access", type=STREAM, multiple=True, help="Stream with grants and their revocations. Repeatable."
 )
 _GRANTER: Final = click.option(
-    "--granter", "granters", type=HEX32, multiple=True, help="Who may grant and revoke on --access. Repeatable."
+    "--granter",
+    "granters",
+    type=HEX32,
+    multiple=True,
+    help="Principal that may grant and revoke on --access. Repeatable.",
 )
 _PRINCIPAL: Final = click.option(
     "--principal",
     "principals",
     type=HEX32,
     multiple=True,
-    help="A principal whose disabled, revoked and expired devices hubs shall refuse. Repeatable.",
+    help="Principal whose disabled, revoked and expired devices hubs refuse. Repeatable.",
 )
 _TOKEN: Final = click.option(
     "--token",
     "tokens",
     type=OBJECT_FILE,
     multiple=True,
-    help="A capability token that stands for a grant: its revocation reaches hubs. Repeatable.",
+    help="Capability token of a grant: its revocation is sent to hubs. Repeatable.",
 )
 
 
 def realm_fold(session: CliSession, realm: AdminRealm) -> "RealmFold":
-    """Return the fold of a realm: on each of its streams, the records of those who may speak there."""
+    """Return the fold of a realm: on each of its streams, the records of authors with that right."""
     from veen.overlays.federation.realm import RealmFold
 
     return RealmFold(realm.realm_id, **realm.rule(session, realm.revocation_stream(), realm.authority_stream()))
@@ -59,7 +63,7 @@ def realm_fold(session: CliSession, realm: AdminRealm) -> "RealmFold":
 
 @dataclass(frozen=True, slots=True)
 class PolicySources:
-    """What the options of a command say."""
+    """Values of a command's options."""
 
     realm: AdminRealm
     targets: tuple[str, ...]
@@ -69,7 +73,7 @@ class PolicySources:
     tokens: tuple[Path, ...]
 
     def streams(self, session: CliSession) -> list[str]:
-        """The streams to fold. Of the two of the realm, those that the keyring can read; at least one."""
+        """Return the streams to fold. Of the realm's two, those that the keyring can read; at least one."""
         from veen.client.errors import UnknownStream
         from veen.overlays.id.ids import principal_stream
 
@@ -100,7 +104,7 @@ class PolicySources:
         )
 
     def _caps(self, session: CliSession) -> "Caps":
-        """The tokens with the time at which the hub took them, as it says."""
+        """Return the tokens, each with the time at which the hub recorded it."""
         from veen.overlays.operations.delegation import Caps, KnownCap
 
         caps = []
@@ -131,7 +135,7 @@ def policy_options(command: F) -> F:
         **kwargs: Any,
     ) -> Any:
         if bool(access) != bool(granters):
-            raise click.UsageError("--access and --granter go together: without a granter no grant counts")
+            raise click.UsageError("give --access and --granter together: without a granter no grant is valid")
         return command(*args, sources=PolicySources(realm, targets, access, granters, principals, tokens), **kwargs)
 
     return run  # type: ignore[return-value]  # wraps keeps the name, click keeps the parameters
@@ -157,14 +161,14 @@ class CachedStates:
 
     def __init__(self, session: CliSession, folds: "Sequence[AnyFold]", streams: Sequence[str]) -> None:
         from veen.cli.shared.fold_cache import FoldCache
-        from veen.cli.shared.folding import readable
+        from veen.cli.shared.folding import read_keys
 
-        keys, fs = readable(session, streams), session.home.folds_fs(session.identity_name)
+        keys, fs = read_keys(session, streams), session.home.folds_fs(session.identity_name)
         hub_id = session.client().hub_id
         self._caches = {fold.name: FoldCache(fs, hub_id, fold, keys, purpose="policy") for fold in folds}
 
     def load(self) -> "Mapping[str, Snapshot] | None":
-        """Return what was saved; None if a part of it is absent, damaged, or of another position of the log."""
+        """Return the saved states; None if one of them is missing, damaged, or of another position of the log."""
         from veen.overlays.framework.snapshot import SnapshotRefused
 
         try:

@@ -1,4 +1,4 @@
-"""The base of sources that senders push to over HTTP."""
+"""Base class of sources that receive records over HTTP."""
 
 import asyncio
 import hashlib
@@ -12,7 +12,7 @@ from veen.products.recorder.sink import SpoolSink
 
 
 class PushSource(ABC):
-    """A source that senders push to over HTTP. Subclasses answer requests."""
+    """A source that receives records over HTTP. Subclasses answer the requests."""
 
     def __init__(self, host: str, port: int, *, token: Tokens, tls: ssl.SSLContext | None) -> None:
         self._token = token
@@ -36,7 +36,7 @@ class PushSource(ABC):
         return await self._answer(request, self._sink)
 
     def _about(self, request: WebRequest, sink: SpoolSink) -> dict[str, Json]:
-        """Return what is known of a sender: its address, and the certificate or the token that it showed."""
+        """Return the known facts about a sender: its address, and the certificate or token that it presented."""
         about: dict[str, Json] = {}
         if (peer := request.peer if sink.redactor is None else sink.redactor.name(request.peer)) is not None:
             about["peer"] = peer

@@ -1,4 +1,4 @@
-"""The systemd journal, through `journalctl -o json` as a child process: the cursor of an entry is its position."""
+"""The systemd journal, read through `journalctl -o json` as a child process. The position is the cursor of an entry."""
 
 import asyncio
 import json
@@ -22,9 +22,9 @@ _CURSOR: Final = re.compile(rb'"__CURSOR"\s*:\s*"([^"\\]{1,1024})"')
 def record_of_entry(
     entry: dict[str, Any], *, now: int, host: str, redactor: Redactor | None = None, raw: bytes = b""
 ) -> SourceRecord:
-    """An entry of `journalctl -o json`. Fields that are no text come as lists of numbers: they are kept as they are.
+    """Return an entry of `journalctl -o json` as a record. Fields that are lists of byte values are kept as they are.
 
-    `raw`: a line that is no entry, in place of its fields.
+    `raw`: a line that is not a valid entry; it replaces the fields.
     """
     fields: dict[str, Json] = {name: value for name, value in entry.items() if not name.startswith("__")}
     payload, openings = redact(redactor, fields, raw, is_parsed=not raw)
@@ -99,7 +99,7 @@ class JournaldSource:
 
 
 async def _batches(stream: asyncio.StreamReader) -> AsyncIterator[list[tuple[bytes, int]]]:
-    """Yield the lines that are there, each with its size. Of a line above the bound only the beginning is kept."""
+    """Yield the lines read so far, each with its size. Of a line above the limit only the beginning is kept."""
     rest, size = bytearray(), 0
     while chunk := await stream.read(_CHUNK):
         batch: list[tuple[bytes, int]] = []

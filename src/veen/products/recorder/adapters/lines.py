@@ -1,4 +1,4 @@
-"""JSON lines from a stream of bytes, such as standard input: each line one record, its number its position."""
+"""JSON lines from a stream of bytes, such as standard input. Each line is one record, its number the position."""
 
 import asyncio
 import hashlib
@@ -26,7 +26,7 @@ def record_of_line(
     redactor: Redactor | None = None,
     shown_position: str | None = None,
 ) -> SourceRecord:
-    """A line of text or JSON as a record."""
+    """Return a line of text or JSON as a record."""
     parsed = json_object(data)
     value, openings = redact(
         redactor, {"message": text_of(data)} if parsed is None else parsed, data, is_parsed=parsed is not None
@@ -47,10 +47,10 @@ def record_of_line(
 
 
 class Lines:
-    """Reads a binary file object to its end. What reads it again from the start skips the lines that were taken.
+    """Reads a binary file object to its end. After a restart from the start of the input, recorded lines are skipped.
 
-    A position is the number of a line and a hash of all lines up to it, so that other lines are not taken for those
-    that were recorded before: SourceInvalid then. A source that failed goes on with the line behind the last one.
+    A position is the number of a line and a hash of all lines up to it. Different lines therefore raise SourceInvalid
+    instead of being taken for recorded ones. A source that failed continues with the line behind the last one.
     """
 
     kind = "lines"

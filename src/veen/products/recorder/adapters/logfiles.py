@@ -1,17 +1,18 @@
-"""The files of one log: the present one, those that it was rotated to, and how far each was read.
+"""The files of one log: the current one, the rotated ones, and the offset to which each was read.
 
-A file is known by device, inode, generation and two fingerprints: a hash of its first bytes, and one of the last bytes
-that were read. So it is recognised under another name, compressed, or as a copy (copytruncate). The generation tells a
-file from an earlier one with the same inode (FS_IOC_GETVERSION, or else the time of birth). A file that was empty when
-it was looked at has no fingerprint: if it is gone, or if nobody can say that it is the same file, then lines may be
-missing, and nobody knows how many. Each turn looks at all files and reads what is behind the known place of each,
-oldest first: how many times the log was rotated since the last turn does not matter.
+A file is identified by device, inode, generation and two fingerprints: a hash of its first bytes, and one of the last
+bytes that were read. So it is recognised under another name, compressed, or as a copy (copytruncate). The generation
+tells a file from an earlier one with the same inode (FS_IOC_GETVERSION, or else the time of birth). A file that was
+empty at the last look has no fingerprint: if it is gone, or cannot be identified with certainty, an unknown number of
+lines may be missing. Each turn looks at all files and reads each from its known offset on, oldest first, so any number
+of rotations may lie between two turns.
 
-Two durable values say where reading continues. The position of the last record names its file and offset. The table of
-all files is written down before lines of another file are taken, so a position only adds to the table before it.
+Two durable values store the place where reading continues. The position of the last record names its file and offset.
+The table of all files is written before lines of another file are taken, so a position only adds to the table before
+it.
 
 Sizes are taken from the newest file to the oldest before anything is read, and no file is read beyond its size. A
-writer that has begun a new file is done with the old one, so its lines are read in the order of writing.
+writer that has started a new file is done with the old one, so its lines are read in the order of writing.
 """
 
 import bz2
@@ -61,7 +62,10 @@ class NamesChanged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a file was read. `head` covers its first `head_bytes` bytes, `last` the `last_bytes` before `offset`."""
+    """Offset to which a file was read.
+
+    `head` covers its first `head_bytes` bytes, `last` the `last_bytes` before `offset`.
+    """
 
     device: int
     inode: int
@@ -74,7 +78,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str | None) -> Self | None:
-        """Earlier positions have no fingerprint of the last bytes, or no generation."""
+        """Parse a position. Positions of earlier releases have no fingerprint of the last bytes, or no generation."""
         fields = (text or "").split(":")
         if len(fields) not in (5, 7, 8):
             return None
@@ -92,7 +96,7 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """The place as events say it: without fingerprints, which are hashes of lines that rules may hide."""
+        """The place without fingerprints, as events show it: fingerprints are hashes of lines that rules may hide."""
         return f"{self.device}:{self.inode}:{self.offset}"
 
     @property
@@ -102,7 +106,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A row of the table: how far a file was read; its name, size and time when it was looked at last."""
+    """A row of the table: the place in a file; its name, size and time of writing at the last look."""
 
     place: Place
     name: str
@@ -116,21 +120,21 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class LinesRead:
-    """Lines, each with the place behind it. The turn goes on when they are durable."""
+    """Lines, each with the place behind it. The turn continues when they are durable."""
 
     lines: list[tuple[bytes, Place]]
 
 
 @dataclass(frozen=True, slots=True)
 class LinesMissing:
-    """Lines may be missing, and why."""
+    """Lines may be missing, with the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class TableChanged:
-    """The table, to be written down before the turn goes on."""
+    """The new table, to be stored before the turn continues."""
 
     text: str
 
@@ -140,7 +144,7 @@ Step = LinesRead | LinesMissing | TableChanged
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file of the directory as it was when it was looked at."""
+    """A file of the directory as it was at the last look."""
 
     name: str
     device: int
@@ -164,10 +168,10 @@ class ListedFile:
 
 
 class LogDirectory:
-    """The access to the directory. Tests put renames and other changes between any two of its calls."""
+    """Access to the directory. Tests insert renames and other changes between any two of its calls."""
 
     def names(self, folder: Path) -> dict[str, int]:
-        """The inode of each name."""
+        """Return the inode of each name."""
         try:
             with os.scandir(folder) as entries:
                 return {entry.name: entry.inode() for entry in entries}
@@ -178,7 +182,10 @@ class LogDirectory:
         return path.stat()
 
     def generation(self, path: Path, status: os.stat_result) -> int:
-        """Return the generation of the file that has this status; NamesChanged if another one has its name now."""
+        """Return the generation of the file with this status.
+
+        Raise NamesChanged if its name now belongs to another file.
+        """
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except PermissionError:
@@ -203,7 +210,7 @@ class LogDirectory:
 
 
 def generation_of(descriptor: int) -> int:
-    """Return a number that no later file with the same inode has; 0 if the file system tells none."""
+    """Return a number that no later file with the same inode has; 0 if the file system provides none."""
     try:
         data = fcntl.ioctl(descriptor, _GETVERSION, bytes(_LONG_BYTES))
         return int.from_bytes(data[:4], sys.byteorder) or _birth_of(descriptor)
@@ -212,7 +219,7 @@ def generation_of(descriptor: int) -> int:
 
 
 def _birth_of(descriptor: int) -> int:
-    """Return the time of birth in ns, by statx(2); 0 if it is not known."""
+    """Return the time of birth in ns, by statx(2); 0 if it is unknown."""
     statx = getattr(_libc(), "statx", None)
     buffer = ctypes.create_string_buffer(256)
     if statx is None or statx(descriptor, b"", _AT_EMPTY_PATH, _STATX_BTIME, buffer):
@@ -236,14 +243,17 @@ def _hash(data: bytes) -> str:
 
 
 def _age(suffix: str) -> tuple[bool, int, str]:
-    """Sorts rotated files from old to new: by date where the name has one (app.log.20261116), else by number."""
+    """Return the sort key of a rotated file, from old to new: by date if the name has one, else by number."""
     is_count = suffix == "old" or (suffix.isdecimal() and len(suffix) < 6)
     count = 1 if suffix == "old" else int(suffix) if is_count else 0
     return not is_count, -count, suffix
 
 
-def _rotated_names(name: str) -> re.Pattern[str]:
-    """For app.log: app.log.1, app.log-20261116.gz, app.log.2026-11-16_22-00, app-20261116.log, app.log.old."""
+def _rotation_pattern(name: str) -> re.Pattern[str]:
+    """Return the pattern of rotated names.
+
+    For app.log: app.log.1, app.log-20261116.gz, app.log.2026-11-16_22-00, app-20261116.log, app.log.old.
+    """
     stem, extension = Path(name).stem, Path(name).suffix
     forms = [rf"{re.escape(name)}[.-](\d[\dTZ:._-]*|old)"]
     if extension:
@@ -265,20 +275,20 @@ class _Content:
 
     @property
     def first_bytes(self) -> bytes:
-        """The first bytes of the file, read once: files are compared with many others."""
+        """First bytes of the file, read once: a file is compared with many others."""
         if self._first_bytes is None:
             self._first_bytes = self.window(0, _WINDOW)
         return self._first_bytes
 
     def begins_with(self, place: Place) -> bool:
-        """True if the fingerprint of the first bytes is that of this file."""
+        """Return True if the file has the fingerprint of the place at its beginning."""
         size = place.head_bytes
         if size not in self._hashes:
             self._hashes[size] = _hash(self.first_bytes[:size])
         return self._hashes[size] == place.head
 
     def window(self, offset: int, size: int) -> bytes:
-        """Fewer bytes than asked for at the end of the file."""
+        """Read a range of bytes; fewer at the end of the file."""
         data = b""
         try:
             while len(data) < size and (chunk := self.directory.read(self.file, offset + len(data), size - len(data))):
@@ -302,7 +312,7 @@ class _Content:
         return self.size is not None and os.fstat(self.file.fileno()).st_size > self.size
 
     def continues(self, place: Place) -> bool:
-        """Whether the bytes that were read up to `place` are the first ones of this file."""
+        """Return True if the file begins with the bytes that were read up to `place`."""
         if self.size is not None and self.size < place.offset:
             return False
         if self.size is None and place.offset == _ALL:
@@ -314,12 +324,12 @@ class _Content:
         return not place.last_bytes or _hash(before) == place.last
 
     def begins(self, other: "_Content", end: int) -> bool:
-        """Whether the `end` bytes of this file are the first ones of another."""
+        """Return True if the first `end` bytes of this file are also the first ones of `other`."""
         first, last = min(end, _WINDOW), (max(0, end - _WINDOW), min(end, _WINDOW))
         return self.first_bytes[:first] == other.first_bytes[:first] and self.window(*last) == other.window(*last)
 
     def place(self, file_id: FileId, offset: int) -> Place:
-        """Return the place at `offset`, with the fingerprints of what is there now.
+        """Return the place at `offset`, with the fingerprints of the current content.
 
         The first bytes are those that were compared with other files: if the file was truncated and written again
         since, this place does not fit it, and the turn ends before a line is read.
@@ -344,7 +354,10 @@ class LogFiles:
         wait_for_packed: bool = True,
         directory: LogDirectory | None = None,
     ) -> None:
-        """Go on from the durable values. Without them this is the first look, which `read_rotated` extends to all."""
+        """Continue from the durable values.
+
+        Without them this is the first look; `read_rotated` then includes rotated files.
+        """
         self._path = path
         self._directory = directory or LogDirectory()
         self._read_rotated, self._wait_for_packed = read_rotated, wait_for_packed
@@ -389,17 +402,17 @@ class LogFiles:
             self._hold(None)
 
     def advance(self, turn: Iterator[Step]) -> Step | None:
-        """The next step of a turn, when the step before is durable; None at the end."""
+        """Return the next step of a turn, once the step before is durable; None at the end."""
         with self._mutex:
             return None if self._is_closed else next(turn, None)
 
     def turn(self) -> Iterator[Step]:
-        """Read what is there. Ends early if files are renamed meanwhile: the next turn goes on."""
+        """Yield the steps of reading everything new. End early if files are renamed meanwhile."""
         self.is_interrupted = False
         try:
-            listing = self._listing()
+            listing = self._list_files()
             yield from self._read_deleted(listing)
-            yield from self._recognised(listing)
+            yield from self._update_table(listing)
             for at, listed in enumerate(listing):
                 yield from self._read(listed, listing[at + 1 :])
         except NamesChanged:
@@ -407,23 +420,23 @@ class LogFiles:
 
     # --- what is there -------------------------------------------------------------------------------------------
 
-    def _listing(self) -> list[ListedFile]:
-        """The files from the oldest to the newest. If one of the last turn is missing, it was missing twice."""
+    def _list_files(self) -> list[ListedFile]:
+        """Return the files from the oldest to the newest. List again if a file of the last turn is missing."""
         for attempt in range(_TRIES):
             try:
-                listing = self._listed_once()
+                listing = self._list_once()
                 if self._rows.keys() <= {listed.file_id for listed in listing}:
                     return listing
-                return self._listed_once()
+                return self._list_once()
             except NamesChanged:
                 time.sleep(attempt / 1000)
         raise NamesChanged
 
     def _names(self) -> dict[str, int]:
-        """The names of the log with their inodes, from the oldest file to the newest."""
+        """Return the names of the log with their inodes, from the oldest file to the newest."""
         path = self._path.resolve()
         inodes = self._directory.names(path.parent)
-        pattern, rotated = _rotated_names(path.name), []
+        pattern, rotated = _rotation_pattern(path.name), []
         for name in inodes:
             if (match := pattern.fullmatch(name)) is not None:
                 rotated.append((_age(match[1] or match[2]), name))
@@ -434,21 +447,22 @@ class LogFiles:
             ordered.append(path.name)
         return {name: inodes[name] for name in ordered}
 
-    def _listed_once(self) -> list[ListedFile]:
+    def _list_once(self) -> list[ListedFile]:
         folder, self._listed_names = self._path.resolve().parent, self._names()
         listing: list[ListedFile] = []
+        # From the newest to the oldest: a rename in between shows a file twice, never not at all.
         for name in reversed(self._listed_names):
             try:
                 status = self._directory.status(folder / name)
             except FileNotFoundError:
                 raise NamesChanged from None
             if stat.S_ISREG(status.st_mode):
-                listing.append(self._listed(folder / name, status))
+                listing.append(self._identify_file(folder / name, status))
         if len({listed.file_id for listed in listing}) < len(listing):  # renamed while the sizes were taken
             raise NamesChanged
         return listing[::-1]
 
-    def _listed(self, path: Path, status: os.stat_result) -> ListedFile:
+    def _identify_file(self, path: Path, status: os.stat_result) -> ListedFile:
         listed = ListedFile(
             path.name, status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns, written_ns=status.st_mtime_ns
         )
@@ -463,7 +477,7 @@ class LogFiles:
         return replace(listed, generation=generation)
 
     def _adopt(self, listing: list[ListedFile]) -> None:
-        """Give rows of an earlier release, which have no generation, that of the file with their inode."""
+        """Add the generation to rows of an earlier release, from the file with the same inode."""
         by_inode = {(file.device, file.inode, 0): file for file in listing if file.generation}
         if not any(file_id in by_inode for file_id in self._rows):
             return
@@ -479,7 +493,7 @@ class LogFiles:
         self._rows = rows
 
     def _open(self, listed: ListedFile) -> _Content:
-        """The file that was listed, and not another one that has its name now."""
+        """Open the listed file. Raise NamesChanged if its name now belongs to another one."""
         try:
             file = self._directory.open(self._path.resolve().with_name(listed.name))
         except FileNotFoundError:
@@ -491,8 +505,8 @@ class LogFiles:
 
     # --- which file is which -------------------------------------------------------------------------------------
 
-    def _recognised(self, listing: list[ListedFile]) -> Iterator[Step]:
-        """Bring the table up to date: a row for each file, and what became of those that are not there."""
+    def _update_table(self, listing: list[ListedFile]) -> Iterator[Step]:
+        """Bring the table up to date: a row for each file, and the fate of those that are gone."""
         contents: dict[FileId, _Content] = {}
         steps: list[Step] = []
         self._adopt(listing)
@@ -550,7 +564,7 @@ class LogFiles:
             yield self._table()
 
     def _was_emptied(self, listed: ListedFile) -> bool:
-        """True if a file that is empty was empty at the last look as well, and was written meanwhile."""
+        """Return True if an empty file was empty at the last look as well, and was written in between."""
         state = self._rows.get(listed.file_id)
         return (
             state is not None
@@ -562,13 +576,13 @@ class LogFiles:
     def _same_files(
         self, listing: list[ListedFile], contents: dict[FileId, _Content], steps: list[Step]
     ) -> tuple[dict[FileId, FileState], set[ListedFile]]:
-        """The files that are what they were in the last turn, and those that are not or are new."""
+        """Return the rows of files that are the same as in the last turn, and the files that are new or different."""
         rows: dict[FileId, FileState] = {}
         unknown: set[ListedFile] = set()
         for listed in listing:
             state = self._rows.get(listed.file_id)
             if state is not None and listed in self._compared:
-                rows[listed.file_id] = _seen_again(state, listed)
+                rows[listed.file_id] = _refresh_state(state, listed)
                 continue
             try:
                 contents[listed.file_id] = content = self._open(listed)
@@ -585,7 +599,7 @@ class LogFiles:
                 elif not state.place.head_bytes and listed.size and not listed.is_packed:
                     raise NamesChanged  # truncated since the listing, so a copy of it may exist by now
                 else:
-                    rows[listed.file_id] = _seen_again(state, listed)
+                    rows[listed.file_id] = _refresh_state(state, listed)
             else:
                 unknown.add(listed)
         return rows, unknown
@@ -598,9 +612,9 @@ class LogFiles:
         missing: list[FileState],
         contents: dict[FileId, _Content],
     ) -> tuple[Place | None, list[Place]]:
-        """Where to read a file that was not there under its inode, and the places of files that it was made from.
+        """Return the place where reading of a new inode starts, and the places of the files that it was made from.
 
-        None for a copy of the present file: it is read instead of that one when that one is truncated.
+        The place is None for a copy of the current file: the copy is read only if the current file is truncated.
         """
         listed, present = listing[at], listing[-1]
         file_id, content = listed.file_id, contents[listed.file_id]
@@ -638,7 +652,7 @@ class LogFiles:
         rows: dict[FileId, FileState],
         contents: dict[FileId, _Content],
     ) -> bool:
-        """Whether all of a file is the beginning of another one, which is the present one or was recognised."""
+        """Return True if the whole file is the beginning of another one, which is the current one or was recognised."""
         content = contents[listed.file_id]
         for other in reversed(listing):
             is_candidate = other.file_id in rows or other is listing[-1]
@@ -663,7 +677,7 @@ class LogFiles:
     # --- lines ---------------------------------------------------------------------------------------------------
 
     def _read_deleted(self, listing: list[ListedFile]) -> Iterator[Step]:
-        """Read the newest file of the last turn to its end if it has no name any more but is open here."""
+        """Read the newest file of the last turn to its end if it was deleted but is still open here."""
         if self._held is None:
             return
         file_id = _id_of(self._held)
@@ -675,6 +689,7 @@ class LogFiles:
             yield from self._lines(content, state, is_over=True)
 
     def _hold(self, file: BinaryIO | None) -> None:
+        # The newest file stays open: logrotate may delete it before its last lines are read.
         if self._held is not None and self._held is not file:
             self._held.close()
         self._held = file
@@ -683,7 +698,7 @@ class LogFiles:
         return self._held is not None and _id_of(self._held) == listed.file_id
 
     def _read(self, listed: ListedFile, newer: list[ListedFile]) -> Iterator[Step]:
-        """Read a file from its place on; the last line may be unfinished as long as no newer file has lines."""
+        """Read a file from its place on. The last line may be unfinished as long as no newer file has lines."""
         state = self._rows.get(listed.file_id)
         if state is None or state.place.offset == _ALL:
             return
@@ -697,12 +712,12 @@ class LogFiles:
                 raise NamesChanged
             yield from self._lines(content, state, is_over=any(file.size for file in newer))
             if listed.is_packed:
-                yield from self._packed_end(listed, content)
+                yield from self._finish_packed(listed, content)
         finally:
             if content.file is not self._held:
                 content.file.close()
 
-    def _packed_end(self, listed: ListedFile, content: _Content) -> Iterator[Step]:
+    def _finish_packed(self, listed: ListedFile, content: _Content) -> Iterator[Step]:
         if content.is_damaged:
             if self._wait_for_packed and not listed.is_settled:
                 return  # it is being written
@@ -713,7 +728,7 @@ class LogFiles:
         yield self._table()
 
     def _lines(self, content: _Content, state: FileState, *, is_over: bool) -> Iterator[Step]:
-        """Whole lines from a place on; `is_over`: also the last one."""
+        """Yield whole lines from a place on; with `is_over` also an unfinished last one."""
         file_id, offset, rest, head = state.place.file_id, state.place.offset, b"", b""
         before = content.window(max(0, offset - _WINDOW), min(offset, _WINDOW))
         if state.place.last_bytes == len(before) and before and _hash(before) != state.place.last:
@@ -766,7 +781,7 @@ def _id_of(file: BinaryIO) -> FileId:
     return status.st_dev, status.st_ino, generation_of(file.fileno())
 
 
-def _seen_again(state: FileState, listed: ListedFile) -> FileState:
+def _refresh_state(state: FileState, listed: ListedFile) -> FileState:
     return replace(state, name=listed.name, size=listed.size, written_ns=listed.written_ns)
 
 

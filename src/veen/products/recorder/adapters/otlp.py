@@ -34,7 +34,7 @@ from veen.io.web_listener import Tokens, WebAnswer, WebRequest, is_authorized
 from veen.products.recorder.adapters.http import PushSource
 from veen.products.recorder.events import SourceRecord
 from veen.products.recorder.fields import value_at, words_of
-from veen.products.recorder.integrity import SEQUENCE, is_signed, sequence_of, typed
+from veen.products.recorder.integrity import SEQUENCE, is_signed, sequence_of, to_typed
 from veen.products.recorder.redaction import Opening, Redactor, redact
 from veen.products.recorder.sink import SpoolSink
 
@@ -50,8 +50,8 @@ _MAX_ANSWERED: Final = 64  # requests of a connection that are remembered
 UNVERIFIABLE: Final = "redacted: the signature of this record can no longer be checked"
 
 
-def _any(value: Any) -> Json:
-    """AnyValue of the JSON encoding of OTLP. Integers are written as text there, and bytes as base64."""
+def _json_of_any(value: Any) -> Json:
+    """Convert an AnyValue of OTLP/JSON, which has integers as text and bytes as base64."""
     if not isinstance(value, dict) or len(value) != 1:
         return None
     (kind, inner), *_ = value.items()
@@ -63,14 +63,14 @@ def _any(value: Any) -> Json:
         number = float(inner)
         return number if number == number and abs(number) != float("inf") else str(inner)
     if kind == "arrayValue":
-        return [_any(element) for element in inner.get("values", [])]
+        return [_json_of_any(element) for element in inner.get("values", [])]
     if kind == "kvlistValue":
         return _attributes(inner.get("values", []))
     return None
 
 
 def _attributes(pairs: Any) -> dict[str, Json]:
-    return {str(pair.get("key", "")): _any(pair.get("value")) for pair in pairs or []}
+    return {str(pair.get("key", "")): _json_of_any(pair.get("value")) for pair in pairs or []}
 
 
 def _seconds(value: Any) -> int:
@@ -89,7 +89,7 @@ def records_of_request(
 ) -> Iterator[SourceRecord]:
     """Yield the log records of an ExportLogsServiceRequest in its JSON form.
 
-    `key` stands for the request. A record is a repetition if its key with any of the suffixes was recorded; it is
+    `key` identifies the request. A record is a repetition if its key with any of the suffixes was recorded; it is
     recorded under the first one.
     """
     number = 0
@@ -120,7 +120,7 @@ _SERVICE: Final = "resource.service.name"
 
 
 def _first_words(payload: Json, *paths: str) -> str | None:
-    """Return the first of these members that has a name."""
+    """Return the first of these members that is a scalar, as text."""
     for path in paths:
         if name := words_of(value_at(payload, path)):
             return name
@@ -130,8 +130,8 @@ def _first_words(payload: Json, *paths: str) -> str | None:
 def _payload(
     resource: dict[str, Json], scope: dict[str, Any], log: dict[str, Any], redactor: Redactor | None
 ) -> tuple[dict[str, Json], tuple[Opening, ...]]:
-    """Return all fields of a log record after the rules were applied, and the openings of what they took out."""
-    payload: dict[str, Json] = {"body": _any(log.get("body")), "attributes": _attributes(log.get("attributes"))}
+    """Return all fields of a log record after redaction, and the openings of the redacted values."""
+    payload: dict[str, Json] = {"body": _json_of_any(log.get("body")), "attributes": _attributes(log.get("attributes"))}
     payload["resource"] = resource
     for name in ("name", "version"):
         if scope.get(name):
@@ -149,14 +149,16 @@ def _payload(
         redacted = {**redacted, "_unverifiable": UNVERIFIABLE}
     elif has_signature:
         redacted["_typed"] = {
-            "body": typed(log.get("body")),
-            "attributes": {str(pair.get("key", "")): typed(pair.get("value")) for pair in log.get("attributes") or []},
+            "body": to_typed(log.get("body")),
+            "attributes": {
+                str(pair.get("key", "")): to_typed(pair.get("value")) for pair in log.get("attributes") or []
+            },
         }
     return redacted, openings
 
 
-def _decoded(request: WebRequest) -> dict[str, Any]:
-    """ValueError if the body is no ExportLogsServiceRequest."""
+def _decode_request(request: WebRequest) -> dict[str, Any]:
+    """Decode the body. Raise ValueError if it is not an ExportLogsServiceRequest."""
     if request.headers.get("content-type", "").partition(";")[0].strip() == _PROTOBUF:
         from google.protobuf.json_format import MessageToDict
         from google.protobuf.message import DecodeError
@@ -168,15 +170,15 @@ def _decoded(request: WebRequest) -> dict[str, Any]:
         except DecodeError as exc:
             raise ValueError(str(exc)) from exc
         tree: dict[str, Any] = MessageToDict(message)
-        return _with_hex_ids(tree)
+        return _set_hex_ids(tree)
     value = parse(request.body, max_depth=_DEPTH)
     if not isinstance(value, dict):
         raise ValueError("expected a JSON object")
     return value
 
 
-def _with_hex_ids(tree: dict[str, Any]) -> dict[str, Any]:
-    """The JSON encoding of OTLP has trace and span ids as hex; protobuf's own has base64."""
+def _set_hex_ids(tree: dict[str, Any]) -> dict[str, Any]:
+    """Replace trace and span ids by hex, as OTLP/JSON has them; protobuf's own JSON has base64."""
     for resource_logs in tree.get("resourceLogs", []):
         for scope_logs in resource_logs.get("scopeLogs", []):
             for log in scope_logs.get("logRecords", []):
@@ -187,11 +189,11 @@ def _with_hex_ids(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 class TooFar(ValueError):
-    """A sequence number is too far from the one before it."""
+    """A sequence number is too far above the previous one."""
 
 
 class Otlp(PushSource):
-    """A listener for exporters. `wait_receipt=False` answers when the records are on disk."""
+    """A listener for exporters. With `wait_receipt=False` it answers when the records are on disk."""
 
     kind = "otlp"
 
@@ -212,7 +214,7 @@ class Otlp(PushSource):
         self._occasions = 0  # requests that were sent once more after an answer; on the agent's event loop
 
     async def _jumps(self, sink: SpoolSink, numbered: list[tuple[str, int]]) -> dict[str, tuple[int, list[int]]]:
-        """Return the last number of each sender, and those of this request. TooFar if they jump above the bound."""
+        """Return the last number of each sender, and its numbers in this request. Raise TooFar if they jump too far."""
         senders: dict[str, tuple[int, list[int]]] = {}
         for sender, number in sorted(numbered):
             if sender not in senders:
@@ -227,7 +229,7 @@ class Otlp(PushSource):
         return senders
 
     async def _note_gaps(self, sink: SpoolSink, senders: dict[str, tuple[int, list[int]]]) -> None:
-        """Numbers of a sender that are left out, once each: a request that is repeated leaves out nothing new."""
+        """Count the numbers that a sender left out, once each: a repeated request leaves out nothing new."""
         for sender, (before, numbers) in senders.items():
             last = before
             for number in numbers:
@@ -240,7 +242,7 @@ class Otlp(PushSource):
                 await sink.remember(sender, str(self._sequences[sender]))
 
     def _key(self, request: WebRequest, sink: SpoolSink) -> tuple[str, tuple[str, ...]]:
-        """Return what stands for this request, and the suffixes under which a retry of it may have been recorded."""
+        """Return the key of this request, and the suffixes under which a retry of it may have been recorded."""
         wanted = request.headers.get("idempotency-key", "")
         digest = sink.digest(wanted.encode("latin-1") + b"\0" + request.body)
         if wanted:
@@ -267,7 +269,7 @@ class Otlp(PushSource):
         try:
             records = list(
                 records_of_request(
-                    _decoded(request), key=key, now=sink.now(), host=sink.host, redactor=sink.redactor,
+                    _decode_request(request), key=key, now=sink.now(), host=sink.host, redactor=sink.redactor,
                     key_suffixes=suffixes, about=about,
                 )
             )  # fmt: skip
@@ -284,7 +286,7 @@ class Otlp(PushSource):
                 await self._note_gaps(sink, senders)
                 numbers = await sink.put(records)
                 if self._wait_receipt:
-                    await sink.receipted(numbers)
+                    await sink.wait_for_receipts(numbers)
         except TimeoutError:
             return WebAnswer(503, b'{"message":"not recorded yet"}', headers={"retry-after": _RETRY_SECONDS})
         for digest, (occasion, _) in request.notes.items():

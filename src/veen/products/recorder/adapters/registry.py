@@ -1,10 +1,10 @@
-"""Which adapters there are, and how a source is described: built-in ones, and those of other packages.
+"""Kinds of sources and their configuration: built-in adapters, and those of other packages.
 
 A package adds an adapter by an entry point of the group `veen.recorder.adapters`: its name is the kind, its value a
 function (SourceConfig) -> Adapter. A source is a table of the agent's configuration:
 
     [[source]]
-    id = "access-log"            # unique in the agent, and stable: positions are kept under it
+    id = "access-log"            # unique in the agent, and stable: positions are stored under it
     kind = "file"
     stream = "record/app/http"
     path = "/var/log/nginx/access.log"
@@ -29,12 +29,12 @@ _MAX_TOKEN: Final = 4096
 
 
 class SourceInvalid(LocalError, code="SDR.SOURCE"):
-    """A source that the configuration describes wrongly."""
+    """The configuration of a source is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceConfig:
-    """The table of one source. Every key that an adapter does not take is refused, so that a slip is noticed."""
+    """The table of one source. Keys that the adapter does not know are refused, so that a typing error is noticed."""
 
     id: str
     kind: str
@@ -59,7 +59,7 @@ class SourceConfig:
         return tuple(value)
 
     def address(self, default_port: int) -> tuple[str, int]:
-        """`listen = "127.0.0.1:4318"`."""
+        """Return host and port of `listen = "127.0.0.1:4318"`."""
         host, _, port = self.text("listen", f"127.0.0.1:{default_port}").rpartition(":")
         if not port.isdecimal() or int(port) > 65_535:
             raise SourceInvalid(f"source {self.id!r}: listen is HOST:PORT")
@@ -75,7 +75,9 @@ class SourceConfig:
         )
 
     def tokens(self) -> tuple[str, ...] | None:
-        """Return the bearer tokens of which senders must show one: the lines of a file that is the owner's alone."""
+        """Return the bearer tokens of senders, one per line of a file that only its owner can read; None without a
+        file.
+        """
         if "token_file" not in self.options:
             return None
         text = read_secret(Path(self.text("token_file")), _MAX_TOKEN).decode(errors="replace")
@@ -85,7 +87,7 @@ class SourceConfig:
         return tokens
 
     def secret(self) -> bytes | None:
-        """Return the secret that GitHub signs its requests with, from a file that is the owner's alone."""
+        """Return the secret of GitHub's signatures, from a file that only its owner can read; None without a file."""
         if "secret_file" not in self.options:
             return None
         secret = read_secret(Path(self.text("secret_file")), _MAX_TOKEN).strip()
@@ -94,7 +96,7 @@ class SourceConfig:
         return secret
 
     def check_open(self, *, is_encrypted: bool, has_credential: bool) -> None:
-        """Refuse a listener beyond loopback that anybody can write to or read along, as the hub does (D-67)."""
+        """Refuse a listener beyond loopback that anybody can write to or eavesdrop on, as the hub does (D-67)."""
         host, _ = self.address(0)
         if is_loopback(host) or self.flag("open_to_anybody", False) or (is_encrypted and has_credential):
             return
@@ -112,7 +114,10 @@ class SourceConfig:
         )
 
     def tls(self) -> ssl.SSLContext | None:
-        """`cert` and `key` make the listener speak TLS; with `client_ca` senders need a certificate of that CA."""
+        """Return the TLS context of `cert` and `key`, or None.
+
+        `client_ca` demands a certificate of that CA from senders.
+        """
         if "cert" not in self.options:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -202,12 +207,12 @@ BUILTIN: Final[Mapping[str, tuple[Callable[[SourceConfig], Adapter], tuple[str, 
 
 
 def kinds(points: Iterable[EntryPoint] | None = None) -> list[str]:
-    """Every kind of source that can be configured here."""
+    """Return every kind of source that can be configured here."""
     return sorted({*BUILTIN, *(point.name for point in _points(points))})
 
 
 def adapter_of(config: SourceConfig, points: Iterable[EntryPoint] | None = None) -> Adapter:
-    """The adapter of a source; SourceInvalid names what is wrong."""
+    """Return the adapter of a source. Raise SourceInvalid, which names the error."""
     if config.kind in BUILTIN:
         make, allowed = BUILTIN[config.kind]
         for name in config.options:

@@ -1,9 +1,9 @@
 """Syslog: RFC 5424 and RFC 3164 over TCP (both framings of RFC 6587), TLS (RFC 5425) and UDP (RFC 5426).
 
-The protocol has no positions and no acknowledgement; the address of the sender is kept as `_src.peer`, since what a
-record says about its host is up to its sender. Over TCP a full spool holds the sender back; over UDP what does
-not fit is counted, and so is what the kernel drops (SO_RXQ_OVFL). A frame that is no syslog is recorded as it is, with
-the reason: nothing that arrives is dropped for its form.
+The protocol has neither positions nor acknowledgements. `_src.peer` has the address of the sender, since the host in a
+record is the sender's claim. Over TCP a full spool holds the sender back; over UDP records that do not fit are counted,
+and so are datagrams that the kernel drops (SO_RXQ_OVFL). A frame that is not syslog is recorded unchanged, with the
+reason: nothing is dropped because of its form.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _SO_RXQ_OVFL: Final = 40  # Linux: how many datagrams the kernel dropped on this
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """All fields of a frame, and the time as it wrote it."""
+    """All fields of a frame, and its time as written."""
 
     payload: dict[str, Json]
     time: int | None = None
@@ -60,7 +60,7 @@ class _Parsed:
 
 
 def parse_syslog(frame: bytes, *, now: int, peer: str, redactor: Redactor | None = None) -> SourceRecord:
-    """Any frame as a record; `position` is left to the caller."""
+    """Return any frame as a record; the caller sets `position`."""
     data = frame.rstrip(b"\r\n\0")
     pri = _PRI.match(data)
     if pri is None or int(pri[1]) > 191:
@@ -101,7 +101,7 @@ def _rfc5424(data: bytes) -> _Parsed | None:
     if header is None:
         return None
     stamp, host, app, procid, msgid = (_nil(part) for part in header.groups())
-    elements, at = _structured(data, header.end())
+    elements, at = _structured_data(data, header.end())
     if at is None:
         return None
     payload: dict[str, Json] = {"message": text_of(data[at:].removeprefix(b" ").removeprefix(b"\xef\xbb\xbf"))}
@@ -113,8 +113,8 @@ def _rfc5424(data: bytes) -> _Parsed | None:
     return _Parsed(payload, _iso(stamp), stamp)
 
 
-def _structured(data: bytes, at: int) -> tuple[dict[str, dict[str, str]], int | None]:
-    """STRUCTURED-DATA from `at` on, and where it ends; None if it is malformed."""
+def _structured_data(data: bytes, at: int) -> tuple[dict[str, dict[str, str]], int | None]:
+    """Return STRUCTURED-DATA from `at` on and its end; None as the end if it is malformed."""
     elements: dict[str, dict[str, str]] = {}
     if data[at : at + 1] == b"-":
         return elements, at + 1
@@ -146,7 +146,7 @@ def _structured(data: bytes, at: int) -> tuple[dict[str, dict[str, str]], int | 
 
 
 def _rfc3164(data: bytes, peer: str, now: int) -> _Parsed:
-    """The older form, which senders follow loosely: whatever does not fit is message."""
+    """Parse the older form, which senders follow loosely: the rest of the line is the message."""
     payload: dict[str, Json] = {}
     stamp: str | None = None
     host, when = peer, None
@@ -167,7 +167,7 @@ def _rfc3164(data: bytes, peer: str, now: int) -> _Parsed:
 
 
 def _bsd_time(stamp: str, now: int) -> int | None:
-    """Without year or zone: taken as UTC, in the year that puts it nearest to now."""
+    """Parse a time without year and zone: UTC, in the year that is nearest to now."""
     year = time.gmtime(now).tm_year
     options = []
     for candidate in (year - 1, year, year + 1):
@@ -196,15 +196,15 @@ def _text(data: bytes) -> str:
 
 
 class BrokenCount(Exception):
-    """A frame of a connection that counts octets does not begin with a count."""
+    """A frame of a connection with octet counting does not begin with a count."""
 
 
 class Framer:
-    """Cuts the bytes of one connection into frames (RFC 6587). The first frame decides the framing.
+    """Cuts the bytes of one connection into frames (RFC 6587). The first frame selects the framing.
 
-    A connection counts octets if it begins with a count, a space and `<`; each frame then begins so. On any other
-    connection a newline or a NUL ends a frame, whatever it contains: digits at the start of a line mean nothing, so
-    one host of a relay cannot swallow the records of others.
+    A connection uses octet counting if it begins with a count, a space and `<`; then each frame does. On any other
+    connection a newline or a NUL ends a frame, whatever it contains: digits at the start of a line mean nothing, so one
+    host behind a relay cannot swallow the records of others.
     """
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class Framer:
         self._is_counted: bool | None = None  # None: no frame has begun yet
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the frames that end in this chunk. BrokenCount if one has no count; `rest` has the bytes then."""
+        """Yield the frames that end in this chunk. Raise BrokenCount if a count is missing."""
         buffer = self._buffer
         buffer += chunk
         at = 0
@@ -224,7 +224,7 @@ class Framer:
                     self._is_counted = _counts(buffer, at)
                     if self._is_counted is None:
                         return
-                start, end, after = self._counted(at) if self._is_counted else self._line(at)
+                start, end, after = self._counted_frame(at) if self._is_counted else self._line(at)
                 if end is None:
                     at = start
                     return
@@ -234,8 +234,8 @@ class Framer:
         finally:
             del buffer[:at]
 
-    def _counted(self, at: int) -> tuple[int, int | None, int]:
-        """Return where the frame at `at` begins and ends, and what follows it; no end if more bytes are needed."""
+    def _counted_frame(self, at: int) -> tuple[int, int | None, int]:
+        """Return start, end and following offset of the frame at `at`; no end if more bytes are needed."""
         at = _NO_FRAME.match(self._buffer, at).end()  # type: ignore[union-attr]  # as above
         head = _COUNT.match(self._buffer, at)
         if head is None:
@@ -260,12 +260,12 @@ class Framer:
         return at, None, at
 
     def rest(self) -> bytes:
-        """Return what is left when the connection ends inside a frame, at most the size of one frame."""
+        """Return the bytes left when the connection ends inside a frame, at most the size of one frame."""
         return bytes(self._buffer[:_MAX_FRAME]).strip(b"\r\n\0 ")
 
 
 def _counts(buffer: bytearray, at: int) -> bool | None:
-    """Return True if the frame at `at` counts its octets; None if that cannot be told yet."""
+    """Return True if the frame at `at` has an octet count; None if more bytes are needed to tell."""
     head = _COUNT.match(buffer, at)
     if head is not None:
         return int(head[1]) <= _MAX_FRAME
@@ -273,7 +273,7 @@ def _counts(buffer: bytearray, at: int) -> bool | None:
 
 
 async def frames(reader: asyncio.StreamReader) -> AsyncGenerator[list[bytes], None]:
-    """Yield the frames of one connection, many at a time; the last one may be cut off."""
+    """Yield the frames of one connection in batches; the last one may be cut off."""
     framer = Framer()
     while chunk := await reader.read(_CHUNK):
         batch: list[bytes] = []
@@ -295,8 +295,8 @@ async def frames(reader: asyncio.StreamReader) -> AsyncGenerator[list[bytes], No
 class SyslogTcp:
     """Listens for connections; with `tls` as RFC 5425.
 
-    One address has at most half of the connections, and a connection that sends no frame within 30 seconds is closed,
-    so that silent connections shut out nobody.
+    One address gets at most half of the connections, and a connection without a frame for 30 seconds is closed, so that
+    silent connections block nobody.
     """
 
     kind = "syslog"
@@ -351,7 +351,7 @@ def _at(record: SourceRecord, position: str) -> SourceRecord:
 
 
 class SyslogUdp:
-    """Listens for datagrams. The sender does not wait, so what does not fit is counted as lost."""
+    """Listens for datagrams. The sender does not wait, so records that do not fit are counted as lost."""
 
     kind = "syslog"
 
@@ -397,11 +397,11 @@ class SyslogUdp:
 async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
     ready = loop.create_future()
 
-    def arrived() -> None:
+    def on_readable() -> None:
         if not ready.done():
             ready.set_result(None)
 
-    loop.add_reader(sock, arrived)
+    loop.add_reader(sock, on_readable)
     try:
         await ready
     finally:

@@ -1,6 +1,6 @@
-"""A file that others append to: rotation, truncation and compressed predecessors (`logfiles` says how).
+"""A file that other programs append to: rotation, truncation and compressed predecessors (see `logfiles`).
 
-Only whole lines are taken. What was deleted or truncated before it was read gives a recorder.loss event.
+Only whole lines are taken. Lines deleted or truncated before they were read cause a recorder.loss event.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ _TABLE: Final = "files"  # the note that holds the table of files
 
 
 class TailSource:
-    """Follows one path. With `follow=False` it ends when there is nothing more to read.
+    """Follows one path. With `follow=False` it ends at the end of the file.
 
-    The first run begins with the file as it is then; `rotated=True` also takes what was rotated before.
+    The first run begins with the current file; `rotated=True` includes files rotated before.
     """
 
     kind = "file"
@@ -50,27 +50,27 @@ class TailSource:
         )
         try:
             while True:
-                if not await self._turn(sink, files):
+                if not await self._poll_once(sink, files):
                     if not self._follow and not files.is_interrupted:
                         return
                     await asyncio.sleep(self._poll)
         finally:
             files.close()
 
-    async def _turn(self, sink: SpoolSink, files: LogFiles) -> bool:
-        """Whether lines were taken."""
+    async def _poll_once(self, sink: SpoolSink, files: LogFiles) -> bool:
+        """Read new lines once; return True if there were any."""
         turn, has_lines = files.turn(), False
         while (step := await asyncio.to_thread(files.advance, turn)) is not None:
             if isinstance(step, LinesRead):
                 has_lines = True
-                await self._put(sink, step.lines)
+                await self._record_lines(sink, step.lines)
             elif isinstance(step, LinesMissing):
                 await sink.lost(step.reason, 1)
             else:
                 await sink.remember(_TABLE, step.text)
         return has_lines
 
-    async def _put(self, sink: SpoolSink, lines: list[tuple[bytes, Place]]) -> None:
+    async def _record_lines(self, sink: SpoolSink, lines: list[tuple[bytes, Place]]) -> None:
         await sink.put(
             [
                 record_of_line(

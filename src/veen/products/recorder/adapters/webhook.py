@@ -1,15 +1,14 @@
 """CloudEvents 1.0 (binary, structured, batch), plain JSON webhooks, and the audit webhook of Kubernetes.
 
-The answer is 204 when the records are on disk: these senders have short patience, and the API server of Kubernetes
-drops events when its buffer is full. While the spool is full it is 503 with Retry-After.
+The answer is 204 when the records are on disk: these senders have short timeouts, and the API server of Kubernetes
+drops events when its buffer is full. While the spool is full the answer is 503 with Retry-After.
 
-What a sender repeats is recognised by a hash of the whole event (D-184). The id that the sender chose hides nothing:
-(source, id) of a CloudEvent, auditID and stage of a Kubernetes event, the delivery id of GitHub. An event with the id
-of another one and other content is recorded, and marked (`_src.repeat`), which `veen recorder verify` reports as
-SDR.REPEAT. Webhooks without an id are recorded each time.
+A repetition is detected by a hash of the whole event (D-184). The id that the sender chose hides nothing: (source, id)
+of a CloudEvent, auditID and stage of a Kubernetes event, the delivery id of GitHub. An event with the id of another one
+and different content is recorded and marked (`_src.repeat`); `veen recorder verify` reports it as SDR.REPEAT. Webhooks
+without an id are recorded each time.
 
-With a secret a webhook takes only requests whose X-Hub-Signature-256 is right; `_src.signature` says which were
-checked.
+With a secret a webhook accepts only requests with a valid X-Hub-Signature-256; `_src.signature` shows the check.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ _MAX_BATCH: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The values that all events of a request share."""
+    """Values that all events of a request share."""
 
     now: int
     digest: Callable[[bytes], str]
@@ -49,7 +48,7 @@ class Arrival:
 
 
 def cloud_event(event: Mapping[str, Json], arrival: Arrival) -> SourceRecord:
-    """A CloudEvent in its JSON form; ValueError names a required attribute that is missing."""
+    """Return a CloudEvent in its JSON form as a record. Raise ValueError if a required attribute is missing."""
     for name in _REQUIRED:
         if not isinstance(event.get(name), str) or not event[name]:
             raise ValueError(f"a CloudEvent has {', '.join(_REQUIRED)}; {name} is missing")
@@ -73,7 +72,7 @@ def cloud_event(event: Mapping[str, Json], arrival: Arrival) -> SourceRecord:
 
 
 def _binary(request: WebRequest) -> dict[str, Json]:
-    """The binary form: attributes are headers, the body is data."""
+    """Return a CloudEvent in binary form as JSON: headers are attributes, the body is the data."""
     attributes: dict[str, Json] = {
         name.removeprefix("ce-"): value for name, value in request.headers.items() if name.startswith("ce-")
     }
@@ -88,7 +87,7 @@ def _binary(request: WebRequest) -> dict[str, Json]:
 
 
 def kubernetes_event(event: Mapping[str, Any], arrival: Arrival) -> SourceRecord:
-    """One event of an audit.k8s.io EventList."""
+    """Return one event of an audit.k8s.io EventList as a record."""
     payload, openings = redact(arrival.redactor, dict(event))
     target = payload.get("objectRef") or {}
     names = [words_of(target.get(name)) for name in ("resource", "subresource")]
@@ -115,7 +114,7 @@ def kubernetes_event(event: Mapping[str, Any], arrival: Arrival) -> SourceRecord
 
 
 class Webhook(PushSource):
-    """A listener for one form of requests. With `form="cloudevents"` any path is taken, as senders choose theirs."""
+    """A listener for one form of requests. With `form="cloudevents"` any path is accepted: senders choose theirs."""
 
     def __init__(
         self,
@@ -129,7 +128,7 @@ class Webhook(PushSource):
         tls: ssl.SSLContext | None = None,
         secret: bytes | None = None,
     ) -> None:
-        """`secret`: what X-Hub-Signature-256 of each request is checked with."""
+        """Create the listener. `secret`: key of X-Hub-Signature-256, checked on each request."""
         self.id, self.kind, self._form, self._secret = id, str(form), form, secret
         self._selectors = selectors or Selectors(
             subject=".user|.actor|.sender.login|unknown", event_type=".event|.rule|webhook"
@@ -182,7 +181,7 @@ class Webhook(PushSource):
         return [self._plain(request, sink.host, arrival)]
 
     def _plain(self, request: WebRequest, host: str, arrival: Arrival) -> SourceRecord:
-        """Any JSON, or any bytes: the body is the payload."""
+        """Return any JSON, or any bytes, as a record: the body is the payload."""
         try:
             value: Json = parse(request.body, max_depth=55)
             is_parsed = True

@@ -1,4 +1,4 @@
-"""`veen recorder agent`: sources to the hub, until stopped; nothing is lost by stopping or killing it."""
+"""`veen recorder agent`: moves records from sources to the hub until stopped. Stopping or killing it loses nothing."""
 
 import signal
 import time
@@ -28,11 +28,11 @@ _LISTENERS: Final = ("syslog", "otlp", "cloudevents", "webhook", "kubernetes")
     "--source",
     help="One source: -, lines:NAME, file:PATH, syslog:HOST:PORT, syslog+udp:HOST:PORT, otlp:HOST:PORT, journald …",
 )
-@click.option("--stream", type=STREAM, help="Where the records of --source go.")
-@click.option("--type", "event_type", help="The event type of --source, or a path such as .event.")
-@click.option("--subject", help="The subject of --source, or a path such as .user.")
+@click.option("--stream", type=STREAM, help="Stream for the records of --source.")
+@click.option("--type", "event_type", help="Event type for --source, or a path such as .event.")
+@click.option("--subject", help="Subject for --source, or a path such as .user.")
 @click.option("--redact", multiple=True, metavar="RULE", help="Replace a value by a commitment: .password, re:PATTERN.")
-@click.option("--once", is_flag=True, help="Record what is there and end; for files and the journal.")
+@click.option("--once", is_flag=True, help="Record the existing entries and exit. For files and the journal.")
 @client_options
 def agent(
     output: Output,
@@ -45,11 +45,11 @@ def agent(
     redact: tuple[str, ...],
     once: bool,
 ) -> None:
-    """Record what sources say, as the producer --identity, until the sources end or the agent is stopped.
+    """Record events of sources, as the producer --identity, until the sources end or the agent is stopped.
 
     Records are on disk before anything is sent and leave it with a verified receipt; after a crash the same command
-    goes on where it was. Exit code 6 if records still wait for the hub at the end. Standard input is `-`, or
-    `lines:NAME` if the same lines will be piped in again after a crash: those that were taken are skipped then.
+    continues. Exit code 6 if records still wait for the hub at the end. Standard input is `-`, or
+    `lines:NAME` if the same lines will be piped in again after a crash: recorded lines are then skipped.
 
     \b
     veen recorder agent --identity web --source file:/var/log/app.log --stream record/app/web
@@ -80,7 +80,7 @@ def agent(
 
 
 def _source_table(text: str, fields: Mapping[str, str], once: bool) -> dict[str, Any]:
-    """What `--source` says, as a table of the configuration."""
+    """Return the configuration table of `--source`."""
     kind, _, where = text.partition(":")
     if text == "-":  # what is piped in now has nothing to do with what was piped in before
         return {"id": f"stdin-{time.time_ns()}", "kind": "lines", **fields}
@@ -108,7 +108,7 @@ async def _run(output: Output, session: CliSession, config: "AgentConfig") -> tu
 
     home, name = session.home, session.identity_name
     role = role_of(session, home, name)
-    sources = config.opened(role.keystore.secrets.keyring)
+    sources = config.open_sources(role.keystore.secrets.keyring)
     connect = connector(session, home)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -126,7 +126,7 @@ async def _run(output: Output, session: CliSession, config: "AgentConfig") -> tu
 
 
 async def _announce(output: Output, sources: "list[AgentSource]") -> None:
-    """Say which sources are read, once those that listen do."""
+    """Print the sources, once those that listen are ready."""
     about = []
     for source in sources:
         adapter: Any = source.adapter

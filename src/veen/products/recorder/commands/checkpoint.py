@@ -1,4 +1,4 @@
-"""`veen recorder checkpoint`: one root over all streams, now, or when it is due by time or volume (SDR-06)."""
+"""`veen recorder checkpoint`: writes one root over all streams, now or when it is due by time or volume (SDR-06)."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--if-due", is_flag=True, help="Only if the configured time or number of events has passed.")
-@click.option("--follow", is_flag=True, help="Go on: look every few seconds and write a checkpoint when one is due.")
-@click.option("--look-every", type=click.FloatRange(0.1), default=5.0, help="Seconds between two looks with --follow.")
-@click.option("--anchor", is_flag=True, help="Have the hub anchor it outside of its log; needs --token-file.")
+@click.option("--if-due", is_flag=True, help="Write only if the configured interval or number of events has passed.")
+@click.option("--follow", is_flag=True, help="Run until stopped; write a checkpoint whenever one is due.")
+@click.option("--look-every", type=click.FloatRange(0.1), default=5.0, help="Seconds between two checks with --follow.")
+@click.option(
+    "--anchor", is_flag=True, help="Have the hub anchor the checkpoint outside of its log. Requires --token-file."
+)
 @client_options
 def checkpoint(
     output: Output, session: CliSession, if_due: bool, follow: bool, look_every: float, anchor: bool
@@ -42,7 +44,7 @@ def checkpoint(
         from veen.api.token_authority import TokenAuthority
         from veen.core.objects.control import AnchorPublish
         from veen.products.recorder.events import CHECKPOINTS_STREAM
-        from veen.products.recorder.heads import covered, heads_of, is_due, read_chain, take
+        from veen.products.recorder.heads import heads_of, is_due, read_chain, select_covered, take
         from veen.products.recorder.roles import record_streams
         from veen.products.recorder.setup import read_history
 
@@ -52,7 +54,7 @@ def checkpoint(
         readable = record_streams(streams)
         now = int(time.time())
         if if_due or follow:
-            heads = await heads_of(opened, covered(readable))
+            heads = await heads_of(opened, select_covered(readable))
             if not is_due(last, sum(head.last_seq for head in heads), now, configuration):
                 return None
         recorded = await take(TokenAuthority(opened, tokens), readable, configuration, last, now=now)

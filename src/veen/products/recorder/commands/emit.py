@@ -1,4 +1,4 @@
-"""`veen recorder emit`: one event, or JSON lines from standard input; the exit code says whether all have receipts."""
+"""`veen recorder emit`: records one event, or lines of standard input. Exit code 0 if all have receipts."""
 
 import sys
 import time
@@ -24,10 +24,10 @@ _MAX_LINE: Final = 16 * 1024 * 1024
 @click.command()
 @click.argument("stream", type=STREAM)
 @click.argument("payload", required=False)
-@click.option("--type", "event_type", help="The event type; for lines also a path such as .event.")
-@click.option("--subject", help="Who acted; for lines also a path such as .user.name.")
-@click.option("--origin", help="The service or host; default: the name of this host.")
-@click.option("--time", "moment", help="When it happened: ISO 8601 or seconds; for lines a path; default: now.")
+@click.option("--type", "event_type", help="Event type; with -, also a path such as .event.")
+@click.option("--subject", help="Subject of the event; with -, also a path such as .user.name.")
+@click.option("--origin", help="Service or host. Default: name of this host.")
+@click.option("--time", "moment", help="Time of the event: ISO 8601 or seconds; with -, also a path. Default: now.")
 @client_options
 def emit(
     output: Output,
@@ -51,7 +51,7 @@ def emit(
     """
     from socket import gethostname
 
-    from veen.cli.shared.named import named
+    from veen.cli.shared.named import to_named
     from veen.products.recorder.emitting import line_records
     from veen.products.recorder.fields import Selectors
 
@@ -86,7 +86,7 @@ def emit(
     with output.progress("recording"):
         while batch := list(islice(_lines(source), _BATCH)):
             records = line_records(batch, selectors, origin=host)
-            records = [_moved(record, started, read) for record in records]
+            records = [_renumber(record, started, read) for record in records]
             read += len(batch)
             for record, outcome in zip(records, send(records), strict=True):
                 if isinstance(outcome, Exception):
@@ -99,7 +99,7 @@ def emit(
                     )
                     continue
                 first, last = first if first is not None else outcome.seq, outcome.seq
-                receipt = named(outcome.receipt) if not lines else None
+                receipt = to_named(outcome.receipt) if not lines else None
     session.remember_stream(stream)
     recorded = read - len(faults)
     data = {"stream": stream, "lines": read, "recorded": recorded, "first_seq": first, "last_seq": last,
@@ -116,7 +116,7 @@ def emit(
 
 
 def _lines(source: Any) -> Any:
-    """Lines of standard input; a line beyond all bounds comes in pieces, none of which is lost."""
+    """Yield lines of standard input. A line above the size limit comes in pieces, none of which is lost."""
     if not hasattr(source, "readline"):
         yield from source
         return
@@ -124,7 +124,7 @@ def _lines(source: Any) -> Any:
         yield line
 
 
-def _moved(record: "SourceRecord", started: int, before: int) -> "SourceRecord":
+def _renumber(record: "SourceRecord", started: int, before: int) -> "SourceRecord":
     from dataclasses import replace
 
     return replace(record, position=f"{started}:{int(record.position) + before}")

@@ -29,26 +29,30 @@ def _pairs(values: tuple[str, ...], what: str) -> dict[str, list[str]]:
 
 
 @click.command()
-@click.option("--producer", "producers", multiple=True, metavar="NAME=STREAM[,STREAM]", help="Who records where.")
-@click.option("--map", "mapping", multiple=True, metavar="TYPE=STREAM", help="Where an event type belongs. Repeatable.")
+@click.option(
+    "--producer",
+    "producers",
+    multiple=True,
+    metavar="NAME=STREAM[,STREAM]",
+    help="Producer and its streams. Repeatable.",
+)
+@click.option("--map", "mapping", multiple=True, metavar="TYPE=STREAM", help="Stream of an event type. Repeatable.")
 @click.option(
     "--withdraw", "withdrawn", multiple=True, metavar="NAME|CLIENT_ID",
-    help="A producer that records nothing any more, from now on. Repeatable.",
+    help="Producer to withdraw from now on. Repeatable.",
 )  # fmt: skip
-@click.option("--admin", default="recorder-admin", help="The identity of the admin; made if there is none.")
-@click.option("--disclosure", default="recorder-privacy", help="The identity that reads redacted values.")
-@click.option("--every", "every_sec", type=SPAN, help="A checkpoint is due after this time; at first 5m.")
-@click.option(
-    "--every-events", type=click.IntRange(1), help="A checkpoint is due after so many events; at first 10000."
-)
-@click.option("--max-payload", type=SIZE, help="The largest payload of an event; at first 256KiB.")
-@click.option("--token-ttl", type=SPAN, default="30d", help="How long the tokens of the producers count.")
+@click.option("--admin", default="recorder-admin", help="Identity of the admin; created if missing.")
+@click.option("--disclosure", default="recorder-privacy", help="Identity that can read redacted values.")
+@click.option("--every", "every_sec", type=SPAN, help="Time between checkpoints. Default: 5m.")
+@click.option("--every-events", type=click.IntRange(1), help="Events between checkpoints. Default: 10000.")
+@click.option("--max-payload", type=SIZE, help="Largest payload of an event. Default: 256KiB.")
+@click.option("--token-ttl", type=SPAN, default="30d", help="Validity of the producers' tokens.")
 @click.option(
     "--keys-ahead",
     type=click.IntRange(0, 64),
-    help="Tokens for so many further client keys of each producer; at first one for each day of --token-ttl.",
+    help="Future client keys of each producer that get a token. Default: one for each day of --token-ttl.",
 )
-@click.option("--insecure-plain-keystore", "insecure", is_flag=True, help="New identities get no passphrase.")
+@click.option("--insecure-plain-keystore", "insecure", is_flag=True, help="Create new identities without a passphrase.")
 @client_options
 def init(
     output: Output,
@@ -65,15 +69,15 @@ def init(
     keys_ahead: int | None,
     insecure: bool,
 ) -> None:
-    """Make the identities of the roles, their keys and tokens, and write the configuration to the hub.
+    """Create the identities of the roles, their keys and tokens, and write the configuration to the hub.
 
     Run it again to add producers or streams, or to renew tokens: it writes only what is missing. The hub must trust the
-    admin's key for its tokens to count (admission.trusted_issuers).
+    admin's key as an issuer (admission.trusted_issuers).
 
-    --withdraw takes a producer back: what it writes from then on is reported by `veen recorder verify` (SDR.PRODUCER).
-    Its tokens count until they expire or are revoked at the hub (`veen revoke writer NAME`).
+    --withdraw ends a producer's right: `veen recorder verify` reports its later events (SDR.PRODUCER).
+    Its tokens stay valid until they expire or are revoked at the hub (`veen revoke writer NAME`).
 
-    An agent replaces its client key every day, and a token names one key: so tokens for the next keys are issued, too.
+    An agent replaces its client key every day, and a token names one key: so tokens for its next keys are issued, too.
 
     \b
     veen recorder init --producer web=record/app/web --producer gate=record/security/gate
@@ -159,7 +163,7 @@ def _client_ids(session: CliSession, home: "Home", name: str) -> list[bytes]:
 
 
 def _producers_of(identity: "Identity") -> tuple[bytes, bytes]:
-    """Return what a producer is named by: its client key, and the principal that later keys are bound to (D-179)."""
+    """Return the ids that name a producer: its client key, and the principal that later keys are bound to (D-179)."""
     return identity.client_id, identity.id_sign_pk
 
 

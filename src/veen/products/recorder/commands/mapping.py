@@ -1,4 +1,4 @@
-"""`veen recorder map`: which stream an event type belongs to; renames and splits as records (SDR-02, SDR-04)."""
+"""`veen recorder map`: assigns event types to streams; renames and splits streams by records (SDR-02, SDR-04)."""
 
 import time
 from typing import TYPE_CHECKING
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @click.command("map")
 @click.argument("event_type", required=False)
 @click.argument("stream", type=STREAM, required=False)
-@click.option("--rename", "renamed", type=STREAM, metavar="OLD", help="STREAM follows OLD, with all its event types.")
-@click.option("--split", "split", type=STREAM, metavar="OLD", help="OLD is split; STREAM takes over EVENT_TYPE.")
-@click.option("--reason", help="Why, for those who read the log later.")
+@click.option("--rename", "renamed", type=STREAM, metavar="OLD", help="STREAM replaces OLD for all its event types.")
+@click.option("--split", "split", type=STREAM, metavar="OLD", help="Split OLD: STREAM takes over EVENT_TYPE.")
+@click.option("--reason", help="Reason, stored in the log.")
 @client_options
 def map_(
     output: Output,

@@ -1,4 +1,4 @@
-"""`veen recorder replay`: events of a range or a window, with receipts and a trailer that says what is covered."""
+"""`veen recorder replay`: prints events of a range or a time window with receipts, and a trailer with the coverage."""
 
 import time
 from collections.abc import AsyncIterator
@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--stream", "streams", type=STREAM, multiple=True, help="Which streams; default: all with events that you can read."
+    "--stream",
+    "streams",
+    type=STREAM,
+    multiple=True,
+    help="Stream to read. Repeatable. Default: all readable streams with events.",
 )
-@click.option("--from", "first", type=click.IntRange(1), help="The first entry, by its number. Inclusive.")
-@click.option("--to", "last", type=click.IntRange(1), help="The last entry, by its number. Inclusive.")
-@click.option("--epoch", type=click.IntRange(0), help="The label of this epoch, for --from and --to; default: now.")
-@click.option("--since", type=MOMENT, help="From this hub time on: ISO 8601, seconds, or -15m. Inclusive.")
-@click.option("--until", type=MOMENT, help="Up to this hub time. Inclusive; default: now.")
-@click.option("--ocsf", is_flag=True, help="Rows as OCSF events with record_integrity.")
+@click.option("--from", "first", type=click.IntRange(1), help="Number of the first entry, inclusive.")
+@click.option("--to", "last", type=click.IntRange(1), help="Number of the last entry, inclusive.")
+@click.option("--epoch", type=click.IntRange(0), help="Epoch of the label for --from and --to. Default: current epoch.")
+@click.option("--since", type=MOMENT, help="Earliest hub time, inclusive: ISO 8601, seconds, or -15m.")
+@click.option("--until", type=MOMENT, help="Latest hub time, inclusive. Default: now.")
+@click.option("--ocsf", is_flag=True, help="Print rows as OCSF events with record_integrity.")
 @client_options
 def replay(
     output: Output,
@@ -40,11 +44,11 @@ def replay(
     until: int | None,
     ocsf: bool,
 ) -> None:
-    """Print the events of a range of one stream, or of a window of time over many, every one verified.
+    """Print the events of a range of one stream, or of a time window over many, each one verified.
 
-    The last row is a trailer: for each label what is covered, under which root, and the receipts beside both edges,
-    which prove that nothing of the window is left out. Entries that cannot be shown are rows with an error. Events that
-    a bridge brought from another zone (import/*) are replayed beside those of this one.
+    The last row is a trailer: for each label the range covered, its root, and the receipts beside both edges, which
+    prove that the window is complete. Entries that cannot be shown are rows with an error. Events that a bridge
+    imported from another zone (import/*) are included.
 
     \b
     veen recorder replay --stream record/app/web --from 1 --to 100 --ndjson

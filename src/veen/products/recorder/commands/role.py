@@ -1,4 +1,4 @@
-"""The identity that a command acts as in a recorder."""
+"""The identity that a command uses in a recorder."""
 
 from typing import TYPE_CHECKING
 
@@ -14,4 +14,4 @@ def role_of(session: CliSession, home: "Home", name: str) -> "RecorderRole":
     from veen.client.send.captokens import TokenStore
     from veen.products.recorder.roles import RecorderRole
 
-    return RecorderRole(session.opened(home, name), TokenStore(home.tokens_fs(name)), lambda: home.lock(name))
+    return RecorderRole(session.open_keystore(home, name), TokenStore(home.tokens_fs(name)), lambda: home.lock(name))

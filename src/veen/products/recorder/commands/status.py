@@ -1,4 +1,4 @@
-"""`veen recorder status`: streams, checkpoints and agents, at a glance."""
+"""`veen recorder status`: shows streams, checkpoints and agents."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @client_options
 def status(output: Output, session: CliSession) -> None:
-    """The streams and their ends, the last checkpoint and whether one is due, and what agents said last.
+    """Show the streams and their heads, the last checkpoint, a due checkpoint, and the last report of each agent.
 
     \b
     veen recorder status --identity recorder-admin
@@ -27,7 +27,7 @@ def status(output: Output, session: CliSession) -> None:
         from veen.overlays.framework.decode import Issue
         from veen.overlays.recorder import events as sdr
         from veen.products.recorder.events import OWN_STREAM
-        from veen.products.recorder.heads import covered, heads_of, is_due, read_chain
+        from veen.products.recorder.heads import heads_of, is_due, read_chain, select_covered
         from veen.products.recorder.roles import record_streams
         from veen.products.recorder.setup import events_of, read_history
         from veen.products.recorder.verify import Agents
@@ -35,7 +35,7 @@ def status(output: Output, session: CliSession) -> None:
         admins = {key.client_id for key in session.keystore.identity.client_keys}
         configuration = (await read_history(opened, admins)).now
         last = (await read_chain(opened, admins)).last
-        readable = covered(record_streams(ring))
+        readable = select_covered(record_streams(ring))
         heads = await heads_of(opened, readable)
         names = {keys.stream_id: str(keys) for keys in readable}
         events, now = sum(head.last_seq for head in heads), int(time.time())

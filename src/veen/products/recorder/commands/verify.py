@@ -1,4 +1,4 @@
-"""`veen recorder verify`: the whole recorder, stream by stream and period by period (SDR-12)."""
+"""`veen recorder verify`: verifies the whole recorder, stream by stream and period by period (SDR-12)."""
 
 import time
 from pathlib import Path
@@ -20,16 +20,30 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--admin", "admins", type=hex32, multiple=True, metavar="CLIENT_ID", help="The admin; default: you.")
-@click.option("--continuity/--no-continuity", default=True, help="Follow the positions of sources, or leave that out.")
 @click.option(
-    "--report", "report_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the report as JSON."
+    "--admin",
+    "admins",
+    type=hex32,
+    multiple=True,
+    metavar="CLIENT_ID",
+    help="Client id of the admin. Default: --identity. Repeatable.",
+)
+@click.option(
+    "--continuity/--no-continuity", default=True, help="Check the positions of sources for gaps and repeats, or do not."
+)
+@click.option(
+    "--report",
+    "report_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the report to this file as JSON.",
 )
 @click.option(
     "--integrity-cert", "certificates", type=_FILE, multiple=True,
-    help="Check audit.integrity.* signatures of an OpenTelemetry collector by this certificate (PEM). Repeatable.",
+    help="Certificate (PEM) of an OpenTelemetry collector: check its audit.integrity.* signatures. Repeatable.",
 )  # fmt: skip
-@click.option("--integrity-key-file", type=_FILE, help="The same by a shared key (HMAC-SHA256), in base64.")
+@click.option(
+    "--integrity-key-file", type=_FILE, help="Shared key (HMAC-SHA256, base64) for audit.integrity.* signatures."
+)
 @client_options
 def verify(
     output: Output,
@@ -40,11 +54,11 @@ def verify(
     certificates: tuple[Path, ...],
     integrity_key_file: Path | None,
 ) -> None:
-    """Read every stream of the recorder and compare it with every checkpoint; then judge policy and continuity.
+    """Read every stream of the recorder and compare it with every checkpoint; then check policy and continuity.
 
     Each period between two checkpoints is valid, invalid, missing or erased. Exit code 0 if everything up to the heads
-    that the hub or the newest checkpoint states was read and holds; 1 if evidence is wrong or missing; 6 if there are
-    findings about policy (mapping, producers, losses, silence), or if something could not be read.
+    of the hub or the newest checkpoint was read and is valid; 1 if evidence is wrong or missing; 6 if there are
+    findings about policy (mapping, producers, losses, silence), or if entries could not be read.
 
     \b
     veen recorder verify --identity recorder-admin

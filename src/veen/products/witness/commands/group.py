@@ -1,4 +1,4 @@
-"""`veen witness`: run a witness of transparency logs, and look at policies, notes and kept evidence."""
+"""`veen witness`: runs a witness of transparency logs; shows policies, notes and stored evidence."""
 
 import contextlib
 import signal
@@ -22,7 +22,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 witness = LazyGroup(
     "witness",
-    help="Witnesses of transparency logs (C2SP): they cosign checkpoints that continue what they cosigned before.",
+    help="Witnesses of transparency logs (C2SP): cosign checkpoints that continue a log's cosigned history.",
     table={
         "policy": (
             "veen.products.witness.commands.group:policy",
@@ -46,8 +46,8 @@ def _fs(directory: Path, *, create: bool) -> Any:
 
 @witness.verb("key", "The name and key of a witness, as policies list it.")
 @click.argument("directory", type=_DIRECTORY)
-@click.option("--name", help="The name of a new witness, such as witness.example/w1. It never changes.")
-@click.option("--url", help="Where logs reach it; part of the line.")
+@click.option("--name", help="Name of a new witness, such as witness.example/w1. It never changes.")
+@click.option("--url", help="URL for logs; part of the line.")
 @output_options
 def key(output: Output, directory: Path, name: str | None, url: str | None) -> None:
     """Make the key of a witness in DIRECTORY, or show it, as a line for policies.
@@ -64,14 +64,20 @@ def key(output: Output, directory: Path, name: str | None, url: str | None) -> N
 
 @witness.verb("run", "Be a witness of the logs that a policy lists.")
 @click.argument("directory", type=_DIRECTORY)
-@click.option("--logs", "logs", type=POLICY, required=True, help="A policy file: the logs that it lists are witnessed.")
-@click.option("--name", help="The name of a new witness.")
+@click.option("--logs", "logs", type=POLICY, required=True, help="Policy file with the logs to witness.")
+@click.option("--name", help="Name of a new witness.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8081,
+    show_default=True,
+    help="Port to listen on; 0 picks a free one.",
+)
 @output_options
 def run(output: Output, directory: Path, logs: Path, name: str | None, host: str, port: int) -> None:
-    """Cosign checkpoints of the logs in --logs until stopped. What was cosigned is kept in DIRECTORY, durably and
-    before the answer; one witness at a time uses a directory, and it must never be restored from an old copy.
+    """Cosign checkpoints of the logs in --logs until stopped. DIRECTORY stores each cosigned note durably before the
+    answer; one witness at a time uses a directory, and it must never be restored from an old copy.
 
     Plain HTTP: notes are public and signed. Put a TLS proxy before it to serve others.
 
@@ -120,12 +126,12 @@ async def _run(output: Output, directory: Path, logs: "WitnessPolicy", name: str
 
 @witness.verb("evidence", "Requests that a witness kept because they may prove a fork.")
 @click.argument("directory", type=_DIRECTORY)
-@click.option("--out", type=_DIRECTORY, help="Write each as files into this directory.")
+@click.option("--out", type=_DIRECTORY, help="Write the evidence as files into this directory.")
 @output_options
 def evidence(output: Output, directory: Path, out: Path | None) -> None:
-    """What the witness in DIRECTORY kept while it was running: requests with a good signature of the log that did not
-    continue what was cosigned. `fork`: two roots for one size, which proves it. `inconsistent`: a proof that did not
-    hold; it may be a fork or a mistake. The witness must be stopped.
+    """Show the evidence that the witness in DIRECTORY stored: requests with a valid signature of the log that did not
+    continue the cosigned history. `fork`: two roots for one size, a proof. `inconsistent`: an invalid consistency
+    proof; it may be a fork or a mistake. The witness must be stopped.
 
     \b
     veen witness evidence ./w1 --out forks
@@ -153,14 +159,14 @@ def evidence(output: Output, directory: Path, out: Path | None) -> None:
     )
 
 
-@witness.verb("show", "The outer log of a hub: its key, its newest note, and who cosigned it.")
-@click.option("--policy", "policy_file", type=POLICY, help="The note must satisfy this policy.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the note into this file.")
-@click.option("--line", "only_line", is_flag=True, help="Print the line of the log for policies, and nothing else.")
+@witness.verb("show", "Show the outer log of a hub: key, newest note and cosignatures.")
+@click.option("--policy", "policy_file", type=POLICY, help="Policy that the note must satisfy.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the note to this file.")
+@click.option("--line", "only_line", is_flag=True, help="Print only the line of the log for policies.")
 @client_options
 def show(output: Output, session: CliSession, policy_file: Path | None, out: Path | None, only_line: bool) -> None:
-    """The outer log of the hub, its key verified by the pin: the line that policies and witnesses want, and the newest
-    note. With --policy exit code 1 unless the note satisfies it.
+    """Show the outer log of the hub, its key verified by the pin: the line for policies and witnesses, and the newest
+    note. With --policy, exit code 1 unless the note satisfies it.
 
     \b
     veen witness show
@@ -198,10 +204,10 @@ def show(output: Output, session: CliSession, policy_file: Path | None, out: Pat
 
 @policy.verb("check", "Check a policy, and optionally a note under it.")
 @click.argument("file", type=POLICY)
-@click.option("--note", "note_file", type=_FILE, help="A note, or a tlog-proof, that must satisfy the policy.")
+@click.option("--note", "note_file", type=_FILE, help="Note, or tlog-proof, that must satisfy the policy.")
 @output_options
 def check(output: Output, file: Path, note_file: Path | None) -> None:
-    """Read a policy FILE strictly, and show what it demands. With --note exit code 1 unless the note satisfies it.
+    """Parse a policy FILE strictly, and show its rules. With --note, exit code 1 unless the note satisfies it.
 
     \b
     veen witness policy check witnesses.policy

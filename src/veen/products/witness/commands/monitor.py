@@ -1,4 +1,4 @@
-"""`veen monitor`: read the outer logs of hubs, and find contradictions."""
+"""`veen monitor`: reads the outer logs of hubs and finds contradictions."""
 
 import contextlib
 import signal
@@ -24,11 +24,15 @@ _DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 
 @click.command()
 @click.argument("urls", nargs=-1, metavar="[URL]...")
-@click.option("--state", type=_DIRECTORY, help="Remember what was read here; default: begin anew with each run.")
+@click.option(
+    "--state", type=_DIRECTORY, help="Directory for state between runs. Default: none; each run reads from the start."
+)
 @click.option("--every", type=click.IntRange(min=1), default=60, show_default=True, help="Seconds between two polls.")
-@click.option("--once", is_flag=True, help="Poll once and end.")
-@click.option("--policy", type=POLICY, help="Notes must satisfy this witness policy.")
-@click.option("--evidence", type=_DIRECTORY, help="Where convictions are written; default: the state, or here.")
+@click.option("--once", is_flag=True, help="Poll once and exit.")
+@click.option("--policy", type=POLICY, help="Witness policy that notes must satisfy.")
+@click.option(
+    "--evidence", type=_DIRECTORY, help="Directory for convictions. Default: --state, or the current directory."
+)
 @client_options
 def monitor(
     output: Output,
@@ -53,7 +57,7 @@ def monitor(
 
     for url in urls:
         if not url.startswith(("http://", "https://")):
-            raise click.UsageError(f"{url!r} is no URL of a hub, such as https://hub.example")
+            raise click.UsageError(f"{url!r} is not the URL of a hub, such as https://hub.example")
     rules = None if policy is None else read_policy_file(policy)
     sources = list(dict.fromkeys(url.rstrip("/") for url in urls or (session.hub_url,)))
     if state is not None:
@@ -145,7 +149,7 @@ async def _run(
 async def _poll_all(
     output: Output, session: CliSession, watcher: "Monitor", sources: list[str], *, strict: bool
 ) -> "list[MonitorFinding]":
-    """One round. A source that does not answer is skipped, and ends a command that polls only once."""
+    """Poll each source once. Skip a source that does not answer; with `strict` raise its error."""
     from veen.client.errors import ClientError
 
     findings: list[MonitorFinding] = []

@@ -1,0 +1,247 @@
+"""Nouns of overlays and their verbs, declared once as data and pure functions (docs/extending.md).
+
+    Noun(
+        name="vote", about="Votes on questions.", fold=VotesFold,
+        verbs=[Verb(name="cast", help="Vote.", schema=VOTE, args={"question": Arg(), "choice": Arg()})],
+        entry=Tally, entries=lambda state: state.values(), columns=("question", "yes"), keys=("question",),
+    )
+
+From a noun follow the commands that write, `list` and `show` with their JSON, the table of the state and the section of
+the console. This module knows no click, no session and no clock, and loads no overlay: help and TAB read it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from veen.core.wire import Wire
+    from veen.overlays.framework.body import Draft
+    from veen.overlays.framework.fold import AnyFold
+    from veen.overlays.framework.schema import AnySchema
+    from veen.overlays.framework.typed_table import StateTable
+
+Row = Mapping[str, Any]
+
+# Kinds of values that every overlay has. A place adds its own, such as the accounts of a realm.
+KINDS: Final[Mapping[str, str]] = {
+    "text": "a text",
+    "identity": "`me`, a card (veen1…), a contact or a key in hex: an identity",
+    "reference": "64 hex digits: a msg_id, an auth_ref or another id",
+    "uint": "a number from 0 to 2**64 - 1",
+    "time": "seconds since 1970, ISO 8601, or +30d",
+    "span": "seconds, or 10m",
+    "json": "a JSON value",
+    "object": "a JSON object",
+    "value": "text, or JSON or hex by --format; - is standard input",
+    "bytes": "the same as bytes: text, or hex by --format",
+    "raw": "a text, as bytes",
+    "integer": "a number from -2**64 to 2**64 - 1",
+    "nonce": "16 random bytes: no parameter",
+    "flag": "an option without a value",
+}
+_CLOCKS: Final = ("created_at", "updated_at", "ts")  # fields that are the time of the writer
+_TIMES: Final = ("created_at", "updated_at", "expires_at", "revoked_since", "until")  # columns that are times
+
+
+class Arg(NamedTuple):
+    """One value that a person gives: an argument of the command, or an option if it has a help text."""
+
+    kind: str = "text"
+    help: str = ""
+    option: str | None = None  # default: the name of the value, as an option
+    word: str | None = None  # the name of an argument; default: that of the value
+    metavar: str | None = None
+    required: bool | None = None  # default: an argument that takes one value is, others are not
+    many: bool = False
+    choices: Sequence[str] = ()
+    default: Any = None
+    own: bool = False  # absent: that of the identity in use
+
+
+class Face(NamedTuple):
+    """What help and TAB show of a command."""
+
+    help: str  # one line, in the list of the group
+    text: str
+    args: Mapping[str, Arg]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the face as JSON, without values that are defaults."""
+        defaults = Arg._field_defaults
+        args = {
+            name: {key: value for key, value in arg._asdict().items() if value != defaults[key]}
+            for name, arg in self.args.items()
+        }
+        return {"help": self.help, "text": self.text, "args": args}
+
+    @classmethod
+    def from_json(cls, face: Mapping[str, Any]) -> "Face":
+        return cls(face["help"], face["text"], {name: Arg(**arg) for name, arg in face["args"].items()})
+
+
+class Message(NamedTuple):
+    """A message that a verb makes: its body, and what was computed on the way."""
+
+    body: "Wire | None"  # None: `draft` of the verb made the message
+    draft: "Draft"
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # help loads this: nothing that it does not need
+class Verb:
+    """A command that writes one message. The values are the fields of its body by name, or those of a draft function.
+
+    A field for the time of the writer is the clock's unless it is among the values. `expires_at` is a field of the
+    body, or of the message where the body has none.
+    """
+
+    name: str
+    help: str  # one line
+    about: str = ""  # default: the same line
+    examples: Sequence[str] = ()
+    schema: "AnySchema | None" = None
+    draft: "Callable[..., Draft] | None" = None  # in place of a schema: takes the values of `args` by their names
+    to_draft: "Callable[[Any, int], Draft] | None" = None  # of a body and the time; default: that of the schema
+    args: Mapping[str, Arg] = field(default_factory=dict)  # in the order of the arguments
+    fixed: dict[str, Any] = field(default_factory=dict)  # fields that are always the same
+    derive: Callable[[dict[str, Any]], Row] | None = None  # fields that follow from values
+    facts: Sequence[str] = ()  # values that the command prints, those that there are
+    any_of: Sequence[str] = ()  # at least one of these must be given
+    one_of: Sequence[str] = ()  # at most one
+    # For a message that ends what an earlier one said: the values to repeat, by state, values and client_id of the
+    # writer; None: there is nothing to end, and `missing` says what, as a format of the values.
+    repeat: Callable[[Any, Row, bytes], Row | None] | None = None
+    missing: str = ""
+    is_judged: bool = True  # the fold can refuse the message: the command says whether it counts
+    follow_up: str = ""  # the command that a person is likely to run next, as a format of the values
+
+    @property
+    def face(self) -> Face:
+        shown = f"\n\n\b\n{chr(10).join(self.examples)}" if self.examples else ""
+        return Face(self.help, f"{self.about or self.help}{shown}", self.args)
+
+    def message(self, values: Row, now: int) -> Message:
+        """Return the message for values. A FormatError if the body does not allow them."""
+        derived = dict(values) | self.fixed
+        if self.derive is not None:
+            derived |= self.derive(derived)
+        if self.draft is not None:
+            return Message(None, self.draft(**{name: derived[name] for name in self.args}), derived)
+        assert self.schema is not None  # noqa: S101 - a verb has the one or the other
+        optional = {wire_field.attribute: wire_field.optional for wire_field in self.schema.body.wire_fields()}
+        values = {name: now for name in _CLOCKS if optional.get(name) is False} | derived
+        body = self.schema.body(**{name: value for name, value in values.items() if name in optional})
+        expires_at = None if "expires_at" in optional else derived.get("expires_at")
+        if self.to_draft is not None:
+            return Message(body, self.to_draft(body, now), derived)
+        return Message(body, self.schema.draft(body, expires_at=expires_at), derived)
+
+
+class ListView(NamedTuple):
+    """A part of a state for people and programs: members of a JSON object, and a table."""
+
+    data: Row
+    columns: Sequence[str]
+    rows: Iterable[Sequence[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Noun:
+    """A kind of thing in the state of an overlay: the verbs that write about it, and its two views.
+
+    `entries` are its records in a state, and `derived` what follows from the state and a moment; both together are
+    a row. `listing` is for a list that is more than rows.
+    """
+
+    name: str
+    help: str = ""  # one line, in the list of a group
+    about: str
+    fold: "Callable[..., AnyFold]"
+    plural: str = ""  # the name of the list in JSON; default: the name and an s
+    verbs: Sequence[Verb] = ()
+    entry: type = object  # of the records: a dataclass
+    entries: Callable[[Any], Iterable[Any]] | None = None
+    derived: Callable[[Any, Any, int], Row] = lambda state, entry, as_of: {}
+    columns: Sequence[str] = ()  # of the list, on a terminal
+    keys: Sequence[str] = ()  # columns by which `show` finds a row
+    listing: Callable[[Any, int], ListView] | None = None
+    list_help: str = ""
+    show_help: str = ""
+    table: str = ""  # what the table of the state has, in one line; "": there is none
+    part: str | None = None  # of the name of the table; default: the plural
+    id: Sequence[str] = ()  # columns that name a row of the table
+
+    @property
+    def members(self) -> str:
+        return self.plural or f"{self.name}s"
+
+    def verb(self, name: str) -> Verb:
+        return next(verb for verb in self.verbs if verb.name == name)
+
+    def faces(self) -> dict[str, Face]:
+        """Return what help shows of each command."""
+        faces = {verb.name: verb.face for verb in self.verbs}
+        if self.entries is not None or self.listing is not None:
+            words = self.list_help or f"All {self.members}."
+            faces["list"] = Face(words, words, {})
+        if self.keys:
+            words = self.show_help or f"One {self.name}."
+            faces["show"] = Face(words, words, {"key": Arg(metavar="/".join(self.keys).upper())})
+        return faces
+
+    def rows(self, state: Any, as_of: int) -> list[dict[str, Any]]:
+        """Return the records of a state as JSON has them, with what is derived from the state at a moment."""
+        entries = () if self.entries is None else self.entries(state)
+        return [{**plain(entry), **plain(self.derived(state, entry, as_of))} for entry in entries]
+
+    def list(self, state: Any, as_of: int) -> ListView:
+        """Return what `list` shows."""
+        if self.listing is not None:
+            return self.listing(state, as_of)
+        rows = self.rows(state, as_of)
+        return ListView({self.members: rows}, self.columns, [[row[column] for column in self.columns] for row in rows])
+
+    def state_table(self) -> "StateTable":
+        """Return the table of the state: a column for each field of a record."""
+        from veen.overlays.framework.typed_table import StateTable, kinds_of
+
+        entries, key = self.entries, attrgetter(*self.id)
+        assert entries is not None  # noqa: S101 - a table has rows
+        return StateTable.of(
+            self.fold.name,  # type: ignore[attr-defined]  # a fold class
+            self.entry,
+            kinds_of(self.entry, self.id),
+            lambda view: ((key(entry), entry) for entry in entries(view)),
+            part=self.members if self.part is None else self.part,
+            about=self.table,
+            times=_TIMES,
+        )
+
+
+def plain(value: Any) -> Any:
+    """Return a part of a state as JSON has it: bytes are hex, records are objects by field, keys are text."""
+    from veen.overlays.framework.state import Free
+
+    if isinstance(value, Free):
+        return plain(value.value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: plain(getattr(value, name)) for name in value._fields}
+    if hasattr(type(value), "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in type(value).__dataclass_fields__}
+    if isinstance(value, Mapping):
+        return {_key(key): plain(element) for key, element in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain(element) for element in value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [plain(element) for element in value]
+    return value
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, tuple):
+        return "/".join(map(_key, key))
+    return key.hex() if isinstance(key, bytes) else str(key)
