@@ -178,7 +178,7 @@ def _signature(obj: Wire) -> dict[str, Any]:
         tag = "veen/control"
         return {"tag": tag, "data": data, "digest": Ht(tag, data), "public": KEYS["hub"].public, "sig": obj.hub_sig}
     if isinstance(obj, SpeaksBinding | SpeaksEnd | PrincipalNext):
-        data, digest = cbor.encode(obj._signed()), obj.signing_digest()
+        data, digest = cbor.encode(obj._fields_to_sign()), obj.signing_digest()
         if isinstance(obj, PrincipalNext):
             public, sig = obj.new, obj.sig_new
         else:

@@ -341,7 +341,7 @@ def test_nothing_of_a_page_is_opened_before_the_hubs_signatures_were_checked(tmp
 
     def strange(operation, body, answer):
         def change(receipt):
-            return hostile._resigned(SigningKey(b"\x77" * 32), receipt) if receipt.stream_seq == place else receipt
+            return hostile._sign_again(SigningKey(b"\x77" * 32), receipt) if receipt.stream_seq == place else receipt
 
         return hostile._each_receipt(operation, answer, change)
 

@@ -60,7 +60,10 @@ def erase(world, *, receipts=False, after=10_000):
     index = Index(world.fs)
     periods = Periods(payload_sec=1, receipt_sec=1) if receipts else Periods(payload_sec=1)
     apply(
-        world.fs, plan(index, RetentionPolicy(periods), world.now + after), world.control, dropped=world.store.drop_level
+        world.fs,
+        plan(index, RetentionPolicy(periods), world.now + after),
+        world.control,
+        dropped=world.store.drop_level,
     )
     index.close()
     world.store.retire()

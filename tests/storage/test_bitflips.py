@@ -55,7 +55,9 @@ def at_rest() -> MemFs:
     world.store.retire()
     index = Index(world.fs)
     policy = retention.RetentionPolicy(retention.Periods(payload_sec=1))
-    retention.apply(world.fs, retention.plan(index, policy, world.now + 5), world.control, dropped=world.store.drop_level)
+    retention.apply(
+        world.fs, retention.plan(index, policy, world.now + 5), world.control, dropped=world.store.drop_level
+    )
     fill(world, 4)
     world.fs.replace(layout.LIMITS, canonical_json(limits.to_json()) + b"\n")
     world.store.close()

@@ -120,7 +120,10 @@ def test_a_hub_that_writes_seals_retires_and_erases_meanwhile_is_clean(tmp_path)
                     world.store.retire()
                     index = Index(world.fs)
                     retention.apply(
-                        world.fs, retention.plan(index, policy, world.now), world.control, dropped=world.store.drop_level
+                        world.fs,
+                        retention.plan(index, policy, world.now),
+                        world.control,
+                        dropped=world.store.drop_level,
                     )
                     index.close()
         except BaseException as exc:

@@ -104,7 +104,10 @@ def erase(world: World, periods: Periods) -> None:
     world.store.retire()
     index = Index(world.fs)
     apply(
-        world.fs, plan(index, RetentionPolicy(periods), world.now + 10_000), world.control, dropped=world.store.drop_level
+        world.fs,
+        plan(index, RetentionPolicy(periods), world.now + 10_000),
+        world.control,
+        dropped=world.store.drop_level,
     )
     index.close()
 

@@ -20,7 +20,7 @@ async def replica_at(path, transport, pin, *, source="http://127.0.0.1:9", **set
     pin = await open_replica(path, source, pin, transport)
     flags = {"data_dir": str(path), "listen.port": "0", "log.level": "error", **OPEN}
     flags |= {key.replace("__", "."): value for key, value in settings.items()}
-    async with ReplicaHub.running(load(None, {}, flags), accept_clock=True) as hub:
+    async with ReplicaHub.serve(load(None, {}, flags), accept_clock=True) as hub:
         yield hub, ReplicaFollower(hub, transport, pin)
 
 

@@ -110,7 +110,7 @@ class AttachmentOperations:
         if request.after > _MAX_SEQ:
             raise bad_request("no change has such a number", "after", max_allowed=_MAX_SEQ, actual=request.after)
         part = await asyncio.get_running_loop().run_in_executor(
-            None, store.changed, request.instance, request.after, _LISTED
+            None, store.changes_after, request.instance, request.after, _LISTED
         )
         attachments = tuple(
             StoredAttachment(

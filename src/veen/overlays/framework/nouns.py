@@ -119,6 +119,7 @@ class Verb:
 
     @property
     def face(self) -> Face:
+        """Help and arguments of the command."""
         shown = f"\n\n\b\n{chr(10).join(self.examples)}" if self.examples else ""
         return Face(self.help, f"{self.about or self.help}{shown}", self.args)
 
@@ -175,9 +176,11 @@ class Noun:
 
     @property
     def members(self) -> str:
+        """Plural of the name."""
         return self.plural or f"{self.name}s"
 
     def verb(self, name: str) -> Verb:
+        """Return the verb of this name."""
         return next(verb for verb in self.verbs if verb.name == name)
 
     def faces(self) -> dict[str, Face]:

@@ -49,7 +49,7 @@ class AttachmentFollower:
     async def step(self) -> bool:
         """Copy new attachments; return True if all available ones are here."""
         if not self._begun:
-            self._noted = self._instance, self._after = await in_thread(self._files.copied_upto)
+            self._noted = self._instance, self._after = await in_thread(self._files.copy_position)
             self._begun = True
         if self._missing and self._clock() - self._asked_at >= _AGAIN_SECONDS:
             self._after = min(self._missing.values()) - 1

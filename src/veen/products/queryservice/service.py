@@ -298,7 +298,7 @@ class QueryService:
         principal.check(descriptor)
         api.check_scope(descriptor, self._settings.keys)
         async with self._submitting:
-            request = await self._record_request(principal, descriptor)
+            request = await self._accept_request(principal, descriptor)
         result_id = request.result_id
         if result_id in self._executions and await self._is_small(descriptor):
             await self._wait_for_end(result_id)
@@ -314,7 +314,7 @@ class QueryService:
             raise kind(f"result {result_id}: {status.message}")
         return QuerySubmission(status=status)
 
-    async def _record_request(self, principal: QueryPrincipal, descriptor: QueryDescriptor) -> RecordedRequest:
+    async def _accept_request(self, principal: QueryPrincipal, descriptor: QueryDescriptor) -> RecordedRequest:
         query_id, subject_id = descriptor.query_id, principal.subject_id
         earlier = self._history.requests.get(query_id)
         unanswered = self._unanswered.get(query_id)  # it may be in the log already, so the same message is sent

@@ -157,7 +157,7 @@ async def _replica(world: World) -> None:
     try:
         pin = await open_replica(directory, at.url, at.pin.to_text(), transport)
         settings = load(None, {}, {"data_dir": str(directory), "listen.port": "0", "log.level": "error"})
-        async with ReplicaHub.running(settings, accept_clock=True) as replica:
+        async with ReplicaHub.serve(settings, accept_clock=True) as replica:
             follower = ReplicaFollower(replica, transport, pin)
             for _ in range(_STEPS):
                 if await follower.step():

@@ -106,7 +106,7 @@ async def _run(
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
         pin = await open_replica(settings.data_dir, source, pin, transport, ca_file=ca_file, token_file=token)
-        async with ReplicaHub.running(settings, accept_clock=True) as hub:
+        async with ReplicaHub.serve(settings, accept_clock=True) as hub:
             follower = ReplicaFollower(hub, transport, pin)
             output.notice(f"replica of {source} listens on {hub.url}", url=hub.url, source=source, pin=pin)
             following = asyncio.create_task(follower.run(once=once))
