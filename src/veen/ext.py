@@ -1,4 +1,4 @@
-"""What packages beside VEEN are written with: products, overlays, adapters of the recorder (docs/extending.md).
+"""Names that packages beside VEEN are written with: products, overlays, adapters of the recorder (docs/extending.md).
 
 Names are imported when they are first used; `Product` is here, so that declaring a product imports nothing else.
 """
