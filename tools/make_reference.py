@@ -106,7 +106,9 @@ def errors_page() -> str:
 
 
 def _doc(thing: object) -> str:
-    return inspect.cleandoc(thing.__doc__ or "") if isinstance(thing.__doc__, str) else ""
+    """Return the docstring; that of the base for a method without one."""
+    doc = inspect.getdoc(thing) if inspect.isfunction(thing) else thing.__doc__
+    return inspect.cleandoc(doc) if isinstance(doc, str) else ""
 
 
 def _signature(name: str, thing: object) -> str:
@@ -145,7 +147,9 @@ def _plain(signature: str) -> str:
 def _members(kind: type) -> Iterator[str]:
     """Public methods and properties in the order of their declaration; of `SyncClient` those that `Client` lacks."""
     for name, member in vars(kind).items():
-        if name.startswith("_") or (kind is SyncClient and hasattr(Client, name)):
+        if name.startswith("_") or name in getattr(kind, "__dataclass_fields__", ()):
+            continue
+        if kind is SyncClient and hasattr(Client, name):
             continue
         if isinstance(member, property):
             yield f"#### `{kind.__name__}.{name}`\n\n{_doc(member)}\n"

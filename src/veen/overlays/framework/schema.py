@@ -50,10 +50,12 @@ class Schema(Generic[B]):
 
     @property
     def family(self) -> str:
+        """Name without the version."""
         return self.name.rpartition(".v")[0]
 
     @property
     def version(self) -> int:
+        """Number of the version, from the name."""
         return int(self.name.rpartition(".v")[2])
 
     def draft(self, body: B, *, parent_id: bytes | None = None, expires_at: int | None = None) -> Draft:
@@ -90,6 +92,7 @@ class SchemaSet(Mapping[bytes, AnySchema]):
         return len(self._by_id)
 
     def named(self, name: str) -> AnySchema | None:
+        """Return the schema of this name, or None."""
         return self._by_name.get(name)
 
     def versions(self, family: str) -> list[AnySchema]:
