@@ -1,4 +1,4 @@
-"""`veen id delegate` and `veen id resolve`: who may act for whom, and whom a name means (ID §9, §10)."""
+"""`veen id delegate` and `veen id resolve`: tokens for devices, and the targets of names (ID §9, §10)."""
 
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ def resolve(
     realm: Realm,
     view: View,
 ) -> None:
-    """Whom a handle, or an account elsewhere, means in a realm. One whose target is revoked means nobody.
+    """Print the target of a handle or of an external account in a realm. A revoked target is reported as none.
 
     \b
     veen id resolve @ann --realm shop

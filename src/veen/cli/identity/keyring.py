@@ -27,7 +27,7 @@ keyring = LazyGroup(
 
 
 def _change(session: CliSession, change: "Callable[[Keyring], Keyring]") -> None:
-    """Put another keyring into the keystore. Opened under the lock: nothing comes between reading and writing."""
+    """Change the keyring in the keystore. It is opened under the lock, so that no other write comes between."""
     from dataclasses import replace
 
     with session.home.lock(session.identity_name):
@@ -51,7 +51,7 @@ def _about(keys: "StreamKeys") -> dict[str, Any]:
 )
 @identity_options
 def new(output: Output, session: CliSession, stream: str | None, private: bool) -> None:
-    """Make the keys of STREAM, whose owner you are. Only for a stream that has none yet.
+    """Make the keys of STREAM, of which you become the owner. The stream must not have keys yet.
 
     To replace keys, run `veen keys rotate STREAM`, which tells all readers; if others use the stream already, ask its
     owner for an invitation instead.
@@ -110,7 +110,7 @@ def add(output: Output, session: CliSession, text: str) -> None:
 @keyring.verb("list", "The streams you can write to or read.")
 @identity_options
 def list_(output: Output, session: CliSession) -> None:
-    """The streams you can write to or read, the newest key first."""
+    """List the streams that you can write to or read, the newest key first."""
     entries = [_about(keys) for keys in session.keystore.secrets.keyring.entries]
     columns = ("stream", "rights", "stream_id", "reader_pk")
     rows = [[entry[column] for column in columns] for entry in entries]

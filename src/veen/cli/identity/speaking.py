@@ -1,4 +1,4 @@
-"""`veen id bind`, `bindings` and `revoke-key`: which client keys speak for an identity in a stream (D-179)."""
+"""`veen id bind`, `bindings` and `revoke-key`: client keys that speak for an identity in a stream (D-179)."""
 
 import time
 from collections.abc import Sequence
@@ -214,7 +214,7 @@ def _end_in(session: CliSession, identity: "Identity", stream: str, keys: Sequen
 
 
 def _tell_hub(session: CliSession, keys: Sequence[bytes]) -> tuple[bool, str]:
-    """Ask the hub to refuse the keys; return whether it does, and why it does not."""
+    """Ask the hub to refuse the keys; return True if it does, else False and the reason."""
     from veen.client.errors import HubRefused, NetworkError
     from veen.core.objects.policies import Revocation
 

@@ -1,4 +1,4 @@
-"""`veen label-class`: hints about labels, and what they advise (LCLASS0, 001 spec-2 §6)."""
+"""`veen label-class`: hints about labels, and their advice (LCLASS0, 001 spec-2 §6)."""
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -34,7 +34,7 @@ def _fold(session: CliSession, realm: AdminRealm) -> "LabelClassFold":
 
 
 def _labels(session: CliSession, text: str) -> dict[bytes, str]:
-    """label → name. A stream has the label of this epoch; a pattern means streams of the keyring by name."""
+    """Return the names of labels. A stream has the label of this epoch; a pattern selects streams of the keyring."""
     from veen.client.identity.keyring import StreamRef
     from veen.core.labels import label_of, routing_key_of
 
@@ -104,7 +104,7 @@ def _row(label: bytes, entry: Any) -> dict[str, Any]:
 
 @label_class.read("list", "The labels that have a class.")
 def _list(session: CliSession, realm: AdminRealm, view: View) -> None:
-    """The labels of a realm that have a class."""
+    """List the labels of a realm that have a class."""
     folded = state_of(session, _fold(session, realm), [realm.class_stream()], view)
     rows = [_row(label, entry) for label, entry in folded.state.labels.items()]
     columns = ("label", "class", "sensitivity", "retention_hint")
@@ -113,7 +113,7 @@ def _list(session: CliSession, realm: AdminRealm, view: View) -> None:
 
 @label_class.read("show", "The class of a stream or label, and what it advises.", _TARGET)
 def _show(session: CliSession, target: str, realm: AdminRealm, view: View) -> None:
-    """The class of TARGET (a stream, or label:HEX), and what it advises. A label without a class is no fault."""
+    """Print the class of TARGET (a stream, or label:HEX) and its advice. A label without a class is valid."""
     folded = state_of(session, _fold(session, realm), [realm.class_stream()], view)
     rows = []
     for label in _labels(session, target):

@@ -1,4 +1,4 @@
-"""What the commands about the administration of a realm share: which realm, and on which streams."""
+"""Options that the commands about the administration of a realm share: the realm, its streams and emitters."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import wraps
@@ -27,7 +27,7 @@ class EmitterKeys(Mapping[bytes, "AuthorKey | None"]):
     """
 
     def __init__(self, session: "CliSession", stream: str, identities: Collection[bytes], *, has_keys: bool) -> None:
-        """`has_keys`: identities may also be client keys, which count by themselves unless somebody proved them."""
+        """Store the identities. With `has_keys` they may be client keys, valid unless an identity proved them."""
         from veen.cli.shared.people import contact_store
         from veen.client.identity.workers import worker_client_ids
 
@@ -56,7 +56,7 @@ class EmitterKeys(Mapping[bytes, "AuthorKey | None"]):
 
 
 class AdminRealm:
-    """A realm, and who may speak for it (D-186)."""
+    """A realm, and the identities that may write its records (D-186)."""
 
     def __init__(self, name: str, emitters: tuple[str, ...] = (), any_emitter: bool = False) -> None:
         self.name, self._emitters, self.any_emitter = name, emitters, any_emitter
@@ -68,7 +68,7 @@ class AdminRealm:
         return realm_id_of(self.name)
 
     def rule(self, session: "CliSession", *streams: str) -> dict[str, Any]:
-        """Return the options of a fold: whose records count on streams of the realm."""
+        """Return the options of a fold: the emitters on streams of the realm."""
         from veen.client.identity.keyring import StreamRef
 
         if self.any_emitter:
@@ -102,7 +102,7 @@ class AdminRealm:
         return EmitterKeys(session, stream, owners, has_keys=False)
 
     def announce(self, session: "CliSession", stream: str) -> None:
-        """Prove that the client key in use is that of the owner, or of a named emitter, so that the record counts."""
+        """Prove that the client key belongs to the owner, or to a named emitter, so that the record is valid."""
         from veen.client.errors import UnknownStream
         from veen.client.generations import owning
 
@@ -139,7 +139,7 @@ class AdminRealm:
 
 
 def realm_options(command: F) -> F:
-    """Give a command its `realm`."""
+    """Add the options of `realm` to a command."""
 
     @click.option("--realm", "realm_name", default="default", show_default=True, help="The realm.")
     @click.option(

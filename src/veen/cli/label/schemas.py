@@ -92,7 +92,7 @@ def _register(
     "list", "The schemas of a realm.", option("--emit-docs", is_flag=True, help="Print a Markdown table instead.")
 )
 def _list(session: CliSession, emit_docs: bool, realm: AdminRealm, view: View) -> None:
-    """The schemas that are registered in a realm."""
+    """List the schemas registered in a realm."""
     folded = state_of(session, _fold(session, realm), [realm.schema_stream()], view)
     rows = [_row(schema_id, entry) for schema_id, entry in folded.state.schemas.items()]
     output = session.output
@@ -111,7 +111,7 @@ def _list(session: CliSession, emit_docs: bool, realm: AdminRealm, view: View) -
 
 @schema.read("show", "One schema, by name or id.", argument("schema"))
 def _show(session: CliSession, schema: str, realm: AdminRealm, view: View) -> None:
-    """What is registered of SCHEMA, a name or an id of 64 hex digits."""
+    """Print the registry's entry of SCHEMA, a name or an id of 64 hex digits."""
     from veen.core.schema_id import schema_id as id_of
 
     folded = state_of(session, _fold(session, realm), [realm.schema_stream()], view)
@@ -127,7 +127,7 @@ def _show(session: CliSession, schema: str, realm: AdminRealm, view: View) -> No
 @click.argument("name")
 @output_options
 def id_(output: Output, name: str) -> None:
-    """The id under which payload headers name the schema NAME: its hash (spec §4.5, §4.7)."""
+    """Print the id of the schema NAME in payload headers: its hash (spec §4.5, §4.7)."""
     from veen.core.schema_id import schema_id
 
     output.result({"schema": name, "schema_id": schema_id(name).hex()})
@@ -138,7 +138,7 @@ def id_(output: Output, name: str) -> None:
 @realm_options
 @client_options
 def check(output: Output, session: CliSession, streams: tuple[str, ...], realm: AdminRealm) -> None:
-    """Schemas that the messages of STREAMS use and nobody registered; exit code 6 if there are any.
+    """List the schemas that messages of STREAMS use and nobody registered. Exit code 6 if there are any.
 
     \b
     veen schema check orders shop
@@ -175,7 +175,7 @@ def check(output: Output, session: CliSession, streams: tuple[str, ...], realm: 
 
 
 def _name(registry: Any, ident: bytes) -> str | None:
-    """As registered, else as this installation knows it."""
+    """Return the name of a schema from the registry, else from this installation."""
     from veen.overlays.framework.registry import BUILTIN
 
     if ident in registry.schemas:

@@ -1,4 +1,4 @@
-"""`veen crdt`: registers, sets and counters that writers agree on without talking (CRDT0, D-88)."""
+"""`veen crdt`: registers, sets and counters that converge without coordination (CRDT0, D-88)."""
 
 import os
 import time
@@ -117,7 +117,7 @@ def _orset_add(session: CliSession, stream: str, elem: bytes, expires: int | Non
 
 @orset.write("remove", "Remove an element as far as it is known here.", *_ELEM)
 def _orset_remove(session: CliSession, stream: str, elem: bytes) -> Outgoing:
-    """Remove ELEM from the set in STREAM: all adds of it that the log holds now. Adds made meanwhile survive."""
+    """Remove ELEM from the set in STREAM: all adds of it that the log has now. Concurrent adds survive."""
     from veen.overlays.crdt import OrSetFold, orset_remove
 
     member = state_of(session, OrSetFold(), [stream], View(None, True)).state.get(elem)
@@ -129,7 +129,7 @@ def _orset_remove(session: CliSession, stream: str, elem: bytes) -> Outgoing:
 
 @orset.read("list", "The elements that are present.")
 def _orset_list(session: CliSession, stream: str, view: View) -> None:
-    """The elements of the set in STREAM."""
+    """List the elements of the set in STREAM."""
     from veen.overlays.crdt import OrSetFold
 
     folded = state_of(session, OrSetFold(), [stream], view)
@@ -186,7 +186,7 @@ def _fold_of(kind: str) -> "AnyFold":
 @click.option("--check", type=FILE, help="Check this snapshot against the log instead.")
 @client_options
 def snapshot(output: Output, session: CliSession, stream: str, kind: str, out: Path | None, check: str | None) -> None:
-    """Keep the state of STREAM at the latest CHECKPOINT of the hub, or check a state that was kept (CRDT0.3).
+    """Store the state of STREAM at the latest CHECKPOINT of the hub, or check a stored state (CRDT0.3).
 
     A snapshot is bound to the log by the root of the checkpoint: with any other root it is refused, and so it
     is if the log folds to another state: exit code 1. It holds the state in the clear.
@@ -235,7 +235,7 @@ def _folded(session: CliSession, fold: "AnyFold", stream: str, upto_seq: int) ->
 
 
 def _root(session: CliSession, stream: str, label: bytes, upto_seq: int) -> bytes | None:
-    """The root of the reader's own log: of a receipt that fits all that the hub has proven."""
+    """Return the root of the reader's own log, from a receipt consistent with all that the hub has proven."""
     client = session.client()
     if client.label(stream) != label:
         return None

@@ -59,7 +59,7 @@ def _create(session: CliSession, stream: str, entity: str, record_id: str, field
 
 @crud.write("update", "Change fields of a record.", *_RECORD, _FIELDS, _IF_REV)
 def _update(session: CliSession, stream: str, entity: str, record_id: str, fields: str, if_rev: int | None) -> Outgoing:
-    """Set the FIELDS of a record, a JSON object; null removes a field, what is not named stays.
+    """Set the FIELDS of a record, a JSON object. null removes a field; other fields stay.
 
     \b
     veen crud update app/users user 1 '{"name": "Anna", "mail": null}' --if-rev 1
@@ -69,7 +69,7 @@ def _update(session: CliSession, stream: str, entity: str, record_id: str, field
 
 @crud.write("delete", "Delete a record.", *_RECORD, _IF_REV)
 def _delete(session: CliSession, stream: str, entity: str, record_id: str, if_rev: int | None) -> Outgoing:
-    """Delete a record. Its revisions go on counting if it is created again."""
+    """Delete a record. Its revisions continue if it is created again."""
     return _change("delete", stream, entity, record_id, if_rev=if_rev)
 
 
@@ -93,7 +93,7 @@ def _get(session: CliSession, stream: str, entity: str, record_id: str, view: Vi
 
 @crud.read("list", "All records, or those of one entity.", argument("entity", required=False))
 def _list(session: CliSession, stream: str, entity: str | None, view: View) -> None:
-    """The records of STREAM, or those of one ENTITY."""
+    """List the records of STREAM, or those of one ENTITY."""
     folded = _folded(session, stream, view)
     records = [
         {"entity": name, "id": record_id, **plain(record)}

@@ -42,7 +42,7 @@ def _put(session: CliSession, stream: str, key: str, value: Any, ts: int | None,
 
 @kv.write("del", "Delete a key.", _KEY, _TS)
 def _delete(session: CliSession, stream: str, key: str, ts: int | None) -> Outgoing:
-    """Delete KEY of STREAM. What it was stays in the log: ask with --as-of."""
+    """Delete KEY of STREAM. Earlier values stay in the log: use --as-of."""
     from veen.overlays.kv import delete
 
     return Outgoing(stream, lambda: delete(key, ts=ts), {"stream": stream, "key": key})
@@ -69,7 +69,7 @@ def _get(session: CliSession, stream: str, key: str, view: View) -> None:
 
 @kv.read("list", "All keys and values.", option("--prefix", default="", help="Only keys that begin with this."))
 def _list(session: CliSession, stream: str, prefix: str, view: View) -> None:
-    """All keys of STREAM with their values, now or as of a moment."""
+    """List all keys of STREAM with their values, now or as of a moment."""
     from veen.overlays.kv import KvFold
 
     folded = state_of(session, KvFold(), [stream], view)

@@ -45,7 +45,7 @@ def _push(session: CliSession, stream: str, item: Any, expires: int | None) -> O
 
 @queue.write("ack", "Say that an item is done.", _MSG_ID, _GROUP)
 def _ack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoing:
-    """Say that the group has done the item MSG_ID: it is not delivered to this group again.
+    """Acknowledge the item MSG_ID: it is not delivered to this group again.
 
     Exit code 6 if that has no effect: there is no such item.
     """
@@ -57,7 +57,7 @@ def _ack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoin
 
 @queue.write("nack", "Give an item back.", _MSG_ID, _GROUP)
 def _nack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoing:
-    """Give the item MSG_ID back: it keeps its place, and the next who takes it sees that it was tried.
+    """Give the item MSG_ID back: it keeps its place, and its count of attempts grows.
 
     Exit code 6 if that has no effect: there is no such item, or the group has acknowledged it.
     """
@@ -86,7 +86,7 @@ def _pull(
     consumers: str | None,
     view: View,
 ) -> None:
-    """Print what the group still has to do, first things first. An item stays until it is acknowledged.
+    """Print the pending items of a group, in stream order. An item stays until it is acknowledged.
 
     \b
     veen queue pull app/mail --group mailers
@@ -109,7 +109,7 @@ def _pull(
 
 @queue.read("show", "All items, and what groups have said of them.")
 def _show(session: CliSession, stream: str, view: View) -> None:
-    """All items of the queue in STREAM, and what groups have said of them."""
+    """List all items of the queue in STREAM, with the answers of groups."""
     from veen.overlays.queue import QueueFold
 
     folded = state_of(session, QueueFold(), [stream], view)

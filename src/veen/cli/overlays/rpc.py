@@ -178,7 +178,7 @@ async def _echo(args: Any, context: "CallContext") -> Any:
 def trace(
     output: Output, session: CliSession, stream: str, only_open: bool, servers: tuple[bytes, ...], view: View
 ) -> None:
-    """The calls of STREAM as the log tells them: open, answered, failed or timed out, and answers that contradict."""
+    """List the calls of STREAM by the log: open, answered, failed or timed out, and contradicting answers."""
     from veen.overlays.rpc.messages import RpcFold
 
     folded = state_of(session, RpcFold(servers=servers or None), [stream], view)

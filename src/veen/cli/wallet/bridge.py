@@ -28,7 +28,7 @@ def bridge(
     dry_run: bool,
     ledgers: Ledgers,
 ) -> None:
-    """Copy to another hub what it lacks of the wallets here: same schema, same bytes, the original as parent.
+    """Copy the wallet events that another hub lacks: same schema, same bytes, the original as parent.
 
     Both logs are read and verified. What has no effect under the policy here stays here. Readers over there name
     the key of the bridge by --bridge. Running it again sends only what is new.
