@@ -58,9 +58,9 @@ def discovery_options(command: F) -> F:
         "publishers",
         type=HEX32,
         multiple=True,
-        help="A client_id whose records count. Repeatable; default: the first publisher of each id.",
+        help="client_id of an accepted publisher. Repeatable. Default: the first publisher of each id.",
     )
-    @click.option("--open", "is_open", is_flag=True, help="Let anyone replace any id: for trying things out.")
+    @click.option("--open", "is_open", is_flag=True, help="Let anyone replace any id, for tests.")
     @wraps(command)
     def run(*args: Any, publishers: tuple[bytes, ...], is_open: bool, **kwargs: Any) -> Any:
         return command(*args, source=DiscoverySource(publishers, is_open), **kwargs)

@@ -16,7 +16,7 @@ Edge = tuple[str, str, str]  # from, relation, to
 
 
 @click.command()
-@click.option("--dot", is_flag=True, help="For Graphviz: pipe it into `dot -Tsvg`.")
+@click.option("--dot", is_flag=True, help="Print the graph for Graphviz: pipe it into `dot -Tsvg`.")
 @view_options
 @id_options
 @client_options

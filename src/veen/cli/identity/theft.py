@@ -34,8 +34,8 @@ class _Visit:
 
 
 @click.command("stolen")
-@click.option("--since", type=MOMENT, help="When the copy may have been made, by the hub's time: ISO 8601, or -15m.")
-@click.option("--again", is_flag=True, help="The keystore was copied once more: replace its keys again.")
+@click.option("--since", type=MOMENT, help="Earliest time of the copy, by the hub's time: ISO 8601, or -15m.")
+@click.option("--again", is_flag=True, help="Replace the keys again, because the keystore was copied again.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 def stolen(output: Output, session: CliSession, since: int | None, again: bool, yes: bool) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAKE_KEYS: Final = click.option(
-    "--make-keys", "keys", is_flag=True, help="Make the keys of the realm's stream, if there are none."
+    "--make-keys", "keys", is_flag=True, help="Make the keys of the realm's stream if there are none."
 )
 
 
@@ -93,9 +93,9 @@ class AdminRealm:
         if owner_pk is None:
             raise Fail(
                 "E.LOCAL.OWNER",
-                f"{stream}: its owner is not known",
-                "without named emitters only records of the owner count",
-                f"veen keys owner {stream} NAME, or name who may speak for the realm: --emitter IDENTITY",
+                f"the owner of {stream} is unknown",
+                "without --emitter only records of the owner are accepted",
+                f"veen keys owner {stream} NAME, or name the identities that may write its records: --emitter IDENTITY",
             )
         state = session.client().run(lambda client: client.key_state(stream))
         owners = {owner_pk} if state is None else {owner_pk, state.owner}
@@ -141,16 +141,16 @@ class AdminRealm:
 def realm_options(command: F) -> F:
     """Add the options of `realm` to a command."""
 
-    @click.option("--realm", "realm_name", default="default", show_default=True, help="The realm.")
+    @click.option("--realm", "realm_name", default="default", show_default=True, help="Name of the realm.")
     @click.option(
         "--emitter",
         "emitters",
         metavar="IDENTITY",
         multiple=True,
-        help="Who may speak for the realm: `me`, a contact, a card, or a key in hex. Repeatable. "
+        help="Identity that may write records of the realm: `me`, a contact, a card, or a key in hex. Repeatable. "
         "Default: the owner of the stream.",
     )
-    @click.option("--any-emitter", is_flag=True, help="Count the records of everyone who may write to the stream.")
+    @click.option("--any-emitter", is_flag=True, help="Accept the records of everyone who may write to the stream.")
     @wraps(command)
     def run(*args: Any, realm_name: str, emitters: tuple[str, ...], any_emitter: bool, **kwargs: Any) -> Any:
         if emitters and any_emitter:

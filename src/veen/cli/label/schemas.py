@@ -50,10 +50,10 @@ def _marks(row: dict[str, Any]) -> str:
     "register",
     "Register a schema: its name, version and documentation.",
     argument("name"),
-    option("--version", "version", help="The version; default: what the name ends with, such as v1."),
-    option("--schema-id", type=HEX32, help="The id, where it does not follow from the name."),
-    option("--doc-url", help="Where the schema is documented."),
-    option("--owner", type=HEX32, help="The key of the organization or principal that controls it."),
+    option("--version", "version", help="Version. Default: the end of the name, such as v1."),
+    option("--schema-id", type=HEX32, help="Schema id, in hex. Default: the hash of the name."),
+    option("--doc-url", help="URL of the documentation."),
+    option("--owner", type=HEX32, help="Key of the organization or principal that controls it, in hex."),
     MAKE_KEYS,
 )
 def _register(
@@ -89,7 +89,7 @@ def _register(
 
 
 @schema.read(
-    "list", "The schemas of a realm.", option("--emit-docs", is_flag=True, help="Print a Markdown table instead.")
+    "list", "List the schemas of a realm.", option("--emit-docs", is_flag=True, help="Print a Markdown table instead.")
 )
 def _list(session: CliSession, emit_docs: bool, realm: AdminRealm, view: View) -> None:
     """List the schemas registered in a realm."""
@@ -109,7 +109,7 @@ def _list(session: CliSession, emit_docs: bool, realm: AdminRealm, view: View) -
     show_folded(session, folded, {"schemas": rows}, human)
 
 
-@schema.read("show", "One schema, by name or id.", argument("schema"))
+@schema.read("show", "Print one schema, by name or id.", argument("schema"))
 def _show(session: CliSession, schema: str, realm: AdminRealm, view: View) -> None:
     """Print the registry's entry of SCHEMA, a name or an id of 64 hex digits."""
     from veen.core.schema_id import schema_id as id_of
@@ -168,7 +168,7 @@ def check(output: Output, session: CliSession, streams: tuple[str, ...], realm: 
     if unregistered:
         raise Fail(
             "E.SCHEMA",
-            f"{len(unregistered)} schemas are used and not registered",
+            f"{len(unregistered)} schemas are used but not registered",
             f"the first is {unregistered[0].hex()}",
             "register it by its name: veen schema register NAME",
         )

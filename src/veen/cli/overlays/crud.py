@@ -25,7 +25,7 @@ crud: Final = NounGroup(
 _RECORD: Final = (argument("entity"), argument("record_id", metavar="ID"))
 _FIELDS: Final = argument("fields")
 _IF_REV: Final = option(
-    "--if-rev", type=click.IntRange(min=0), help="Only if the record is at this revision; 0: there never was one."
+    "--if-rev", type=click.IntRange(min=0), help="Required revision of the record. 0: the record never existed."
 )
 
 
@@ -41,7 +41,7 @@ def _change(operation: str, stream: str, entity: str, record_id: str, *fields: s
 def _object(text: str) -> dict[str, Any]:
     fields = json_value(text)
     if type(fields) is not dict:
-        raise click.UsageError('FIELDS is a JSON object, such as \'{"name": "Ann"}\'')
+        raise click.UsageError('FIELDS must be a JSON object, such as \'{"name": "Ann"}\'')
     return fields
 
 
@@ -91,7 +91,7 @@ def _get(session: CliSession, stream: str, entity: str, record_id: str, view: Vi
     show_folded(session, folded, record, lambda: session.output.fields(rows))
 
 
-@crud.read("list", "All records, or those of one entity.", argument("entity", required=False))
+@crud.read("list", "List all records, or those of one entity.", argument("entity", required=False))
 def _list(session: CliSession, stream: str, entity: str | None, view: View) -> None:
     """List the records of STREAM, or those of one ENTITY."""
     folded = _folded(session, stream, view)

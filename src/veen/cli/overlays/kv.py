@@ -21,8 +21,8 @@ kv: Final = NounGroup(
 )
 
 _KEY: Final = argument("key")
-_TS: Final = option("--ts", type=MOMENT, help="When the write counts, if not at the time of the hub.")
-_EXPIRES: Final = option("--expires", type=MOMENT, help="Until when the value holds: a time, or +10m.")
+_TS: Final = option("--ts", type=MOMENT, help="Time of the write. Default: the hub's time.")
+_EXPIRES: Final = option("--expires", type=MOMENT, help="Time at which the value expires: a time, or +10m.")
 
 
 @kv.write("put", "Set the value of a key.", _KEY, argument("value"), value_options("value"), _TS, _EXPIRES)
@@ -67,7 +67,7 @@ def _get(session: CliSession, stream: str, key: str, view: View) -> None:
     show_folded(session, folded, {"key": key, **entry}, lambda: session.output.line(text))
 
 
-@kv.read("list", "All keys and values.", option("--prefix", default="", help="Only keys that begin with this."))
+@kv.read("list", "List all keys and values.", option("--prefix", default="", help="Prefix of the keys to list."))
 def _list(session: CliSession, stream: str, prefix: str, view: View) -> None:
     """List all keys of STREAM with their values, now or as of a moment."""
     from veen.overlays.kv import KvFold

@@ -21,7 +21,7 @@ queue: Final = NounGroup(
 )
 
 _MSG_ID: Final = argument("msg_id", type=HEX32)
-_GROUP: Final = option("--group", default="", help="The group of consumers; default: the one without a name.")
+_GROUP: Final = option("--group", default="", help="Group of consumers. Default: the group without a name.")
 
 
 @queue.write(
@@ -29,7 +29,7 @@ _GROUP: Final = option("--group", default="", help="The group of consumers; defa
     "Put an item at the end of the queue.",
     argument("item"),
     value_options("item"),
-    option("--expires", type=MOMENT, help="When the item is no longer delivered: a time, or +10m."),
+    option("--expires", type=MOMENT, help="Time at which the item expires: a time, or +10m."),
 )
 def _push(session: CliSession, stream: str, item: Any, expires: int | None) -> Outgoing:
     """Put ITEM at the end of the queue in STREAM; "-" reads it from standard input.
@@ -43,7 +43,7 @@ def _push(session: CliSession, stream: str, item: Any, expires: int | None) -> O
     return Outgoing(stream, lambda: enqueue(item, expires_at=expires), {"stream": stream, "item": item})
 
 
-@queue.write("ack", "Say that an item is done.", _MSG_ID, _GROUP)
+@queue.write("ack", "Acknowledge an item.", _MSG_ID, _GROUP)
 def _ack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoing:
     """Acknowledge the item MSG_ID: it is not delivered to this group again.
 
@@ -69,12 +69,12 @@ def _nack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoi
 
 @queue.read(
     "pull",
-    "What a group still has to do, first things first.",
+    "Print the pending items of a group.",
     _GROUP,
-    option("--max", "-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="How many items."),
-    option("--max-attempts", type=click.IntRange(min=1), help="Leave out what was given back so many times."),
-    option("--consumer", help="Which of several consumers of the group this is; with --consumers."),
-    option("--consumers", help="All consumers of the group, separated by commas: each gets a part of the items."),
+    option("--max", "-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="Number of items."),
+    option("--max-attempts", type=click.IntRange(min=1), help="Skip items that failed N times."),
+    option("--consumer", help="Name of this consumer. Requires --consumers."),
+    option("--consumers", help="All consumers of the group, separated by commas. Each gets a share of the items."),
 )
 def _pull(
     session: CliSession,
@@ -107,7 +107,7 @@ def _pull(
     show_folded(session, folded, data, lambda: session.output.table(("msg_id", "attempt", "item"), rows))
 
 
-@queue.read("show", "All items, and what groups have said of them.")
+@queue.read("show", "List all items, with the answers of groups.")
 def _show(session: CliSession, stream: str, view: View) -> None:
     """List all items of the queue in STREAM, with the answers of groups."""
     from veen.overlays.queue import QueueFold

@@ -93,7 +93,7 @@ def _cells(session: CliSession, ledgers: Ledgers, wallets: "Iterable[Wallet]") -
 
 @click.command()
 @click.argument("name", metavar="WALLET")
-@click.option("--refused", is_flag=True, help="Also what had no effect, and why.")
+@click.option("--refused", is_flag=True, help="List events without effect and the reasons, too.")
 @ledger_options
 @client_options
 def history(output: Output, session: CliSession, name: str, refused: bool, ledgers: Ledgers) -> None:
@@ -112,9 +112,11 @@ def history(output: Output, session: CliSession, name: str, refused: bool, ledge
 
 @click.command()
 @click.argument("name", metavar="WALLET")
-@click.option("--since", type=MOMENT, help="From this time of the hub on.")
-@click.option("--until", type=MOMENT, help="Up to this time of the hub.")
-@click.option("--with-proofs", "proofs", is_flag=True, help="Prove every line against a checkpoint of the hub.")
+@click.option("--since", type=MOMENT, help="Start of the period, by the hub's time.")
+@click.option("--until", type=MOMENT, help="End of the period, by the hub's time.")
+@click.option(
+    "--with-proofs", "proofs", is_flag=True, help="Add an inclusion proof of each line under a checkpoint of the hub."
+)
 @ledger_options
 @client_options
 def statement(
@@ -185,7 +187,7 @@ def verify(output: Output, session: CliSession, name: str | None, ledgers: Ledge
         if sums.balance != sums.deposited - sums.withdrawn + sums.adjusted:
             raise Fail(
                 "E.VERIFY",
-                f"the {currency} in all wallets are not what came in less what went out",
+                f"the sum of {currency} in all wallets differs from deposits, withdrawals and adjustments",
                 ", ".join(f"{name} {amount}" for name, amount in plain(sums).items()),
                 "this is a defect of the fold: keep the log and report it",
             )
