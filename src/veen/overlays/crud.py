@@ -29,7 +29,7 @@ Key = tuple[str, str]  # (entity, id)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crud(Body, kind="veen.crud.v1"):
-    """A record that is created, changed or deleted."""
+    """Creation, update or deletion of a record."""
 
     op: Annotated[str, Choice("create", "update", "delete")]
     entity: str
@@ -59,7 +59,7 @@ def delete(entity: str, id_: str, *, if_rev: int | None = None) -> Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A record at its last revision, and the message that made it so."""
+    """A record at its last revision, and the message that wrote it."""
 
     rev: int
     fields: Free | None  # None: deleted, kept so that revisions never repeat
@@ -68,7 +68,7 @@ class Record:
 
 
 class CrudFold(Ordered[Key, Record, dict[str, dict[str, Record]]]):
-    """The records that exist, by entity and id."""
+    """Fold of existing records, by entity and id."""
 
     name = "crud"
     version = 2  # a create may follow an expired record (D-177)

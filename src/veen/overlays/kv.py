@@ -21,7 +21,7 @@ from veen.overlays.framework.typed_table import StateTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kv(Body, kind="veen.kv.v1"):
-    """The value of a key, or its deletion."""
+    """A write of a key: its value or its deletion."""
 
     op: Annotated[str, Choice("put", "del")]
     key: str
@@ -57,7 +57,7 @@ class Write(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvEntry:
-    """One key's value, and the message that set it."""
+    """The value of a key, and the message that set it."""
 
     value: Free
     ts: int
@@ -67,7 +67,7 @@ class KvEntry:
 
 
 class KvFold(Compact[dict[str, Write], dict[str, KvEntry]]):
-    """The values by key."""
+    """Fold of the values by key."""
 
     name = "kv"
     schemas = SchemaSet([KV])

@@ -32,7 +32,7 @@ class Typed(NamedTuple, Generic[B]):
 
 
 class Issue(NamedTuple):
-    """Something in the log that has no effect, and why. Equal logs give equal issues.
+    """An event that has no effect, with the reason. Equal logs give equal issues.
 
     `code` is stable and belongs to the result; `what` is for people.
     """
@@ -48,7 +48,7 @@ class Issue(NamedTuple):
 
 
 class Violation(VeenError, code="OVL.BODY"):
-    """Raised by a fold that must not apply an event: it changes nothing and is reported under `code` (D-98)."""
+    """An event that breaks a rule of a fold. It changes nothing and is reported under `code` (D-98)."""
 
     def __init__(self, code: str, what: str) -> None:
         super().__init__(code, what)
@@ -59,7 +59,7 @@ class Violation(VeenError, code="OVL.BODY"):
 
 
 def decode(event: Event, schema: Schema[B]) -> Typed[B] | Issue:
-    """`event` as `schema` reads it. Codes, the first that applies:
+    """Decode the body of an event by its schema. Codes of an Issue, the first that applies:
 
     OVL.CBOR      the body is not one deterministic CBOR item
     OVL.BODY      a key is missing, unknown, repeated, misplaced or of the wrong type
