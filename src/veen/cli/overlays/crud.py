@@ -19,54 +19,6 @@ _NOUN: Final = "veen.overlays.crud:crud"
 crud: Final = NounGroup("crud", index()[_NOUN]["about"], takes=[argument("stream", type=STREAM)])
 crud.declare(_NOUN, OneStream)
 _RECORD: Final = (argument("entity"), argument("record_id", metavar="ID"))
-_FIELDS: Final = argument("fields")
-_IF_REV: Final = option(
-    "--if-rev", type=click.IntRange(min=0), help="Required revision of the record. 0: the record never existed."
-)
-
-
-def _change(operation: str, stream: str, entity: str, record_id: str, *fields: str, if_rev: int | None) -> Outgoing:
-    from veen.overlays import crud as overlay
-
-    make: Any = getattr(overlay, operation)
-    values = [_object(text) for text in fields]
-    facts = {"stream": stream, "entity": entity, "id": record_id}
-    return Outgoing(stream, lambda: make(entity, record_id, *values, if_rev=if_rev), facts, fold=overlay.CrudFold)
-
-
-def _object(text: str) -> dict[str, Any]:
-    fields = json_value(text)
-    if type(fields) is not dict:
-        raise click.UsageError('FIELDS must be a JSON object, such as \'{"name": "Ann"}\'')
-    return fields
-
-
-@crud.write("create", "Create a record.", *_RECORD, _FIELDS, _IF_REV)
-def _create(session: CliSession, stream: str, entity: str, record_id: str, fields: str, if_rev: int | None) -> Outgoing:
-    """Create the record ID of ENTITY in STREAM with FIELDS, a JSON object.
-
-    Exit code 6 if it has no effect: the record exists, or is not at the revision that was asked for.
-
-    \b
-    veen crud create app/users user 1 '{"name": "Ann"}'
-    """
-    return _change("create", stream, entity, record_id, fields, if_rev=if_rev)
-
-
-@crud.write("update", "Change fields of a record.", *_RECORD, _FIELDS, _IF_REV)
-def _update(session: CliSession, stream: str, entity: str, record_id: str, fields: str, if_rev: int | None) -> Outgoing:
-    """Set the FIELDS of a record, a JSON object. null removes a field; other fields stay.
-
-    \b
-    veen crud update app/users user 1 '{"name": "Anna", "mail": null}' --if-rev 1
-    """
-    return _change("update", stream, entity, record_id, fields, if_rev=if_rev)
-
-
-@crud.write("delete", "Delete a record.", *_RECORD, _IF_REV)
-def _delete(session: CliSession, stream: str, entity: str, record_id: str, if_rev: int | None) -> Outgoing:
-    """Delete a record. Its revisions continue if it is created again."""
-    return _change("delete", stream, entity, record_id, if_rev=if_rev)
 
 
 def _folded(session: CliSession, stream: str, view: View) -> "Folded":
@@ -87,9 +39,9 @@ def _get(session: CliSession, stream: str, entity: str, record_id: str, view: Vi
     show_folded(session, folded, record, lambda: session.output.fields(rows))
 
 
-@crud.read("list", "List all records, or those of one entity.", argument("entity", required=False))
+@crud.read("list", "All records, or those of one entity.", argument("entity", required=False))
 def _list(session: CliSession, stream: str, entity: str | None, view: View) -> None:
-    """List the records of STREAM, or those of one ENTITY."""
+    """The records of STREAM, or those of one ENTITY."""
     folded = _folded(session, stream, view)
     records = [
         {"entity": name, "id": record_id, **plain(record)}
