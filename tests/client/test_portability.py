@@ -282,7 +282,7 @@ def resigned(good, key, **changed):
 
 
 def test_a_set_is_not_made_to_fit_by_another_key(good):
-    with pytest.raises(PortableSetInvalid, match="its identity is not the one on the card") as caught:
+    with pytest.raises(PortableSetInvalid, match="another identity than the card") as caught:
         check_set(MemFs(resigned(good, ISSUER)))
     assert caught.value.path == MANIFEST
     forged = Manifest.from_bytes(resigned(good, ISSUER)[MANIFEST])
