@@ -22,7 +22,7 @@ _RECEIPTS, _MESSAGES, _ATTACHMENTS = "receipts", "messages", "attachments"
 
 
 class Gathered:
-    """Streams as they were read: entries by label and number, their checkpoints, their sealed attachments."""
+    """Streams read from the hub: entries by label and number, their checkpoints, their sealed attachments."""
 
     def __init__(self, fs: Fs) -> None:
         self._fs = fs

@@ -188,7 +188,7 @@ def _drop_offline(session: CliSession, stream: str | None) -> int:
             raise Fail(
                 "E.USAGE",
                 "--offline takes a label",
-                f"what label {stream} has is known to its hub's key only",
+                f"the label of {stream} follows from its hub's key, which is not asked",
                 "give label:HEX as `veen pending list --json` prints it, or --all",
             )
         label = bytes.fromhex(stream.removeprefix("label:"))

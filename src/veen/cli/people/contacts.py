@@ -133,7 +133,7 @@ def remove(output: Output, session: CliSession, name: str) -> None:
 @click.argument("stream", type=STREAM)
 @client_options
 def announce(output: Output, session: CliSession, stream: str) -> None:
-    """Send your card to STREAM, sealed for its members: your entries then show your name to whoever has your card.
+    """Send your card to STREAM, sealed for its members: owners of your card then see your name at your entries.
 
     After `veen id rotate` the next `veen send` to a stream where you did this announces the new key by itself.
 

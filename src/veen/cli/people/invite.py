@@ -175,7 +175,7 @@ def _token(session: CliSession, streams: tuple[str, ...], card: "IdentityCard | 
         raise Fail(
             "E.LOCAL.TOKEN",
             "the hub asks writers for a capability token, and a token is for one identity",
-            "an invitation by code is for somebody whose card is not known yet",
+            "an invitation by code is for a person whose card is unknown",
             "invite by card (`veen invite STREAM --for NAME`), or to read only: `veen invite STREAM --code --read`",
         )
     identity = session.keystore.identity
@@ -294,7 +294,7 @@ def _text_of(invitation: str) -> str:
     else:
         path = Path(invitation)
         if not path.is_file():
-            raise NotAnInvite(f"{invitation}: there is no such file, and it is no word of an invitation")
+            raise NotAnInvite(f"{invitation}: neither a file nor the text of an invitation")
         with path.open("rb") as file:
             data = file.read(MAX_INVITE_CHARS + 1)
     try:
@@ -444,7 +444,9 @@ def _enrol(session: CliSession, context: str, opened: "Invitation") -> bool:
 
         there.client().run(tell)
     except ClientError as exc:
-        session.output.note(f"the owner could not be told of your card, so invite again after a new generation: {exc}")
+        session.output.note(
+            f"your card could not be sent to the owner: after a new generation you need another invitation: {exc}"
+        )
         return False
     finally:
         there.close()

@@ -193,7 +193,9 @@ def shred(
 
     if not yes:
         if not output.may_ask:
-            raise Fail("E.LOCAL.INPUT", "a read key would be lost for good", "there is nobody to ask", "add --yes")
+            raise Fail(
+                "E.LOCAL.INPUT", "a read key would be lost for good", "there is no terminal to confirm at", "add --yes"
+            )
         click.confirm(f"Forget the read key of generation {generation} of {stream} for good?", abort=True, err=True)
     identity = session.keystore.identity
     sent = with_authority(
@@ -220,8 +222,8 @@ def shred(
 @click.argument("streams", type=STREAM, nargs=-1, metavar="[STREAM]...")
 @client_options
 def check(output: Output, session: CliSession, streams: tuple[str, ...]) -> None:
-    """Read the records about keys of STREAM (default: all streams whose owner is known) and look for two faults of
-    earlier releases.
+    """Check the records about the keys of STREAM for two faults of earlier releases. Default: all streams whose owner
+    is known.
 
     A generation may hold the key of the one before it (`back`), so that shredding or withholding the earlier one has
     no effect. The newest generation may be wrapped for a reader who had been removed. The repair of both is a new

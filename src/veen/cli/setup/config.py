@@ -112,7 +112,7 @@ def trust(output: Output, session: CliSession, path: Path | None, yes: bool) -> 
         raise Fail(
             "E.LOCAL.INPUT",
             f"{place}: not trusted",
-            f"it sets {shown(wanted) or 'nothing that needs trust'}; there is no terminal to ask somebody at",
+            f"it sets {shown(wanted) or 'nothing that needs trust'}; there is no terminal to confirm at",
             "read the file, then run: veen config trust --yes",
         )
     if not yes:

@@ -83,7 +83,7 @@ def authority(session: "CliSession", stream: str, cap: Path | None, *, contact: 
 
 
 def _find_token(session: "CliSession", stream: str, stream_id: bytes) -> "CapToken":
-    """Return a token that the hub knows. If none is held, tell the owner of the stream to issue one to herself."""
+    """Return a token that the hub knows. Without one, the error tells an owner how to issue one to herself."""
     from veen.client.errors import TokenMissing
 
     try:
