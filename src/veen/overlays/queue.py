@@ -10,16 +10,18 @@ new. What breaks a rule changes nothing and is reported:
     QUEUE.GROUP     a group that the queue does not have, where groups are configured
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 from veen.core.event import Order
 from veen.core.hashing import Ht
 from veen.core.wire import Anything, Bytes32, Choice
+from veen.overlays.framework.args import Arg
 from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.nouns import Noun, Verb
 from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free
@@ -47,7 +49,7 @@ QUEUE: Final = Schema(Queue.KIND, Queue)
 
 
 def enqueue(item: Any, *, expires_at: int | None = None) -> Draft:
-    """An item that nobody took until `expires_at` is not delivered any more."""
+    """Build an item. After `expires_at` it is no longer delivered."""
     return QUEUE.draft(Queue(op="enqueue", item=item), expires_at=expires_at)
 
 
@@ -61,7 +63,7 @@ def nack(msg_id: bytes, *, group: str = "") -> Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueItem:
-    """What was enqueued, and where it stands."""
+    """An item and its position in the log."""
 
     order: Order
     value: Free
@@ -71,7 +73,7 @@ class QueueItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What a group has said of an item."""
+    """The answers of a group to an item."""
 
     acked: bool
     nacks: int
@@ -81,7 +83,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingItem:
-    """An item that a group still has to acknowledge; `attempt` counts from 1 and grows with every nack."""
+    """An item that a group has not acknowledged; `attempt` starts at 1 and grows with every nack."""
 
     msg_id: bytes
     value: Free
@@ -90,21 +92,21 @@ class PendingItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """The queue at one moment: what may be delivered, in stream order, and what was said of it."""
+    """The queue at one moment: deliverable items in stream order, and answers."""
 
     items: dict[bytes, QueueItem]  # by msg_id, in logical order
     deliveries: dict[tuple[str, bytes], Delivery]  # by group and msg_id
 
     def pending(self, group: str = "", *, max_attempts: int | None = None) -> list[PendingItem]:
-        """What the group still has to do, first things first; without those given back `max_attempts` times."""
+        """Return the pending items of a group in stream order, without those that failed `max_attempts` times."""
         return [p for p in self._open(group) if max_attempts is None or p.attempt <= max_attempts]
 
     def dead(self, group: str = "", *, max_attempts: int) -> list[PendingItem]:
-        """What the group has given back `max_attempts` times: for a person to look at."""
+        """Return the items that failed `max_attempts` times, for a person to inspect."""
         return [p for p in self._open(group) if p.attempt > max_attempts]
 
     def share(self, group: str, consumer: str, consumers: Iterable[str], **kwargs: Any) -> list[PendingItem]:
-        """The part of `pending` that one of several consumers takes, so that they rarely take the same.
+        """Return the share of `pending` of one of several consumers, so that they rarely take the same item.
 
         Each item goes to the consumer with the highest hash: when one leaves, only its own items move.
         """
@@ -129,7 +131,7 @@ Key = bytes | tuple[str, bytes]  # an item, or a delivery to a group
 
 
 class QueueFold(Ordered[Key, QueueItem | Delivery, QueueView]):
-    """Items and what groups said of them.
+    """Fold of items and the answers of groups.
 
     With `groups`, these are all there are: an item that each of them acknowledged is forgotten, so the state is as
     large as the work that is left; what is said of it later is QUEUE.UNKNOWN. Without, a group may begin at any time,
@@ -217,3 +219,59 @@ STATES: Final = (
         times=("last_ts",),
     ),
 )
+
+
+def _answer(op: str, draft: Callable[..., Draft], help_: str, about: str) -> Verb:
+    """Return a verb that says something of an item."""
+    group = Arg(help="The group of consumers; default: the one without a name.", default="")
+    return Verb(
+        name=op,
+        help=help_,
+        about=about,
+        draft=draft,
+        fixed={"op": op},
+        args={"msg_id": Arg("reference"), "group": group},
+        derive=lambda values: {"ref": values["msg_id"]},
+        facts=("stream", "op", "ref", "group"),
+    )
+
+
+NOUNS: Final = {
+    "queue": Noun(
+        name="queue",
+        about="Work items over a stream, each delivered at least once to every group of consumers.",
+        fold=QueueFold,
+        verbs=[
+            Verb(
+                name="push",
+                help="Put an item at the end of the queue.",
+                about='Put ITEM at the end of the queue in STREAM; "-" reads it from standard input.',
+                examples=[
+                    'veen queue push app/mail "write to Ann"',
+                    """veen queue push app/mail '{"to": "ann@example.org"}' --format json --expires +2d""",
+                ],
+                draft=enqueue,
+                args={
+                    "item": Arg("value"),
+                    "expires_at": Arg("time", "When the item is no longer delivered: a time, or +10m.", "--expires"),
+                },
+                facts=("stream", "item"),
+                is_judged=False,
+            ),
+            _answer(
+                "ack",
+                ack,
+                "Say that an item is done.",
+                "Say that the group has done the item MSG_ID: it is not delivered to this group again.\n\nExit code 6 "
+                "if that has no effect: there is no such item.",
+            ),
+            _answer(
+                "nack",
+                nack,
+                "Give an item back.",
+                "Give the item MSG_ID back: it keeps its place, and the next who takes it sees that it was tried.\n\n"
+                "Exit code 6 if that has no effect: there is no such item, or the group has acknowledged it.",
+            ),
+        ],
+    )
+}

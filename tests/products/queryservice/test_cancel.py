@@ -378,7 +378,7 @@ class Sink:
         if len(self.rows) == self.left:
             self.control.stop(QueryCancelled("enough"))
 
-    def verified(self, entry):
+    def evidence(self, entry):
         """Not of interest."""
 
 

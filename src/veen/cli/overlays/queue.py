@@ -8,63 +8,15 @@ from click import argument, option
 from veen.cli.shared.as_of import View
 from veen.cli.shared.command import CliSession
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import NounGroup, Outgoing
+from veen.cli.shared.nouns import NounGroup, OneStream, index
 from veen.cli.shared.overlay_commands import show_folded, state_of
-from veen.cli.shared.overlay_values import HEX32, value_options
-from veen.cli.shared.values import MOMENT
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
-queue: Final = NounGroup(
-    "queue",
-    "Work items over a stream, each delivered at least once to every group of consumers.",
-    takes=[argument("stream", type=STREAM)],
-)
+_NOUN: Final = "veen.overlays.queue:queue"
 
-_MSG_ID: Final = argument("msg_id", type=HEX32)
+queue: Final = NounGroup("queue", index()[_NOUN]["about"], takes=[argument("stream", type=STREAM)])
+queue.declare(_NOUN, OneStream)
 _GROUP: Final = option("--group", default="", help="The group of consumers; default: the one without a name.")
-
-
-@queue.write(
-    "push",
-    "Put an item at the end of the queue.",
-    argument("item"),
-    value_options("item"),
-    option("--expires", type=MOMENT, help="When the item is no longer delivered: a time, or +10m."),
-)
-def _push(session: CliSession, stream: str, item: Any, expires: int | None) -> Outgoing:
-    """Put ITEM at the end of the queue in STREAM; "-" reads it from standard input.
-
-    \b
-    veen queue push app/mail "write to Ann"
-    veen queue push app/mail '{"to": "ann@example.org"}' --format json --expires +2d
-    """
-    from veen.overlays.queue import enqueue
-
-    return Outgoing(stream, lambda: enqueue(item, expires_at=expires), {"stream": stream, "item": item})
-
-
-@queue.write("ack", "Say that an item is done.", _MSG_ID, _GROUP)
-def _ack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoing:
-    """Say that the group has done the item MSG_ID: it is not delivered to this group again.
-
-    Exit code 6 if that has no effect: there is no such item.
-    """
-    from veen.overlays.queue import QueueFold, ack
-
-    facts = {"stream": stream, "op": "ack", "ref": msg_id, "group": group}
-    return Outgoing(stream, lambda: ack(msg_id, group=group), facts, fold=QueueFold)
-
-
-@queue.write("nack", "Give an item back.", _MSG_ID, _GROUP)
-def _nack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoing:
-    """Give the item MSG_ID back: it keeps its place, and the next who takes it sees that it was tried.
-
-    Exit code 6 if that has no effect: there is no such item, or the group has acknowledged it.
-    """
-    from veen.overlays.queue import QueueFold, nack
-
-    facts = {"stream": stream, "op": "nack", "ref": msg_id, "group": group}
-    return Outgoing(stream, lambda: nack(msg_id, group=group), facts, fold=QueueFold)
 
 
 @queue.read(

@@ -11,7 +11,7 @@ from veen.client.client import Client
 from veen.client.errors import BadAnswer, Divergence, HubRefused
 from veen.client.send.sealing import Attach
 from veen.client.transport.base import ATTACHMENT, NO_HEADERS, Answer, Transport
-from veen.client.transport.calls import Retry, place_of, read, refused
+from veen.client.transport.calls import Retry, error_of, place_of, read
 from veen.core.errors import MalformedError, Refusal, VeenError
 from veen.core.hashing import H
 from veen.core.labels import epoch_at
@@ -40,13 +40,13 @@ async def _health(world: World) -> None:
     transport = await world.transport()
     alive = await transport.call("healthz")
     if not alive.ok:
-        raise refused("healthz", alive)
+        raise error_of("healthz", alive)
     expect(read("healthz", alive.body, HealthResponse).ok, "healthz: the hub says that it is not well")
     reason: str | None = None
     async for _ in Retry(seconds=(await world.hub()).wait_seconds).pauses():  # it may have started just now
         answer = await transport.call("readyz")
         if not answer.ok and answer.status != 503:
-            raise refused("readyz", answer)
+            raise error_of("readyz", answer)
         ready = read("readyz", answer.body, ReadyResponse)
         if ready.ready and answer.ok:
             return

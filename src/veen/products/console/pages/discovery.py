@@ -4,7 +4,7 @@ from typing import Any
 
 from veen.overlays.discovery.bodies import HubAdvert, ServiceAdvert
 from veen.overlays.discovery.directory import DirectoryFold, Listing
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 from veen.products.console.pages.common import digest, entry_link, fold_page, now
 from veen.products.console.report import DigestCell, MarkCell, MomentCell, Section
 from veen.products.console.views import Console, PageView, Query

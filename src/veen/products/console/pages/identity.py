@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 from veen.overlays.id.fold import IdFold
 from veen.overlays.id.graph import edges_of, nodes_of
 from veen.products.console.charts import layers

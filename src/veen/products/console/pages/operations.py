@@ -6,7 +6,8 @@ The nouns of overlays that other packages bring follow them.
 from functools import cache
 from typing import Any, Final
 
-from veen.overlays.framework.nouns import Noun, plain
+from veen.overlays.framework.nouns import Noun
+from veen.overlays.framework.plain import plain
 from veen.overlays.framework.registry import BUILTIN
 from veen.overlays.operations.nouns import NOUNS
 from veen.products.console.events import FoldedStreams

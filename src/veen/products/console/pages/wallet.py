@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.statements import Statement, statement
 from veen.products.console.charts import steps

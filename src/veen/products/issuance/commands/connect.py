@@ -218,7 +218,7 @@ def apply(
             grant = client.authorize(token)
             store = token_store(there)
             store.put(grant.token)
-            store.granted(grant.auth_ref, client.hub_id, grant.issued_at)
+            store.add_grant(grant.auth_ref, client.hub_id, grant.issued_at)
             bound = {"auth_ref": grant.auth_ref.hex(), "expires_at": grant.expires_at}
     finally:
         there.close()
