@@ -1,4 +1,4 @@
-"""What packages beside VEEN are written with: products, overlays, adapters of the recorder (docs/extending.md).
+"""Names that packages beside VEEN are written with: products, overlays, adapters of the recorder (docs/extending.md).
 
 Names are imported when they are first used; `Product` is here, so that declaring a product imports nothing else.
 """
@@ -25,13 +25,13 @@ _LAZY = {  # by name, as in veen/__init__.py; their types are in ext.pyi
     "SchemaSet": f"{_FRAMEWORK}.schema:SchemaSet",
     "Snapshot": f"{_FRAMEWORK}.snapshot:Snapshot",
     "SnapshotRefused": f"{_FRAMEWORK}.snapshot:SnapshotRefused",
-    "state_hash": f"{_FRAMEWORK}.state:state_hash",
     "StateTable": f"{_FRAMEWORK}.typed_table:StateTable",
     "Typed": f"{_FRAMEWORK}.decode:Typed",
     "TypedColumn": f"{_FRAMEWORK}.typed_table:TypedColumn",
     "TypedTable": f"{_FRAMEWORK}.typed_table:TypedTable",
     "Verb": f"{_FRAMEWORK}.nouns:Verb",
     "Violation": f"{_FRAMEWORK}.decode:Violation",
+    "state_hash": f"{_FRAMEWORK}.state:state_hash",
 }
 
 __all__ = ["Product", *_LAZY]

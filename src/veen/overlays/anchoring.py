@@ -21,7 +21,7 @@ from veen.overlays.framework.typed_table import StateTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorStatement(Body, kind="veen.anchor.v1"):
-    """The root of a label up to a position, as a hub signed it, stated in a log."""
+    """Statement of the root of a label up to a position, as a hub signed it."""
 
     hub_id: Bytes32  # of the hub whose root it is
     label: Bytes32
@@ -34,7 +34,7 @@ ANCHOR: Final = Schema(AnchorStatement.KIND, AnchorStatement)
 
 
 def state_root(hub_id: bytes, checkpoint: Checkpoint) -> Draft:
-    """State the root of a checkpoint."""
+    """Build a statement of the root of a checkpoint."""
     return ANCHOR.draft(
         AnchorStatement(
             hub_id=hub_id,
@@ -60,7 +60,7 @@ _Position = tuple[bytes, bytes, int]  # hub_id, label, upto_seq
 
 
 class AnchorFold(Ordered[_Position, StatedRoot, Mapping[_Position, StatedRoot]]):
-    """The roots that were stated, by hub_id, label and position; the first statement counts."""
+    """Fold of stated roots, by hub_id, label and position. The first statement is valid."""
 
     name = "anchor"
     schemas = SchemaSet([ANCHOR])

@@ -1,4 +1,4 @@
-"""CRDT0: registers, sets and counters that replicas agree on without talking (001 spec-1 §25, D-88).
+"""CRDT0: registers, sets and counters that converge without coordination (001 spec-1 §25, D-88).
 
 The value of a register or the element of a set may be large: it then travels as attachments, and att_root of the event
 that wrote it commits to them (CRDT0.4). Registers and members keep that root; `check_provenance` recomputes it.
@@ -25,7 +25,7 @@ MAX_TOMBS: Final = 32_768  # more than fit into a body
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LwwSet(Body, kind="crdt.lww.v1"):
-    """A value of a register; the last write counts."""
+    """A write of a register; the last one wins."""
 
     key: bytes
     ts: Uint
@@ -34,7 +34,7 @@ class LwwSet(Body, kind="crdt.lww.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrSetOp(Body, kind="crdt.orset.v1"):
-    """An add has `id` and `elem`, a remove has `tomb` (D-88)."""
+    """An operation on a set: an add has `id` and `elem`, a remove has `tomb` (D-88)."""
 
     id: Bytes32 | None = None
     elem: bytes | None = None
@@ -49,7 +49,7 @@ class OrSetOp(Body, kind="crdt.orset.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterDelta(Body, kind="crdt.gcnt.v1"):
-    """What a client adds to a counter that only grows."""
+    """An increment of a counter that only grows."""
 
     shard: Bytes32
     delta: Uint
@@ -65,22 +65,22 @@ def lww_set(key: bytes, value: bytes, *, ts: int, expires_at: int | None = None)
 
 
 def orset_add(elem: bytes, *, add_id: bytes, expires_at: int | None = None) -> Draft:
-    """`add_id` is new for every add: 32 random bytes."""
+    """Build an add. `add_id` is unique for every add: 32 random bytes."""
     return ORSET.draft(OrSetOp(id=add_id, elem=elem), expires_at=expires_at)
 
 
 def orset_remove(ids: Iterable[bytes]) -> Draft:
-    """Remove what the remover has seen: the `ids` of a Member. Adds made meanwhile survive."""
+    """Build a removal of the adds that the remover has seen: the `ids` of a Member. Concurrent adds survive."""
     return ORSET.draft(OrSetOp(tomb=tuple(sorted(ids))))
 
 
 def counter_add(shard: bytes, delta: int) -> Draft:
-    """Each writer counts in a shard of its own, such as its client_id."""
+    """Build an increment. Each writer uses a shard of its own, such as its client_id."""
     return GCNT.draft(CounterDelta(shard=shard, delta=delta))
 
 
 def check_provenance(att_root: bytes | None, ciphertexts: Sequence[bytes]) -> None:
-    """VerifyError unless these attachments are the ones that the writing event committed to (CRDT0.4)."""
+    """Raise VerifyError unless these attachments are the ones that the writing event committed to (CRDT0.4)."""
     if att_root is None:
         raise VerifyError("the event commits to no attachments")
     if att_root_of([H(ciphertext) for ciphertext in ciphertexts]) != att_root:
@@ -102,7 +102,7 @@ class Register(NamedTuple):
 
 
 class LwwFold(Compact[dict[bytes, Register], dict[bytes, Register]]):
-    """The last write to each key."""
+    """Fold of registers: the last write to each key."""
 
     name = "crdt.lww"
     schemas = SchemaSet([LWW])
@@ -131,7 +131,7 @@ class LwwFold(Compact[dict[bytes, Register], dict[bytes, Register]]):
 
 
 class Add(NamedTuple):
-    """One add. Should two adds share an id, both stand until it is in a tomb."""
+    """One add. If two adds share an id, both are kept until a tomb contains it."""
 
     order: Order
     msg_id: bytes
@@ -147,7 +147,7 @@ class OrSetState(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """An element that is present, by the adds that are in no tomb."""
+    """A present element, with its adds that are in no tomb."""
 
     ids: tuple[bytes, ...]
     msg_ids: tuple[bytes, ...]
@@ -155,7 +155,7 @@ class Member:
 
 
 class OrSetFold(Compact[OrSetState, dict[bytes, Member]]):
-    """The elements present: some add of theirs is in no tomb, before or after it (D-88)."""
+    """Fold of a set. An element is present if an add of it is in no tomb, before or after it (D-88)."""
 
     name = "crdt.orset"
     schemas = SchemaSet([ORSET])
@@ -201,7 +201,7 @@ class OrSetFold(Compact[OrSetState, dict[bytes, Member]]):
 
 
 def _union(a: tuple[Add, ...], b: tuple[Add, ...]) -> tuple[Add, ...]:
-    """By msg_id: optional fields make whole adds unsortable, and one msg_id is one add."""
+    """Merge adds by msg_id: optional fields make whole adds unsortable, and one msg_id is one add."""
     return tuple(sorted({add.msg_id: add for add in (*a, *b)}.values(), key=lambda add: add[:3]))
 
 
@@ -209,7 +209,7 @@ def _union(a: tuple[Add, ...], b: tuple[Add, ...]) -> tuple[Add, ...]:
 
 
 class CounterFold(Additive[dict[bytes, int], dict[bytes, int]]):
-    """The sum by shard. A count does not expire."""
+    """Fold of counters: the sum by shard. A count does not expire."""
 
     name = "crdt.gcnt"
     schemas = SchemaSet([GCNT])
@@ -235,7 +235,7 @@ class CounterFold(Additive[dict[bytes, int], dict[bytes, int]]):
 
 
 def counter_value(shards: dict[bytes, int]) -> int:
-    """The counter as one number."""
+    """Return the counter as one number."""
     return sum(shards.values())
 
 

@@ -29,7 +29,7 @@ Key = tuple[str, str]  # (entity, id)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crud(Body, kind="veen.crud.v1"):
-    """A record that is created, changed or deleted."""
+    """Creation, update or deletion of a record."""
 
     op: Annotated[str, Choice("create", "update", "delete")]
     entity: str
@@ -59,7 +59,7 @@ def delete(entity: str, id_: str, *, if_rev: int | None = None) -> Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A record at its last revision, and the message that made it so."""
+    """A record at its last revision, and the message that wrote it."""
 
     rev: int
     fields: Free | None  # None: deleted, kept so that revisions never repeat
@@ -68,7 +68,7 @@ class Record:
 
 
 class CrudFold(Ordered[Key, Record, dict[str, dict[str, Record]]]):
-    """The records that exist, by entity and id."""
+    """Fold of existing records, by entity and id."""
 
     name = "crud"
     version = 2  # a create may follow an expired record (D-177)
@@ -120,7 +120,7 @@ STATES: Final = (
 
 _RECORD: Final = {"entity": Arg(), "id": Arg(word="record_id", metavar="ID")}
 _FIELDS: Final = {"fields": Arg("object")}
-_IF_REV: Final = {"if_rev": Arg("uint", "Only if the record is at this revision; 0: there never was one.")}
+_IF_REV: Final = {"if_rev": Arg("uint", "Required revision of the record. 0: the record never existed.")}
 
 
 def _verb(name: str, help_: str, args: Mapping[str, Arg], about: str, *examples: str) -> Verb:
@@ -156,14 +156,14 @@ NOUNS: Final = {
                 "update",
                 "Change fields of a record.",
                 _FIELDS,
-                "Set the FIELDS of a record, a JSON object; null removes a field, what is not named stays.",
+                "Set the FIELDS of a record, a JSON object. null removes a field; other fields stay.",
                 """veen crud update app/users user 1 '{"name": "Anna", "mail": null}' --if-rev 1""",
             ),
             _verb(
                 "delete",
                 "Delete a record.",
                 {},
-                "Delete a record. Its revisions go on counting if it is created again.",
+                "Delete a record. Its revisions continue if it is created again.",
             ),
         ],
     )

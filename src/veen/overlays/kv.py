@@ -21,7 +21,7 @@ from veen.overlays.framework.typed_table import StateTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kv(Body, kind="veen.kv.v1"):
-    """The value of a key, or its deletion."""
+    """A write of a key: its value or its deletion."""
 
     op: Annotated[str, Choice("put", "del")]
     key: str
@@ -57,7 +57,7 @@ class Write(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvEntry:
-    """One key's value, and the message that set it."""
+    """The value of a key, and the message that set it."""
 
     value: Free
     ts: int
@@ -67,7 +67,7 @@ class KvEntry:
 
 
 class KvFold(Compact[dict[str, Write], dict[str, KvEntry]]):
-    """The values by key."""
+    """Fold of the values by key."""
 
     name = "kv"
     schemas = SchemaSet([KV])
@@ -117,7 +117,7 @@ STATES: Final = (
 )
 
 
-_TS: Final = {"ts": Arg("time", "When the write counts, if not at the time of the hub.")}
+_TS: Final = {"ts": Arg("time", "Time of the write. Default: the hub's time.")}
 NOUNS: Final = {
     "kv": Noun(
         name="kv",
@@ -138,7 +138,7 @@ NOUNS: Final = {
                     "key": Arg(),
                     "value": Arg("value"),
                     **_TS,
-                    "expires_at": Arg("time", "Until when the value holds: a time, or +10m.", "--expires"),
+                    "expires_at": Arg("time", "Time at which the value expires: a time, or +10m.", "--expires"),
                 },
                 facts=("stream", "key", "value"),
                 is_judged=False,
@@ -147,7 +147,7 @@ NOUNS: Final = {
             Verb(
                 name="del",
                 help="Delete a key.",
-                about="Delete KEY of STREAM. What it was stays in the log: ask with --as-of.",
+                about="Delete KEY of STREAM. Earlier values stay in the log: use --as-of.",
                 schema=KV,
                 fixed={"op": "del"},
                 args={"key": Arg(), **_TS},

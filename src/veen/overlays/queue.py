@@ -49,7 +49,7 @@ QUEUE: Final = Schema(Queue.KIND, Queue)
 
 
 def enqueue(item: Any, *, expires_at: int | None = None) -> Draft:
-    """An item that nobody took until `expires_at` is not delivered any more."""
+    """Build an item. After `expires_at` it is no longer delivered."""
     return QUEUE.draft(Queue(op="enqueue", item=item), expires_at=expires_at)
 
 
@@ -63,7 +63,7 @@ def nack(msg_id: bytes, *, group: str = "") -> Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueItem:
-    """What was enqueued, and where it stands."""
+    """An item and its position in the log."""
 
     order: Order
     value: Free
@@ -73,7 +73,7 @@ class QueueItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What a group has said of an item."""
+    """The answers of a group to an item."""
 
     acked: bool
     nacks: int
@@ -83,7 +83,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingItem:
-    """An item that a group still has to acknowledge; `attempt` counts from 1 and grows with every nack."""
+    """An item that a group has not acknowledged; `attempt` starts at 1 and grows with every nack."""
 
     msg_id: bytes
     value: Free
@@ -92,21 +92,21 @@ class PendingItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """The queue at one moment: what may be delivered, in stream order, and what was said of it."""
+    """The queue at one moment: deliverable items in stream order, and answers."""
 
     items: dict[bytes, QueueItem]  # by msg_id, in logical order
     deliveries: dict[tuple[str, bytes], Delivery]  # by group and msg_id
 
     def pending(self, group: str = "", *, max_attempts: int | None = None) -> list[PendingItem]:
-        """What the group still has to do, first things first; without those given back `max_attempts` times."""
+        """Return the pending items of a group in stream order, without those that failed `max_attempts` times."""
         return [p for p in self._open(group) if max_attempts is None or p.attempt <= max_attempts]
 
     def dead(self, group: str = "", *, max_attempts: int) -> list[PendingItem]:
-        """What the group has given back `max_attempts` times: for a person to look at."""
+        """Return the items that failed `max_attempts` times, for a person to inspect."""
         return [p for p in self._open(group) if p.attempt > max_attempts]
 
     def share(self, group: str, consumer: str, consumers: Iterable[str], **kwargs: Any) -> list[PendingItem]:
-        """The part of `pending` that one of several consumers takes, so that they rarely take the same.
+        """Return the share of `pending` of one of several consumers, so that they rarely take the same item.
 
         Each item goes to the consumer with the highest hash: when one leaves, only its own items move.
         """
@@ -131,7 +131,7 @@ Key = bytes | tuple[str, bytes]  # an item, or a delivery to a group
 
 
 class QueueFold(Ordered[Key, QueueItem | Delivery, QueueView]):
-    """Items and what groups said of them.
+    """Fold of items and the answers of groups.
 
     With `groups`, these are all there are: an item that each of them acknowledged is forgotten, so the state is as
     large as the work that is left; what is said of it later is QUEUE.UNKNOWN. Without, a group may begin at any time,
@@ -223,7 +223,7 @@ STATES: Final = (
 
 def _answer(op: str, draft: Callable[..., Draft], help_: str, about: str) -> Verb:
     """Return a verb that says something of an item."""
-    group = Arg(help="The group of consumers; default: the one without a name.", default="")
+    group = Arg(help="Group of consumers. Default: the group without a name.", default="")
     return Verb(
         name=op,
         help=help_,
@@ -253,7 +253,7 @@ NOUNS: Final = {
                 draft=enqueue,
                 args={
                     "item": Arg("value"),
-                    "expires_at": Arg("time", "When the item is no longer delivered: a time, or +10m.", "--expires"),
+                    "expires_at": Arg("time", "Time at which the item expires: a time, or +10m.", "--expires"),
                 },
                 facts=("stream", "item"),
                 is_judged=False,
@@ -261,15 +261,15 @@ NOUNS: Final = {
             _answer(
                 "ack",
                 ack,
-                "Say that an item is done.",
-                "Say that the group has done the item MSG_ID: it is not delivered to this group again.\n\nExit code 6 "
+                "Acknowledge an item.",
+                "Acknowledge the item MSG_ID: it is not delivered to this group again.\n\nExit code 6 "
                 "if that has no effect: there is no such item.",
             ),
             _answer(
                 "nack",
                 nack,
                 "Give an item back.",
-                "Give the item MSG_ID back: it keeps its place, and the next who takes it sees that it was tried.\n\n"
+                "Give the item MSG_ID back: it keeps its place, and its count of attempts grows.\n\n"
                 "Exit code 6 if that has no effect: there is no such item, or the group has acknowledged it.",
             ),
         ],

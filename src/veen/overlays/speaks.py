@@ -1,4 +1,4 @@
-"""Which client keys are bound to which principals, by stream: the rule of `Speaking` as a state of its own (D-179)."""
+"""Bindings of client keys to principals, by stream: the rule of `Speaking` as a state of its own (D-179)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Succession:
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """All bindings that counted, also those that ended, and the principals that were replaced."""
+    """All valid bindings, ended ones included, and the principals that were replaced."""
 
     keys: Mapping[tuple[bytes, bytes], BoundKey]  # by (stream_id, client_id)
     successors: Mapping[tuple[bytes, bytes], Succession]  # by (stream_id, principal_pk)
@@ -47,7 +47,7 @@ class Bindings:
 
 
 class SpeaksFold(Speaking[SpeakingKey, SpeakingRecord, Bindings]):
-    """The statements of one or more streams, and nothing else."""
+    """Fold of the statements of one or more streams."""
 
     name = "speaks"
     schemas = SchemaSet()  # `Speaking` adds the statements

@@ -1,4 +1,4 @@
-"""What `veen disc` and `veen connect` share: the discovery streams, and whose records count."""
+"""Options that `veen disc` and `veen connect` share: the discovery streams and their valid publishers."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -21,7 +21,7 @@ NAMES: Final = {"hub": "disc.hubs.v1", "overlay": "disc.overlays.v1", "service":
 
 
 class DiscoverySource:
-    """Whose records count (D-151)."""
+    """The discovery streams of a command and the rule for valid publishers (D-151)."""
 
     def __init__(self, publishers: tuple[bytes, ...], is_open: bool) -> None:
         self._publishers, self._is_open = publishers, is_open
@@ -34,7 +34,7 @@ class DiscoverySource:
 
     @staticmethod
     def streams(session: CliSession) -> list[str]:
-        """Those of the three that the keyring can read; at least one."""
+        """Return the discovery streams that the keyring can read. Raise an error if there is none."""
         from veen.client.errors import UnknownStream
 
         ring = session.keystore.secrets.keyring
@@ -51,16 +51,16 @@ class DiscoverySource:
 
 
 def discovery_options(command: F) -> F:
-    """Give a command its `source`."""
+    """Add the options of `source` to a command."""
 
     @click.option(
         "--publisher",
         "publishers",
         type=HEX32,
         multiple=True,
-        help="A client_id whose records count. Repeatable; default: the first publisher of each id.",
+        help="client_id of an accepted publisher. Repeatable. Default: the first publisher of each id.",
     )
-    @click.option("--open", "is_open", is_flag=True, help="Let anyone replace any id: for trying things out.")
+    @click.option("--open", "is_open", is_flag=True, help="Let anyone replace any id, for tests.")
     @wraps(command)
     def run(*args: Any, publishers: tuple[bytes, ...], is_open: bool, **kwargs: Any) -> Any:
         return command(*args, source=DiscoverySource(publishers, is_open), **kwargs)

@@ -1,4 +1,4 @@
-"""`veen id delegate` and `veen id resolve`: who may act for whom, and whom a name means (ID §9, §10)."""
+"""`veen id delegate` and `veen id resolve`: tokens for devices, and the targets of names (ID §9, §10)."""
 
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,15 @@ from veen.overlays.framework.plain import plain
 
 @click.command()
 @click.argument("device", metavar="CARD|DEVICE_PK")
-@click.option("--ttl", type=SPAN, default="1d", show_default=True, help="How long, from when a hub has seen it.")
-@click.option("--for-stream", "streams", type=STREAM, multiple=True, help="A further stream to write to. Repeatable.")
-@click.option("--rate", type=RATE, help="So many messages a second, and so many at once: 100,200.")
-@click.option("--as-org", is_flag=True, help="As an organization: the key need not be a device of yours.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Write the token here.")
+@click.option(
+    "--ttl", type=SPAN, default="1d", show_default=True, help="Lifetime, counted from the first use at a hub."
+)
+@click.option("--for-stream", "streams", type=STREAM, multiple=True, help="Additional stream to write to. Repeatable.")
+@click.option("--rate", type=RATE, help="Messages per second and burst: 100,200.")
+@click.option("--as-org", is_flag=True, help="Sign as an organization: the key need not be a device of yours.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File to write the token to."
+)
 @id_options
 @client_options
 def delegate(
@@ -83,8 +87,10 @@ def delegate(
 
 @click.command()
 @click.argument("name", metavar="HANDLE|PROVIDER:SUBJECT")
-@click.option("--external", is_flag=True, help="NAME is an account elsewhere, PROVIDER:SUBJECT.")
-@click.option("--writer", "writers", multiple=True, help="Whose links count, by client_id. Repeatable; default: all.")
+@click.option("--external", is_flag=True, help="NAME is an external account, PROVIDER:SUBJECT.")
+@click.option(
+    "--writer", "writers", multiple=True, help="client_id of an accepted writer of links. Repeatable. Default: all."
+)
 @view_options
 @id_options
 @client_options
@@ -97,7 +103,7 @@ def resolve(
     realm: Realm,
     view: View,
 ) -> None:
-    """Whom a handle, or an account elsewhere, means in a realm. One whose target is revoked means nobody.
+    """Print the target of a handle or of an external account in a realm. A revoked target is reported as none.
 
     \b
     veen id resolve @ann --realm shop
@@ -111,7 +117,7 @@ def resolve(
     if external:
         provider, colon, subject = name.partition(":")
         if not colon:
-            raise click.UsageError(f"{name!r} is no PROVIDER:SUBJECT")
+            raise click.UsageError(f"{name!r} is not of the form PROVIDER:SUBJECT")
         trusted = [hex32(writer) for writer in writers] or None
         link = state.link(realm.id, provider, subject, as_of=as_of, writers=trusted)
         if link is not None:

@@ -1,4 +1,4 @@
-"""`veen id graph`: who belongs to whom, as a list of edges, as text, or for Graphviz."""
+"""`veen id graph`: relations between identities, as a list of edges, as text, or for Graphviz."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ Edge = tuple[str, str, str]  # from, relation, to
 
 
 @click.command()
-@click.option("--dot", is_flag=True, help="For Graphviz: pipe it into `dot -Tsvg`.")
+@click.option("--dot", is_flag=True, help="Print the graph for Graphviz: pipe it into `dot -Tsvg`.")
 @view_options
 @id_options
 @client_options
 def graph(output: Output, session: CliSession, dot: bool, realm: Realm, view: View) -> None:
-    """Who belongs to whom, from every stream of identities that you can read."""
+    """Print the relations between identities, from every stream of identities that you can read."""
     from veen.overlays.id.graph import edges_of, nodes_of
 
     folded = folded_ids(session, realm, view)
@@ -44,7 +44,7 @@ def graph(output: Output, session: CliSession, dot: bool, realm: Realm, view: Vi
 
 
 def _short(key: str, nodes: dict[str, dict[str, Any]]) -> str:
-    """For people: the kind, the name if there is one, and the head of the id."""
+    """Return a node as text: its kind, its name if it has one, and the start of its id."""
     kind, _, name = key.partition(":")
     node = nodes.get(key)
     title = node["name"] if node is not None else None
@@ -53,7 +53,7 @@ def _short(key: str, nodes: dict[str, dict[str, Any]]) -> str:
 
 
 def _dot(nodes: dict[str, dict[str, Any]], edges: list[Edge]) -> str:
-    """Names come from outside: JSON quotes them as Graphviz wants them."""
+    """Return the graph in the language of Graphviz. Names are foreign input: JSON quoting makes them safe."""
     ends = sorted({*nodes, *(end for source, _, other in edges for end in (source, other))})
     lines = [f"  {compact(end)} [label={compact(_short(end, nodes))}];" for end in ends]
     lines += [f"  {compact(source)} -> {compact(other)} [label={compact(what)}];" for source, what, other in edges]

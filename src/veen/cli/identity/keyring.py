@@ -27,7 +27,7 @@ keyring = LazyGroup(
 
 
 def _change(session: CliSession, change: "Callable[[Keyring], Keyring]") -> None:
-    """Put another keyring into the keystore. Opened under the lock: nothing comes between reading and writing."""
+    """Change the keyring in the keystore. It is opened under the lock, so that no other write comes between."""
     from dataclasses import replace
 
     with session.home.lock(session.identity_name):
@@ -46,12 +46,10 @@ def _about(keys: "StreamKeys") -> dict[str, Any]:
 
 @keyring.verb("new", "Make the keys of a new stream.")
 @click.argument("stream", type=STREAM, metavar="[STREAM]", required=False)
-@click.option(
-    "--private", is_flag=True, help="A stream without a name: its id is random, and nobody finds it by guessing."
-)
+@click.option("--private", is_flag=True, help="Use a random id instead of a name, so that nobody can guess it.")
 @identity_options
 def new(output: Output, session: CliSession, stream: str | None, private: bool) -> None:
-    """Make the keys of STREAM, whose owner you are. Only for a stream that has none yet.
+    """Make the keys of STREAM, of which you become the owner. The stream must not have keys yet.
 
     To replace keys, run `veen keys rotate STREAM`, which tells all readers; if others use the stream already, ask its
     owner for an invitation instead.
@@ -67,7 +65,7 @@ def new(output: Output, session: CliSession, stream: str | None, private: bool) 
     from veen.client.identity.keyring import StreamKeys
 
     if private == (stream is not None):
-        raise click.UsageError("give STREAM, or --private for one without a name")
+        raise click.UsageError("give STREAM, or --private for a stream without a name")
     owner_pk = session.keystore.identity.id_sign_pk
     keys = StreamKeys.create(f"hex:{os.urandom(32).hex()}" if stream is None else stream, owner_pk=owner_pk)
 
@@ -82,7 +80,7 @@ def new(output: Output, session: CliSession, stream: str | None, private: bool) 
     output.next(f"veen send {keys} BODY")
 
 
-@keyring.verb("add", "Add a stream key that you were given.")
+@keyring.verb("add", "Add a stream key that somebody shared.")
 @click.argument("text")
 @identity_options
 def add(output: Output, session: CliSession, text: str) -> None:
@@ -107,10 +105,10 @@ def add(output: Output, session: CliSession, text: str) -> None:
     output.result(_about(keys))
 
 
-@keyring.verb("list", "The streams you can write to or read.")
+@keyring.verb("list", "List the streams you can write to or read.")
 @identity_options
 def list_(output: Output, session: CliSession) -> None:
-    """The streams you can write to or read, the newest key first."""
+    """List the streams that you can write to or read, the newest key first."""
     entries = [_about(keys) for keys in session.keystore.secrets.keyring.entries]
     columns = ("stream", "rights", "stream_id", "reader_pk")
     rows = [[entry[column] for column in columns] for entry in entries]
@@ -130,9 +128,9 @@ def show(output: Output, session: CliSession, stream: str) -> None:
 
 @keyring.verb("share", "Print a stream's key for a writer, or for a reader.")
 @click.argument("stream", type=STREAM)
-@click.option("--read", "read", is_flag=True, help="The read key: whoever has it can open every message.")
+@click.option("--read", "read", is_flag=True, help="Print the read key, a secret: it opens every message.")
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it here, for your eyes only (0600)."
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write the key to, with mode 0600."
 )
 @identity_options
 def share(output: Output, session: CliSession, stream: str, read: bool, out: Path | None) -> None:
@@ -148,7 +146,7 @@ def share(output: Output, session: CliSession, stream: str, read: bool, out: Pat
         data |= {"key": None, "file": str(out)}
     output.result(data, lambda: output.line(text if out is None else f"written to {out}"))
     if read:
-        output.note("this is the right to read the stream, past and future: pass it on over a safe channel only")
+        output.note("this key opens all messages of the stream, past and future: send it over a safe channel only")
 
 
 @keyring.verb("remove", "Forget the keys of a stream.")

@@ -1,4 +1,4 @@
-"""`veen id bind`, `bindings` and `revoke-key`: which client keys speak for an identity in a stream (D-179)."""
+"""`veen id bind`, `bindings` and `revoke-key`: client keys that speak for an identity in a stream (D-179)."""
 
 import time
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command("bind")
 @click.argument("stream", type=STREAM)
-@click.option("--all-retired", is_flag=True, help="Bind all earlier client keys that the keystore holds, too.")
+@click.option("--all-retired", is_flag=True, help="Bind all earlier client keys of the keystore, too.")
 @client_options
 def bind(output: Output, session: CliSession, stream: str, all_retired: bool) -> None:
     """Have your client key speak for your identity in STREAM: operations then name the identity, which stays.
@@ -118,8 +118,14 @@ def _bindings(session: CliSession, stream: str) -> "Bindings":
 
 @click.command("revoke-key")
 @click.argument("client_id", metavar="[CLIENT]", required=False)
-@click.option("--all-but-current", is_flag=True, help="All client keys of your identity but the one in use.")
-@click.option("--stream", "streams", type=STREAM, multiple=True, help="Only in this stream. Repeatable.")
+@click.option("--all-but-current", is_flag=True, help="End all client keys of your identity except the one in use.")
+@click.option(
+    "--stream",
+    "streams",
+    type=STREAM,
+    multiple=True,
+    help="Stream in which to end the bindings. Repeatable. Default: all.",
+)
 @click.option("--reason", help="Reason, stored in the log.")
 @client_options
 def revoke_key(
@@ -132,9 +138,9 @@ def revoke_key(
 ) -> None:
     """End what the client key CLIENT of your identity may say for it, in every stream of the keyring, and at the hub.
 
-    What it said before stays. From its end on a bound key speaks for nobody, also not for itself. The hub is asked to
-    refuse the key; that needs the right to administer it (--token-file). Streams that cannot be written to are named,
-    with exit code 6; the command may be repeated.
+    Its earlier messages stay valid. After its end a bound key speaks for nobody, not even for itself. The hub is asked
+    to refuse the key; that needs the right to administer it (--token-file). If streams cannot be written to, they are
+    listed with exit code 6; repeat the command.
 
     \b
     veen id revoke-key 8a88… --reason "laptop stolen"
@@ -214,7 +220,7 @@ def _end_in(session: CliSession, identity: "Identity", stream: str, keys: Sequen
 
 
 def _tell_hub(session: CliSession, keys: Sequence[bytes]) -> tuple[bool, str]:
-    """Ask the hub to refuse the keys; return whether it does, and why it does not."""
+    """Ask the hub to refuse the keys; return True if it does, else False and the reason."""
     from veen.client.errors import HubRefused, NetworkError
     from veen.core.objects.policies import Revocation
 

@@ -1,4 +1,4 @@
-"""`veen id stolen`: what is to be done after somebody copied the keystore of an identity (decision 434)."""
+"""`veen id stolen`: recovery after somebody copied the keystore of an identity (decision 434)."""
 
 import contextlib
 import time
@@ -34,8 +34,8 @@ class _Visit:
 
 
 @click.command("stolen")
-@click.option("--since", type=MOMENT, help="When the copy may have been made, by the hub's time: ISO 8601, or -15m.")
-@click.option("--again", is_flag=True, help="The keystore was copied once more: replace its keys again.")
+@click.option("--since", type=MOMENT, help="Earliest time of the copy, by the hub's time: ISO 8601, or -15m.")
+@click.option("--again", is_flag=True, help="Replace the keys again, because the keystore was copied again.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 def stolen(output: Output, session: CliSession, since: int | None, again: bool, yes: bool) -> None:
@@ -62,7 +62,7 @@ def stolen(output: Output, session: CliSession, since: int | None, again: bool, 
 
 
 def _replace_keys(output: Output, session: CliSession, *, again: bool, yes: bool) -> None:
-    """Make the new keys and keep them, unless an earlier run did; replace a client key that is too old."""
+    """Make and store the new keys, unless an earlier run did. Replace a client key that is too old."""
     from veen.client.identity.rotation import needs_rotation
 
     former, now = session.keystore.identity.former, int(time.time())
@@ -127,14 +127,14 @@ def _visit_hubs(output: Output, session: CliSession, identity: "Identity", since
 
 
 def _visit(session: CliSession, identity: "Identity", since: int | None) -> "tuple[bytes, HubReport]":
-    """Do what is left at the hub of a context."""
+    """Complete the recovery at the hub of a context."""
     from veen.client.identity.theft import secure_hub
     from veen.client.identity.workers import worker_client_ids
     from veen.client.send.captokens import TokenStore
 
-    acting = identity.acting_as(identity.former[-1])
+    acting = identity.act_as(identity.former[-1])
     tokens = TokenStore(session.home.tokens_fs(identity.name)).all()
-    workers = {key for former in identity.former for key in worker_client_ids(session.home, identity.acting_as(former))}
+    workers = {key for former in identity.former for key in worker_client_ids(session.home, identity.act_as(former))}
 
     async def work(client: "Client") -> "HubReport":
         return await secure_hub(client, identity, _judge(), tokens=tokens, worker_ids=sorted(workers), since=since)

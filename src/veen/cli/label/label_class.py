@@ -1,4 +1,4 @@
-"""`veen label-class`: hints about labels, and what they advise (LCLASS0, 001 spec-2 §6)."""
+"""`veen label-class`: hints about labels, and their advice (LCLASS0, 001 spec-2 §6)."""
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -34,7 +34,7 @@ def _fold(session: CliSession, realm: AdminRealm) -> "LabelClassFold":
 
 
 def _labels(session: CliSession, text: str) -> dict[bytes, str]:
-    """label → name. A stream has the label of this epoch; a pattern means streams of the keyring by name."""
+    """Return the names of labels. A stream has the label of this epoch; a pattern selects streams of the keyring."""
     from veen.client.identity.keyring import StreamRef
     from veen.core.labels import label_of, routing_key_of
 
@@ -59,8 +59,8 @@ def _labels(session: CliSession, text: str) -> dict[bytes, str]:
     "Give a class to a stream, to streams by pattern, or to a label.",
     _TARGET,
     argument("class_name", metavar="CLASS"),
-    option("--sensitivity", help="low, medium, high, or a word of your own."),
-    option("--retention", type=SPAN, help="Advised retention: 600, 30d."),
+    option("--sensitivity", help="Sensitivity: low, medium, high, or another word."),
+    option("--retention", type=SPAN, help="Advised retention, such as 600 or 30d."),
     MAKE_KEYS,
 )
 def _set(
@@ -102,18 +102,18 @@ def _row(label: bytes, entry: Any) -> dict[str, Any]:
     return {"label": label.hex(), "class": data.pop("class_name"), **data}
 
 
-@label_class.read("list", "The labels that have a class.")
+@label_class.read("list", "List the labels that have a class.")
 def _list(session: CliSession, realm: AdminRealm, view: View) -> None:
-    """The labels of a realm that have a class."""
+    """List the labels of a realm that have a class."""
     folded = state_of(session, _fold(session, realm), [realm.class_stream()], view)
     rows = [_row(label, entry) for label, entry in folded.state.labels.items()]
     columns = ("label", "class", "sensitivity", "retention_hint")
     show_rows(session, folded, "labels", rows, columns, headings=("label", "class", "sensitivity", "retention"))
 
 
-@label_class.read("show", "The class of a stream or label, and what it advises.", _TARGET)
+@label_class.read("show", "Print the class of a stream or label, and its advice.", _TARGET)
 def _show(session: CliSession, target: str, realm: AdminRealm, view: View) -> None:
-    """The class of TARGET (a stream, or label:HEX), and what it advises. A label without a class is no fault."""
+    """Print the class of TARGET (a stream, or label:HEX) and its advice. A label without a class is valid."""
     folded = state_of(session, _fold(session, realm), [realm.class_stream()], view)
     rows = []
     for label in _labels(session, target):

@@ -1,4 +1,4 @@
-"""What the commands about the administration of a realm share: which realm, and on which streams."""
+"""Options that the commands about the administration of a realm share: the realm, its streams and emitters."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import wraps
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAKE_KEYS: Final = click.option(
-    "--make-keys", "keys", is_flag=True, help="Make the keys of the realm's stream, if there are none."
+    "--make-keys", "keys", is_flag=True, help="Make the keys of the realm's stream if there are none."
 )
 
 
@@ -27,7 +27,7 @@ class EmitterKeys(Mapping[bytes, "AuthorKey | None"]):
     """
 
     def __init__(self, session: "CliSession", stream: str, identities: Collection[bytes], *, has_keys: bool) -> None:
-        """`has_keys`: identities may also be client keys, which count by themselves unless somebody proved them."""
+        """Store the identities. With `has_keys` they may be client keys, valid unless an identity proved them."""
         from veen.cli.shared.people import contact_store
         from veen.client.identity.workers import worker_client_ids
 
@@ -56,7 +56,7 @@ class EmitterKeys(Mapping[bytes, "AuthorKey | None"]):
 
 
 class AdminRealm:
-    """A realm, and who may speak for it (D-186)."""
+    """A realm, and the identities that may write its records (D-186)."""
 
     def __init__(self, name: str, emitters: tuple[str, ...] = (), any_emitter: bool = False) -> None:
         self.name, self._emitters, self.any_emitter = name, emitters, any_emitter
@@ -68,7 +68,7 @@ class AdminRealm:
         return realm_id_of(self.name)
 
     def rule(self, session: "CliSession", *streams: str) -> dict[str, Any]:
-        """Return the options of a fold: whose records count on streams of the realm."""
+        """Return the options of a fold: the emitters on streams of the realm."""
         from veen.client.identity.keyring import StreamRef
 
         if self.any_emitter:
@@ -93,16 +93,16 @@ class AdminRealm:
         if owner_pk is None:
             raise Fail(
                 "E.LOCAL.OWNER",
-                f"{stream}: its owner is not known",
-                "without named emitters only records of the owner count",
-                f"veen keys owner {stream} NAME, or name who may speak for the realm: --emitter IDENTITY",
+                f"the owner of {stream} is unknown",
+                "without --emitter only records of the owner are accepted",
+                f"veen keys owner {stream} NAME, or name the identities that may write its records: --emitter IDENTITY",
             )
         state = session.client().run(lambda client: client.key_state(stream))
         owners = {owner_pk} if state is None else {owner_pk, state.owner}
         return EmitterKeys(session, stream, owners, has_keys=False)
 
     def announce(self, session: "CliSession", stream: str) -> None:
-        """Prove that the client key in use is that of the owner, or of a named emitter, so that the record counts."""
+        """Prove that the client key belongs to the owner, or to a named emitter, so that the record is valid."""
         from veen.client.errors import UnknownStream
         from veen.client.generations import owning
 
@@ -139,18 +139,18 @@ class AdminRealm:
 
 
 def realm_options(command: F) -> F:
-    """Give a command its `realm`."""
+    """Add the options of `realm` to a command."""
 
-    @click.option("--realm", "realm_name", default="default", show_default=True, help="The realm.")
+    @click.option("--realm", "realm_name", default="default", show_default=True, help="Name of the realm.")
     @click.option(
         "--emitter",
         "emitters",
         metavar="IDENTITY",
         multiple=True,
-        help="Who may speak for the realm: `me`, a contact, a card, or a key in hex. Repeatable. "
+        help="Identity that may write records of the realm: `me`, a contact, a card, or a key in hex. Repeatable. "
         "Default: the owner of the stream.",
     )
-    @click.option("--any-emitter", is_flag=True, help="Count the records of everyone who may write to the stream.")
+    @click.option("--any-emitter", is_flag=True, help="Accept the records of everyone who may write to the stream.")
     @wraps(command)
     def run(*args: Any, realm_name: str, emitters: tuple[str, ...], any_emitter: bool, **kwargs: Any) -> Any:
         if emitters and any_emitter:

@@ -50,10 +50,10 @@ def _marks(row: dict[str, Any]) -> str:
     "register",
     "Register a schema: its name, version and documentation.",
     argument("name"),
-    option("--version", "version", help="The version; default: what the name ends with, such as v1."),
-    option("--schema-id", type=HEX32, help="The id, where it does not follow from the name."),
-    option("--doc-url", help="Where the schema is documented."),
-    option("--owner", type=HEX32, help="The key of the organization or principal that controls it."),
+    option("--version", "version", help="Version. Default: the end of the name, such as v1."),
+    option("--schema-id", type=HEX32, help="Schema id, in hex. Default: the hash of the name."),
+    option("--doc-url", help="URL of the documentation."),
+    option("--owner", type=HEX32, help="Key of the organization or principal that controls it, in hex."),
     MAKE_KEYS,
 )
 def _register(
@@ -89,10 +89,10 @@ def _register(
 
 
 @schema.read(
-    "list", "The schemas of a realm.", option("--emit-docs", is_flag=True, help="Print a Markdown table instead.")
+    "list", "List the schemas of a realm.", option("--emit-docs", is_flag=True, help="Print a Markdown table instead.")
 )
 def _list(session: CliSession, emit_docs: bool, realm: AdminRealm, view: View) -> None:
-    """The schemas that are registered in a realm."""
+    """List the schemas registered in a realm."""
     folded = state_of(session, _fold(session, realm), [realm.schema_stream()], view)
     rows = [_row(schema_id, entry) for schema_id, entry in folded.state.schemas.items()]
     output = session.output
@@ -109,9 +109,9 @@ def _list(session: CliSession, emit_docs: bool, realm: AdminRealm, view: View) -
     show_folded(session, folded, {"schemas": rows}, human)
 
 
-@schema.read("show", "One schema, by name or id.", argument("schema"))
+@schema.read("show", "Print one schema, by name or id.", argument("schema"))
 def _show(session: CliSession, schema: str, realm: AdminRealm, view: View) -> None:
-    """What is registered of SCHEMA, a name or an id of 64 hex digits."""
+    """Print the registry's entry of SCHEMA, a name or an id of 64 hex digits."""
     from veen.core.schema_id import schema_id as id_of
 
     folded = state_of(session, _fold(session, realm), [realm.schema_stream()], view)
@@ -127,7 +127,7 @@ def _show(session: CliSession, schema: str, realm: AdminRealm, view: View) -> No
 @click.argument("name")
 @output_options
 def id_(output: Output, name: str) -> None:
-    """The id under which payload headers name the schema NAME: its hash (spec §4.5, §4.7)."""
+    """Print the id of the schema NAME in payload headers: its hash (spec §4.5, §4.7)."""
     from veen.core.schema_id import schema_id
 
     output.result({"schema": name, "schema_id": schema_id(name).hex()})
@@ -138,7 +138,7 @@ def id_(output: Output, name: str) -> None:
 @realm_options
 @client_options
 def check(output: Output, session: CliSession, streams: tuple[str, ...], realm: AdminRealm) -> None:
-    """Schemas that the messages of STREAMS use and nobody registered; exit code 6 if there are any.
+    """List the schemas that messages of STREAMS use and nobody registered. Exit code 6 if there are any.
 
     \b
     veen schema check orders shop
@@ -168,14 +168,14 @@ def check(output: Output, session: CliSession, streams: tuple[str, ...], realm: 
     if unregistered:
         raise Fail(
             "E.SCHEMA",
-            f"{len(unregistered)} schemas are used and not registered",
+            f"{len(unregistered)} schemas are used but not registered",
             f"the first is {unregistered[0].hex()}",
             "register it by its name: veen schema register NAME",
         )
 
 
 def _name(registry: Any, ident: bytes) -> str | None:
-    """As registered, else as this installation knows it."""
+    """Return the name of a schema from the registry, else from this installation."""
     from veen.overlays.framework.registry import BUILTIN
 
     if ident in registry.schemas:

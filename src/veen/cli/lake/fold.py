@@ -106,7 +106,7 @@ def show(
         from veen.cli.lake.fold_data import show_written
 
         if streams or overlay is not None or view.moment is not None:
-            raise click.UsageError("a written state is of its own overlay, streams and moment: give --state alone")
+            raise click.UsageError("a written state has its overlay, streams and moment: give --state alone")
         show_written(output, state)
         return
     if not streams or overlay is None:
@@ -152,7 +152,7 @@ def run(
     interval: int,
     bulk: Bulk | None,
 ) -> None:
-    """Fold STREAM once and tell the state_hash at many moments: what two readers compare, and where they part.
+    """Fold STREAM once and print the state_hash at many moments, for two readers to compare.
 
     The log is read once; each further moment costs a few summaries and at most one block of entries.
 

@@ -1,4 +1,4 @@
-"""`veen crdt`: registers, sets and counters that writers agree on without talking (CRDT0, D-88)."""
+"""`veen crdt`: registers, sets and counters that converge without coordination (CRDT0, D-88)."""
 
 import os
 import time
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 crdt: Final = LazyGroup(
     "crdt",
-    help="Registers, sets and counters that writers agree on without talking to each other (CRDT0).",
+    help="Registers, sets and counters that converge without coordination (CRDT0).",
     table={
         "counter": ("veen.cli.overlays.crdt:counter", "Counters that only grow, summed over writers."),
         "lww": ("veen.cli.overlays.crdt:lww", "Registers, the last write wins."),
@@ -59,8 +59,8 @@ def _bytes(text: str) -> bytes:
     argument("key"),
     argument("value"),
     value_options("value", binary=True),
-    option("--ts", type=MOMENT, help="The time of the write; default: now, on this machine."),
-    option("--expires", type=MOMENT, help="Until when the value holds."),
+    option("--ts", type=MOMENT, help="Time of the write. Default: now, on this machine."),
+    option("--expires", type=MOMENT, help="Time at which the value expires."),
 )
 def _lww_set(session: CliSession, stream: str, key: str, value: bytes, ts: int | None, expires: int | None) -> Outgoing:
     """Write VALUE to the register KEY of STREAM; "-" reads it from standard input."""
@@ -105,7 +105,9 @@ def _hexed(register: Any) -> dict[str, Any]:
 _ELEM: Final = (argument("elem"), value_options("elem", binary=True))
 
 
-@orset.write("add", "Add an element.", *_ELEM, option("--expires", type=MOMENT, help="Until when the element stays."))
+@orset.write(
+    "add", "Add an element.", *_ELEM, option("--expires", type=MOMENT, help="Time at which the element expires.")
+)
 def _orset_add(session: CliSession, stream: str, elem: bytes, expires: int | None) -> Outgoing:
     """Add ELEM to the set in STREAM."""
     from veen.overlays.crdt import orset_add
@@ -115,9 +117,9 @@ def _orset_add(session: CliSession, stream: str, elem: bytes, expires: int | Non
     return Outgoing(stream, lambda: orset_add(elem, add_id=add_id, expires_at=expires), facts)
 
 
-@orset.write("remove", "Remove an element as far as it is known here.", *_ELEM)
+@orset.write("remove", "Remove an element: all adds in the log.", *_ELEM)
 def _orset_remove(session: CliSession, stream: str, elem: bytes) -> Outgoing:
-    """Remove ELEM from the set in STREAM: all adds of it that the log holds now. Adds made meanwhile survive."""
+    """Remove ELEM from the set in STREAM: all adds of it that the log has now. Concurrent adds survive."""
     from veen.overlays.crdt import OrSetFold, orset_remove
 
     member = state_of(session, OrSetFold(), [stream], View(None, True)).state.get(elem)
@@ -127,9 +129,9 @@ def _orset_remove(session: CliSession, stream: str, elem: bytes) -> Outgoing:
     return Outgoing(stream, lambda: orset_remove(member.ids), facts)
 
 
-@orset.read("list", "The elements that are present.")
+@orset.read("list", "List the elements.")
 def _orset_list(session: CliSession, stream: str, view: View) -> None:
-    """The elements of the set in STREAM."""
+    """List the elements of the set in STREAM."""
     from veen.overlays.crdt import OrSetFold
 
     folded = state_of(session, OrSetFold(), [stream], view)
@@ -148,7 +150,7 @@ def _orset_list(session: CliSession, stream: str, view: View) -> None:
     "add",
     "Add to the counter.",
     argument("delta", type=click.IntRange(0, (1 << 64) - 1)),
-    option("--shard", type=HEX32, help="The shard to count in; default: your client_id."),
+    option("--shard", type=HEX32, help="Shard to count in. Default: your client_id."),
 )
 def _counter_add(session: CliSession, stream: str, delta: int, shard: bytes | None) -> Outgoing:
     """Add DELTA to the counter in STREAM."""
@@ -181,12 +183,12 @@ def _fold_of(kind: str) -> "AnyFold":
 
 @click.command()
 @click.argument("stream", type=STREAM)
-@click.option("--kind", type=click.Choice(("lww", "orset", "counter")), required=True, help="Which state.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the snapshot here.")
-@click.option("--check", type=FILE, help="Check this snapshot against the log instead.")
+@click.option("--kind", type=click.Choice(("lww", "orset", "counter")), required=True, help="Kind of state.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write the snapshot to.")
+@click.option("--check", type=FILE, help="Snapshot to check against the log.")
 @client_options
 def snapshot(output: Output, session: CliSession, stream: str, kind: str, out: Path | None, check: str | None) -> None:
-    """Keep the state of STREAM at the latest CHECKPOINT of the hub, or check a state that was kept (CRDT0.3).
+    """Store the state of STREAM at the latest CHECKPOINT of the hub, or check a stored state (CRDT0.3).
 
     A snapshot is bound to the log by the root of the checkpoint: with any other root it is refused, and so it
     is if the log folds to another state: exit code 1. It holds the state in the clear.
@@ -205,7 +207,7 @@ def snapshot(output: Output, session: CliSession, stream: str, kind: str, out: P
         saved.restore(fold, lambda label, seq: _root(session, stream, label, seq))
         upto = max((cut.upto_seq for cut in saved.cuts), default=0)
         if _folded(session, fold, stream, upto).state_hash != saved.state_hash:  # the root binds it, the log decides
-            raise SnapshotRefused("the log folds to another state than the snapshot holds")
+            raise SnapshotRefused("the snapshot has another state than the log")
         data = {"stream": stream, "kind": kind, "upto_seq": upto, "state_hash": saved.state_hash.hex(), "good": True}
         output.result(data)
         return
@@ -235,7 +237,7 @@ def _folded(session: CliSession, fold: "AnyFold", stream: str, upto_seq: int) ->
 
 
 def _root(session: CliSession, stream: str, label: bytes, upto_seq: int) -> bytes | None:
-    """The root of the reader's own log: of a receipt that fits all that the hub has proven."""
+    """Return the root of the reader's own log, from a receipt consistent with all that the hub has proven."""
     client = session.client()
     if client.label(stream) != label:
         return None

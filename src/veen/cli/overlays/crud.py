@@ -39,9 +39,9 @@ def _get(session: CliSession, stream: str, entity: str, record_id: str, view: Vi
     show_folded(session, folded, record, lambda: session.output.fields(rows))
 
 
-@crud.read("list", "All records, or those of one entity.", argument("entity", required=False))
+@crud.read("list", "List all records, or those of one entity.", argument("entity", required=False))
 def _list(session: CliSession, stream: str, entity: str | None, view: View) -> None:
-    """The records of STREAM, or those of one ENTITY."""
+    """List the records of STREAM, or those of one ENTITY."""
     folded = _folded(session, stream, view)
     records = [
         {"entity": name, "id": record_id, **plain(record)}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.overlays.rpc.server import CallContext, Handler
 
-rpc = LazyGroup("rpc", help="Calls and answers as messages of a stream: sealed, receipted, and there for audit.")
+rpc = LazyGroup("rpc", help="Calls and answers as messages of a stream: sealed, receipted, auditable.")
 
 
 _SERVERS = click.option(
@@ -30,7 +30,7 @@ _SERVERS = click.option(
     "servers",
     type=HEX32,
     multiple=True,
-    help="Whose answers count, by client_id. Repeatable; default: all.",
+    help="client_id of an accepted server. Repeatable. Default: all.",
 )
 
 
@@ -38,9 +38,13 @@ _SERVERS = click.option(
 @click.argument("stream", type=STREAM)
 @click.argument("method")
 @click.argument("args", required=False)
-@click.option("--timeout", type=SPAN, default="30s", show_default=True, help="How long to wait.")
-@click.option("--idem", type=click.IntRange(0, (1 << 64) - 1), help="The same number means the same call.")
-@click.option("--retry", is_flag=True, help="Call again while no answer comes; needs --idem.")
+@click.option("--timeout", type=SPAN, default="30s", show_default=True, help="Time to wait for the answer.")
+@click.option(
+    "--idem",
+    type=click.IntRange(0, (1 << 64) - 1),
+    help="Number of the call: calls with an equal number are carried out once.",
+)
+@click.option("--retry", is_flag=True, help="Retry until an answer arrives. Requires --idem.")
 @_SERVERS
 @CAP
 @client_options
@@ -69,7 +73,7 @@ def call(
 
     arguments = None if args is None else json_value(args)
     if retry and idem is None:
-        raise click.UsageError("--retry needs --idem: without it the call may be carried out twice")
+        raise click.UsageError("--retry requires --idem: without it the call may be carried out twice")
 
     async def work(client: "Client") -> Any:
         async with Caller(client, stream, servers=servers or None) as caller:
@@ -85,16 +89,14 @@ def call(
     output.result(data, lambda: output.line(result if isinstance(result, str) else compact(result)))
 
 
-@rpc.verb("serve", "Carry out calls by programs of this machine.")
+@rpc.verb("serve", "Carry out calls with local programs.")
 @click.argument("stream", type=STREAM)
 @click.option(
-    "--exec", "programs", multiple=True, metavar="METHOD=COMMAND", help="What carries out a method. Repeatable."
+    "--exec", "programs", multiple=True, metavar="METHOD=COMMAND", help="Program that carries out a method. Repeatable."
 )
-@click.option(
-    "--echo", is_flag=True, help="Serve the method echo, which answers with its arguments: for trying it out."
-)
-@click.option("--for", "span", type=SPAN, help="End after this time; default: when interrupted.")
-@click.option("--from", "first", type=click.IntRange(min=1), default=1, help="Leave calls before this position alone.")
+@click.option("--echo", is_flag=True, help="Serve the method echo, which answers with its arguments, for tests.")
+@click.option("--for", "span", type=SPAN, help="Stop after this time. Default: run until interrupted.")
+@click.option("--from", "first", type=click.IntRange(min=1), default=1, help="First position to serve.")
 @_SERVERS
 @CAP
 @client_options
@@ -127,7 +129,7 @@ def serve(
     for text in programs:
         method, equals, command = text.partition("=")
         if not (method and equals and command):
-            raise click.UsageError(f"{text!r} is no METHOD=COMMAND")
+            raise click.UsageError(f"{text!r} is not of the form METHOD=COMMAND")
         handlers[method] = program(command)
     if echo:
         handlers["echo"] = _echo
@@ -169,16 +171,16 @@ async def _echo(args: Any, context: "CallContext") -> Any:
     return args
 
 
-@rpc.verb("trace", "The calls of a stream and how they ended.")
+@rpc.verb("trace", "List the calls of a stream and their results.")
 @click.argument("stream", type=STREAM)
-@click.option("--open", "only_open", is_flag=True, help="Only calls that nobody has answered.")
+@click.option("--open", "only_open", is_flag=True, help="List only calls without an answer.")
 @_SERVERS
 @view_options
 @client_options
 def trace(
     output: Output, session: CliSession, stream: str, only_open: bool, servers: tuple[bytes, ...], view: View
 ) -> None:
-    """The calls of STREAM as the log tells them: open, answered, failed or timed out, and answers that contradict."""
+    """List the calls of STREAM by the log: open, answered, failed or timed out, and contradicting answers."""
     from veen.overlays.rpc.messages import RpcFold
 
     folded = state_of(session, RpcFold(servers=servers or None), [stream], view)

@@ -1,4 +1,4 @@
-"""A program of this machine as a handler of calls: arguments as JSON on standard input, the result on its output."""
+"""Handler that runs a local program for a call: arguments as JSON on standard input, the result on its output."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ def program(command: str) -> Handler:
 
 
 async def _talk(process: asyncio.subprocess.Process, arguments: bytes) -> bytes:
-    """Feed and read at once: a program may print before it has read all."""
+    """Write and read at the same time: a program may print before it has read all."""
     stdin, stdout = process.stdin, process.stdout
     assert stdin is not None and stdout is not None  # noqa: S101, PT018 - both are pipes
 

@@ -13,10 +13,14 @@ from veen.cli.wallet.args import Ledgers, ledger_options
 
 
 @click.command()
-@click.option("--to-context", type=CONTEXT, required=True, help="The context of the hub to copy to.")
-@click.option("--to-identity", type=IDENTITY, help="Whose keys send the copies: the bridge's; default: the context's.")
-@click.option("--onto", type=STREAM, help="One stream for all copies: keeps the order of all wallets.")
-@click.option("--dry-run", is_flag=True, help="Tell what is missing over there, and send nothing.")
+@click.option("--to-context", type=CONTEXT, required=True, help="Context of the hub to copy to.")
+@click.option("--to-identity", type=IDENTITY, help="Identity that sends the copies. Default: that of the context.")
+@click.option(
+    "--onto",
+    type=STREAM,
+    help="Stream for all copies, which keeps the order across wallets. Default: each wallet's stream.",
+)
+@click.option("--dry-run", is_flag=True, help="List the missing events and send nothing.")
 @ledger_options
 @client_options
 def bridge(
@@ -28,7 +32,7 @@ def bridge(
     dry_run: bool,
     ledgers: Ledgers,
 ) -> None:
-    """Copy to another hub what it lacks of the wallets here: same schema, same bytes, the original as parent.
+    """Copy the wallet events that another hub lacks: same schema, same bytes, the original as parent.
 
     Both logs are read and verified. What has no effect under the policy here stays here. Readers over there name
     the key of the bridge by --bridge. Running it again sends only what is new.

@@ -1,4 +1,4 @@
-"""`veen wallet balance`, `history`, `statement` and `verify`: what owners and auditors ask (WAL §12)."""
+"""`veen wallet balance`, `history`, `statement` and `verify`: queries of owners and auditors (WAL §12)."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ def _about(wallet_id: bytes, wallet: "Wallet", as_of: int) -> dict[str, Any]:
 @ledger_options
 @client_options
 def balance(output: Output, session: CliSession, name: str | None, view: View, ledgers: Ledgers) -> None:
-    """What WALLET holds, or every wallet whose stream can be read; now or as of a moment."""
+    """Print the balance of WALLET, or of every wallet whose stream can be read, now or as of a moment."""
     folded = state_of(session, ledgers.fold(session), ledgers.streams(session), view)
     if name is None:
         wallets = [_about(key, entry, folded.as_of) for key, entry in folded.state.wallets.items()]
@@ -78,7 +78,7 @@ def _row(line: "Line") -> list[Any]:
 
 
 def _cells(session: CliSession, ledgers: Ledgers, wallets: "Iterable[Wallet]") -> Callable[[Any], Any]:
-    """Return what makes cells of values. Wallets of people who are known appear as commands take them: bob:EUR."""
+    """Return a function that formats values. Wallets of known people appear as commands take them: bob:EUR."""
     from veen.overlays.id.ids import ctx_id_of
     from veen.overlays.wallet.ids import wallet_id_of
 
@@ -93,11 +93,11 @@ def _cells(session: CliSession, ledgers: Ledgers, wallets: "Iterable[Wallet]") -
 
 @click.command()
 @click.argument("name", metavar="WALLET")
-@click.option("--refused", is_flag=True, help="Also what had no effect, and why.")
+@click.option("--refused", is_flag=True, help="List events without effect and the reasons, too.")
 @ledger_options
 @client_options
 def history(output: Output, session: CliSession, name: str, refused: bool, ledgers: Ledgers) -> None:
-    """Everything that happened to WALLET, first things first."""
+    """Print every event of WALLET, the oldest first."""
     account = _statement(session, ledgers, wallet_of(session, ledgers, name), None, None)
     with output.records("lines", _COLUMNS, widths=(10, 9, 8, 8, 9, 9)) as records:
         cell = cells(session)
@@ -112,9 +112,11 @@ def history(output: Output, session: CliSession, name: str, refused: bool, ledge
 
 @click.command()
 @click.argument("name", metavar="WALLET")
-@click.option("--since", type=MOMENT, help="From this time of the hub on.")
-@click.option("--until", type=MOMENT, help="Up to this time of the hub.")
-@click.option("--with-proofs", "proofs", is_flag=True, help="Prove every line against a checkpoint of the hub.")
+@click.option("--since", type=MOMENT, help="Start of the period, by the hub's time.")
+@click.option("--until", type=MOMENT, help="End of the period, by the hub's time.")
+@click.option(
+    "--with-proofs", "proofs", is_flag=True, help="Add an inclusion proof of each line under a checkpoint of the hub."
+)
 @ledger_options
 @client_options
 def statement(
@@ -126,7 +128,7 @@ def statement(
     proofs: bool,
     ledgers: Ledgers,
 ) -> None:
-    """What happened to WALLET in a period: opening balance, lines that add up, closing balance.
+    """Print the events of WALLET in a period: opening balance, lines that add up, closing balance.
 
     \b
     veen wallet statement me:EUR --since 2026-11-01 --until 2026-11-30T23:59:59Z --with-proofs
@@ -147,7 +149,7 @@ def statement(
 
 
 def _proofs(session: CliSession, account: "Statement") -> list[dict[str, Any]]:
-    """Each line under the root of the latest checkpoint, or of its own receipt if that is later."""
+    """Return a proof of each line, under the root of the latest checkpoint, or of its own receipt if that is later."""
     checkpoints: dict[bytes, Checkpoint] = {}
     return [_prove(session, line, checkpoints) for line in account.lines]
 
@@ -185,7 +187,7 @@ def verify(output: Output, session: CliSession, name: str | None, ledgers: Ledge
         if sums.balance != sums.deposited - sums.withdrawn + sums.adjusted:
             raise Fail(
                 "E.VERIFY",
-                f"the {currency} in all wallets are not what came in less what went out",
+                f"the sum of {currency} in all wallets differs from deposits, withdrawals and adjustments",
                 ", ".join(f"{name} {amount}" for name, amount in plain(sums).items()),
                 "this is a defect of the fold: keep the log and report it",
             )

@@ -1,1 +1,1 @@
-"""What an air-gap bridge writes into logs (AGB0)."""
+"""AGB0: messages that an air-gap bridge writes into logs."""

@@ -80,7 +80,7 @@ class ImportedEvent(Body, kind="agb.import.v1"):
         return self.origin_body is not None
 
     def open_attachment(self, index: int, ciphertext: bytes) -> bytes:
-        """The plaintext of an attachment. VerifyError if it is another one, OpenError if the event crossed sealed."""
+        """Return the plaintext of an attachment. Raise VerifyError for another one, OpenError if it crossed sealed."""
         if H(ciphertext) != self.attachments[index]:
             raise VerifyError(f"attachment {index} does not have the hash that the event names")
         if self.opening is None or self.aad is None:
@@ -94,7 +94,7 @@ class ImportedEvent(Body, kind="agb.import.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithheldEvent(Body, kind="agb.withheld.v1"):
-    """An event of another zone that was kept back there; its receipt shows that it exists."""
+    """An event withheld by its zone. The receipt proves that it exists."""
 
     origin_stream_id: Bytes32
     origin_epoch: Uint
@@ -116,7 +116,7 @@ class WithheldEvent(Body, kind="agb.withheld.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineRecord(Body, kind="agb.online.v1"):
-    """A bundle was made (AGB-11)."""
+    """Record of a bundle made (AGB-11)."""
 
     bundle_id: Bytes32
     bundle_hash: Bytes32  # SHA-256 of the file
@@ -136,7 +136,7 @@ class OnlineRecord(Body, kind="agb.online.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRecord(Body, kind="agb.report.v1"):
-    """A report of a reconciliation was made; an anchor of the stream then covers it (AGB-17)."""
+    """Record of a reconciliation report. An anchor of the stream then covers it (AGB-17)."""
 
     report_hash: Bytes32  # Ht("veen/bridge-report", canonical JSON), which its signer signed
     signer: Bytes32
@@ -147,7 +147,7 @@ class ReportRecord(Body, kind="agb.report.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportTarget(Body, kind="agb.offline.v1 target"):
-    """Where the events of a bundle went: a run of one import stream. `seq_from` is 0 if the receipts were lost."""
+    """Destination of a bundle: a run of one import stream. `seq_from` is 0 if the receipts were lost."""
 
     stream_id: Bytes32
     epoch: Uint
@@ -157,7 +157,7 @@ class ImportTarget(Body, kind="agb.offline.v1 target"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineRecord(Body, kind="agb.offline.v1"):
-    """What became of a bundle (AGB-10, AGB-11)."""
+    """Result of an import (AGB-10, AGB-11)."""
 
     bundle_id: Bytes32 | None = None  # absent if the file does not tell it
     bundle_hash: Bytes32  # SHA-256 of the file
@@ -184,7 +184,7 @@ SCHEMAS: Final = SchemaSet((IMPORT, WITHHELD, ONLINE, OFFLINE, REPORT))
 
 
 def read_crossed(event: Event) -> Typed[ImportedEvent] | Typed[WithheldEvent] | Issue | None:
-    """What a bridge brought, or why its body has no effect; None if the event is of another schema."""
+    """Decode an event that a bridge imported, or return its Issue; None if the event is of another schema."""
     crossed: Typed[ImportedEvent] | Typed[WithheldEvent] | Issue
     if event.hdr.schema == IMPORT.id:
         crossed = decode(event, IMPORT)
@@ -198,7 +198,7 @@ def read_crossed(event: Event) -> Typed[ImportedEvent] | Typed[WithheldEvent] | 
 
 
 def origin_event(body: ImportedEvent, ts: int) -> Event | None:
-    """The event as its own zone has it; None if it crossed sealed, or its header breaks the form.
+    """Return the event as its own zone has it; None if it crossed sealed, or its header is malformed.
 
     `ts` is ts* of the origin's label at that place, which only who reads the label in order knows (D-27).
     """

@@ -1,4 +1,4 @@
-"""The messages of discovery: descriptors, their end, questions and answers (001 spec-5 §4, §6, D-87, D-150).
+"""The messages of discovery: descriptors, retirements, queries and answers (001 spec-5 §4, §6, D-87, D-150).
 
 A descriptor is a hint, never a statement to rely on: who uses it pins the hub's key and checks receipts (§8.1).
 
@@ -31,18 +31,18 @@ Ids = Annotated[tuple[Bytes32, ...], Length(0, _MANY)]
 
 
 def overlay_id_of(name: str) -> bytes:
-    """D-150; the version of an overlay is a field."""
+    """Return the id of an overlay (D-150). Its version is a field."""
     return Ht("disc/overlay", name.encode())
 
 
 def service_id_of(operator_pk: bytes, name: str) -> bytes:
-    """D-150: the id of a service follows from the key of its operator, so no other operator comes to the same."""
+    """Return the id of a service (D-150). It derives from the operator's key, so no other operator has the same."""
     return Ht("disc/service", operator_pk + name.encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint(Body, kind="disc.hub.advertise.v1 endpoint"):
-    """Where a hub listens. Kinds that are not known are kept and not used."""
+    """Address of a hub. Unknown kinds are kept and not used."""
 
     kind: str
     url: str
@@ -59,7 +59,7 @@ class Endpoint(Body, kind="disc.hub.advertise.v1 endpoint"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubAdvert(Body, kind="disc.hub.advertise.v1"):
-    """A hub as a possible point of attachment (§4.1)."""
+    """Descriptor of a hub (§4.1)."""
 
     hub_id: Bytes32
     hub_pk: Bytes32
@@ -77,13 +77,13 @@ class HubAdvert(Body, kind="disc.hub.advertise.v1"):
 
     @property
     def is_rotated(self) -> bool:
-        """Whether hub_id does not follow from hub_pk: then only the hub's identity can tell if they belong together."""
+        """True if hub_id does not derive from hub_pk: then only the hub's identity proves that they belong together."""
         return hub_id_of(self.hub_pk) != self.hub_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlayAdvert(Body, kind="disc.overlay.advertise.v1"):
-    """An overlay that can be used on the fabric (§4.2)."""
+    """Descriptor of an overlay (§4.2)."""
 
     overlay_id: Bytes32
     name: str
@@ -103,7 +103,7 @@ class OverlayAdvert(Body, kind="disc.overlay.advertise.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthPolicy(Body, kind="disc.service.advertise.v1 auth_policy"):
-    """What a service asks of its callers: cap_token, mtls, none, other."""
+    """Requirement of a service for its callers: cap_token, mtls, none, other."""
 
     mode: str
     details: Anything | None = None
@@ -119,7 +119,7 @@ class ServiceOperator(Body, kind="disc.service.advertise.v1 operator"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAdvert(Body, kind="disc.service.advertise.v1"):
-    """An application service (§4.3). The first stream takes requests, the second answers."""
+    """Descriptor of an application service (§4.3). The first stream takes requests, the second answers."""
 
     service_id: Bytes32
     name: str
@@ -143,7 +143,7 @@ class ServiceAdvert(Body, kind="disc.service.advertise.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubRetire(Body, kind="disc.hub.retire.v1"):
-    """The end of the descriptor of a hub."""
+    """Retirement of the descriptor of a hub."""
 
     hub_id: Bytes32
     reason: str | None = None
@@ -155,7 +155,7 @@ class HubRetire(Body, kind="disc.hub.retire.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlayRetire(Body, kind="disc.overlay.retire.v1"):
-    """The end of the descriptor of an overlay."""
+    """Retirement of the descriptor of an overlay."""
 
     overlay_id: Bytes32
     reason: str | None = None
@@ -167,7 +167,7 @@ class OverlayRetire(Body, kind="disc.overlay.retire.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRetire(Body, kind="disc.service.retire.v1"):
-    """The end of the descriptor of a service."""
+    """Retirement of the descriptor of a service."""
 
     service_id: Bytes32
     reason: str | None = None
@@ -189,7 +189,7 @@ class DiscoveryQuery(Body, kind="disc.query.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryFault(Body, kind="disc.query.res.v1 error"):
-    """Why a question has no answer."""
+    """The error of a query without an answer."""
 
     code: str
     detail: str | None = None
@@ -197,7 +197,7 @@ class DiscoveryFault(Body, kind="disc.query.res.v1 error"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryResult(Body, kind="disc.query.res.v1"):
-    """Descriptors by id, and whether there are more; or an error and no descriptor."""
+    """Descriptors by id with a flag for more; or an error and no descriptor."""
 
     ok: bool
     results: Anything  # a list of descriptors, free-form: their keys are sorted here (D-03)
@@ -231,13 +231,13 @@ _FIELDS: Final = {"hub": "hub_id", "overlay": "overlay_id", "service": "service_
 
 
 def advertise(advert: Advert, *, expires_at: int | None = None) -> Draft:
-    """To be sent to the stream of its kind (`STREAMS`)."""
+    """Build an advertisement, to be sent to the stream of its kind (`STREAMS`)."""
     schema = next(schema for schema in ADVERTS.values() if isinstance(advert, schema.body))
     return schema.draft(advert, expires_at=expires_at)
 
 
 def retire(kind: str, ident: bytes, reason: str | None = None) -> Draft:
-    """End the descriptor of an id; only its publisher can."""
+    """Build the retirement of a descriptor. Only its publisher can send it."""
     schema = RETIRES[kind]
     return schema.draft(schema.body(**{_FIELDS[kind]: ident, "reason": reason}))
 

@@ -1,4 +1,4 @@
-"""A plan to use a service: which hub, which overlay and service, which capability, which streams (001 spec-5 §7).
+"""Plan to use a service: hub, overlay, service, capability and streams (001 spec-5 §7).
 
 Pure: the directory and what the caller wants go in, a plan with the reason of every exclusion comes out. Everything in
 it is a hint (§8.1): whoever follows it checks the hub's identity and has its key confirmed before anything is sent.
@@ -18,7 +18,7 @@ A = TypeVar("A", HubAdvert, ServiceAdvert)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectWish:
-    """What the caller wants and has."""
+    """Requirements and means of the caller."""
 
     overlay_id: bytes
     schemas: frozenset[bytes]  # that the caller's implementation of the overlay uses
@@ -58,19 +58,19 @@ class ConnectPlan:
 
     @property
     def needs_token(self) -> bool:
-        """Phase 3: whether the service asks for a cap_token."""
+        """True if the service requires a cap_token (phase 3)."""
         policy = None if self.service is None else self.service.auth_policy
         return policy is not None and policy.mode == "cap_token"
 
 
 def usable_url(hub: HubAdvert) -> str | None:
-    """The endpoint that a client of ours can use; those of other kinds are kept in the descriptor and not used."""
+    """Return the URL of an endpoint that this client supports; None if there is none."""
     urls = {endpoint.kind: endpoint.url for endpoint in reversed(hub.endpoints)}
     return next((urls[kind] for kind in _USABLE if kind in urls), None)
 
 
 def plan_connection(directory: Directory, wish: ConnectWish) -> ConnectPlan:
-    """Deterministic: equal directories and wishes give equal plans."""
+    """Choose hub and service. Deterministic: equal directories and wishes give equal plans."""
     excluded: list[Excluded] = []
     hubs = _usable("hub", _adverts(directory.hubs), lambda hub: _hub_reason(hub, wish), excluded)
     hubs.sort(
@@ -114,7 +114,7 @@ def _usable(kind: str, adverts: Collection[A], reason_of: Any, excluded: list[Ex
 
 
 def _hub_reason(hub: HubAdvert, wish: ConnectWish) -> str | None:
-    """Why a hub cannot be used (§7.1); None if it can."""
+    """Return the reason why a hub cannot be used (§7.1); None if it can."""
     if hub.profile_id not in wish.profiles:
         return "its profile is not supported"
     if usable_url(hub) is None:
@@ -125,7 +125,7 @@ def _hub_reason(hub: HubAdvert, wish: ConnectWish) -> str | None:
 
 
 def _overlay_reason(overlay: OverlayAdvert | None, wish: ConnectWish) -> str | None:
-    """Why no service over the overlay can be used (§7.2); None if they can."""
+    """Return the reason why no service over the overlay can be used (§7.2); None if one can."""
     if overlay is None:
         return "the overlay is not in the directory"
     if not wish.schemas <= set(overlay.schemas):

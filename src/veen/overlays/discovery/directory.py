@@ -1,4 +1,4 @@
-"""The directory: what exists and how to reach it, as a fold over the discovery streams (001 spec-5 §5, D-112, D-151).
+"""The directory: hubs, overlays and services, as a fold over the discovery streams (001 spec-5 §5, D-112, D-151).
 
 An advertise record inserts or replaces the descriptor of its id, a retire record hides it until it is advertised again,
 and its time hides it as well: payload_hdr.expires_at, else hub_ts + ttl_sec, that second included. Nothing else changes
@@ -32,7 +32,7 @@ _Key = tuple[str, bytes]  # kind, id
 
 @dataclass(frozen=True, slots=True)
 class Publishers:
-    """Whose records count (D-151): `pinned` publishers only, or everyone; `open` lets anyone replace any id."""
+    """Rule for valid publishers (D-151): `pinned` ones only, or everyone; `open` lets anyone replace any id."""
 
     pinned: frozenset[bytes] | None = None
     is_open: bool = False
@@ -53,7 +53,7 @@ FIRST_WRITER: Final = Publishers()
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A descriptor, who published it, and where it stands in the log."""
+    """A descriptor, its publisher and its position in the log."""
 
     kind: str
     id: bytes
@@ -74,7 +74,7 @@ class Listing:
 
     @property
     def tree(self) -> Any:
-        """The body as it was sent."""
+        """The body as sent."""
         return cbor.decode(self.body, what=ADVERTS[self.kind].name)
 
     def is_visible(self, as_of: int) -> bool:
@@ -83,7 +83,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """What can be found at `as_of`, by id; `hidden` is what was retired or has expired."""
+    """Descriptors at `as_of`, by id; `hidden` are those retired or expired."""
 
     as_of: int
     hubs: Mapping[bytes, Listing]
@@ -96,7 +96,7 @@ class Directory:
 
 
 class DirectoryFold(Ordered[_Key, Listing, Directory]):
-    """The directory of one fabric. `streams` are the stream_ids of hubs, overlays and services; None: any stream."""
+    """Fold of the directory of one fabric. `streams` are those of hubs, overlays and services; None: any stream."""
 
     name = "discovery"
     schemas = SchemaSet([*ADVERTS.values(), *RETIRES.values()])

@@ -1,4 +1,4 @@
-"""The place where a service has its tokens issued, in the details of its auth_policy (001 spec-5 §7.3)."""
+"""Place of issuance: where a service has its tokens issued, in the details of its auth_policy (001 spec-5 §7.3)."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -17,7 +17,7 @@ class IssuancePlace:
 
     @classmethod
     def of_details(cls, details: Any) -> Self | None:
-        """Return the place; None if the details name none, or none that can be understood."""
+        """Return the place; None if the details name none, or have an unknown form."""
         place = details.get("issue") if isinstance(details, dict) else None
         if not isinstance(place, dict):
             return None

@@ -1,4 +1,4 @@
-"""Questions to a directory: the same function answers locally and behind RPC (001 spec-5 §6, D-112, D-152, CONN-07).
+"""Queries of a directory: one function answers locally and over RPC (001 spec-5 §6, D-112, D-152, CONN-07).
 
 DISC.KIND    a kind that is none of hub, overlay, service
 DISC.FILTER  a key that no filter of the kind has, or a value of another type
@@ -18,7 +18,7 @@ Test = Callable[[Any, Any], bool]  # the descriptor, the value of the filter
 
 
 class QueryRefused(VeenError, code="DISC.FILTER"):
-    """A question that no directory answers."""
+    """An invalid query."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(code, detail)
@@ -54,7 +54,7 @@ _FILTERS: Final[Mapping[str, Mapping[str, tuple[type, Test]]]] = {
 
 
 def answer(directory: Directory, query: DiscoveryQuery) -> DiscoveryResult:
-    """Descriptors by id. A limit above MAX_LIMIT is MAX_LIMIT; 0 asks only whether there is anything."""
+    """Return descriptors by id. A limit above MAX_LIMIT is MAX_LIMIT; 0 asks only if there is one."""
     try:
         tests = _tests(query)
     except QueryRefused as exc:

@@ -38,14 +38,14 @@ class FoldedDirectory:
         *,
         rotating: bool = False,
     ) -> None:
-        """`rotating`: labels change with epochs, so that a stream is read from its beginning each time."""
+        """Prepare to read. `rotating`: labels change with epochs, so a stream is read from its beginning each time."""
         self._link, self._fold, self._rotating = link, fold, rotating
         self._streams = dict(streams or STREAMS)
         self._events: dict[tuple[bytes, int], Event] = {}
         self._next = dict.fromkeys(self._streams, 1)
 
     async def refresh(self) -> None:
-        """Read what is new."""
+        """Read and fold new entries."""
         for kind, stream in self._streams.items():
             first = None if self._rotating else self._next[kind]
             async with contextlib.aclosing(self._link.read(stream, from_seq=first)) as entries:
@@ -62,7 +62,7 @@ class FoldedDirectory:
 
 
 class DiscoveryServer:
-    """Answers the questions of a stream, one after another in the order of the log, each once."""
+    """A server that answers the queries of a stream, one after another in the order of the log, each once."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class DiscoveryServer:
         servers: Collection[bytes] | None = None,
         report: Callable[[DiscoveryQuery | None, DiscoveryResult], None] = lambda query, result: None,
     ) -> None:
-        """`servers` are those whose answers count as given; without it a stranger who may write could answer first."""
+        """Prepare to serve. Only answers of `servers` count as given; without it a stranger could answer first."""
         self._link, self._stream, self._directory, self._report = link, stream, directory, report
         self._servers = None if servers is None else frozenset(servers)
 
     async def run(self) -> None:
-        """Until cancelled. What was answered before is not answered again."""
+        """Serve until cancelled. Queries that have an answer are not answered again."""
         questions: dict[bytes, Event] = {}
         last = 0
         async with contextlib.aclosing(self._link.read(self._stream, from_seq=1)) as entries:
@@ -118,7 +118,7 @@ async def ask(
     servers: Collection[bytes] | None = None,
     timeout: float = 30.0,  # noqa: ASYNC109 - the time that a caller waits for others
 ) -> DiscoveryResult:
-    """The first answer by one of `servers` (default: anyone); NoAnswer if none comes in time."""
+    """Return the first answer by one of `servers` (default: anyone). Raise NoAnswer if none arrives in time."""
     sent = await send(link, stream, QUERY.draft(query))
     try:
         async with asyncio.timeout(timeout):

@@ -1,4 +1,4 @@
-"""Who may write policy: named emitters, or the owner of the stream and no others (D-186).
+"""Writers of policy: named emitters, or the owner of the stream and no others (D-186).
 
 A fold sees events and no keyring, so it does not know who owns a stream. Made without emitters it counts nobody, names
 its streams in `unowned_streams`, and whoever has a keyring gives it the owner's client keys with `with_emitters`.
@@ -28,18 +28,18 @@ def is_by_emitter(named: Collection[bytes], event: Event) -> bool:
 
 @runtime_checkable
 class OwnerRuled(Protocol):
-    """A fold whose records count by who wrote them."""
+    """A fold whose records are valid by their writer."""
 
     @property
     def unowned_streams(self) -> tuple[bytes, ...]:
-        """The streams whose owner decides and is not known to the fold; empty if emitters were named."""
+        """The streams whose owner decides but is unknown to the fold; empty if emitters were named."""
 
     def with_emitters(self, emitters: Mapping[bytes, Collection[bytes]]) -> Self:
         """Return the same fold for these client keys, by stream."""
 
 
 class EmitterRule:
-    """The part of such a fold that decides whose records count."""
+    """The part of such a fold that decides which writers are valid."""
 
     _emitters: Emitters | None  # None: everybody
 

@@ -1,4 +1,4 @@
-"""What the hubs of a realm shall enforce: a pure function of the states of its streams (D-51, 001 spec-2 §2, §4).
+"""Policy that the hubs of a realm enforce: a pure function of the states of its streams (D-51, 001 spec-2 §2, §4).
 
 Hubs cannot read the streams. A policy agent folds them and hands the outcome to each hub; two agents that read the same
 log hand over the same. Four sources, of which the first is always there:
@@ -40,14 +40,14 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True)
 class RealmPolicy:
-    """The records that hubs shall know, in a fixed order, each once."""
+    """The records for hubs, sorted, each once."""
 
     authorities: tuple[Authority, ...]
     revocations: tuple[Revocation, ...]
     unresolved: tuple[Unresolved, ...] = ()
 
     def in_force(self, at: int) -> "RealmPolicy":
-        """Without what has ended: a hub would not take it."""
+        """Return the policy without ended records, which a hub would refuse."""
         return RealmPolicy(
             tuple(item for item in self.authorities if item.until > at),
             tuple(item for item in self.revocations if item.until > at),
@@ -64,7 +64,7 @@ def realm_policy(
     caps: Caps = NO_CAPS,
     as_of: int,
 ) -> RealmPolicy:
-    """The policy at `as_of`. The order of the log decides nothing here that the folds have not decided."""
+    """Return the policy at `as_of`. It depends on the states alone, not on the order of the log."""
     revocations = list(realm.revocations)
     unresolved: list[Unresolved] = []
     if access is not None:
@@ -94,7 +94,7 @@ def _auth_refs(revoked: Revoked, access: AccessState, caps: Caps) -> Iterator[by
 
 
 def _devices(state: IdState, principals: Collection[bytes], as_of: int) -> Iterator[Revocation]:
-    """Client keys of which no record is active, each for the span that holds `as_of` and the one after it."""
+    """Yield client keys without an active record, each for the span that contains `as_of` and the one after it."""
     devices = [device for device in state.devices.values() if device.principal_pk in principals]
     active = {device.device_pk for device in devices if device.is_active(as_of)}
     start = as_of // LEASE_SEC * LEASE_SEC

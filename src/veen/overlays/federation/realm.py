@@ -1,4 +1,4 @@
-"""The administration of a realm: which hub is primary of which stream, and what is revoked (001 spec-2 §1.3, §2, §4.3).
+"""The administration of a realm: primary hubs of streams, and revocations (001 spec-2 §1.3, §2, §4.3).
 
 The records lie on encrypted streams like any other message, so hubs cannot read them. Whoever has the read key folds
 them: a client, to drop what was revoked while it was away (§4.4); an agent, to hand the outcome to hubs (D-51).
@@ -34,14 +34,14 @@ class AdminStreams(NamedTuple):
 
 
 def admin_streams(realm_id: bytes = DEFAULT_REALM) -> AdminStreams:
-    """§1.3."""
+    """Return the admin streams of a realm (§1.3)."""
     tags = ("veen/admin", "veen/revocation", "veen/label-class", "veen/meta-schema")
     return AdminStreams(*(Ht(tag, realm_id) for tag in tags))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorityRecord(Authority, Body, kind="veen.fed.authority.v1"):
-    """What a hub is told of it (`veen.core.objects.policies`), as a body."""
+    """The authority record for hubs (`veen.core.objects.policies`), as a body."""
 
     FORM: ClassVar[Form] = "body"
 
@@ -73,7 +73,7 @@ REVOCATION: Final = Schema(RevocationRecord.KIND, RevocationRecord)
 
 
 def assign(authority: Authority) -> Draft:
-    """Say which hub is primary; to be sent to `admin_streams(authority.realm_id).fed_admin`."""
+    """Build a record that assigns a primary hub, to be sent to `admin_streams(authority.realm_id).fed_admin`."""
     return AUTHORITY.draft(
         AuthorityRecord(
             realm_id=authority.realm_id,
@@ -88,13 +88,13 @@ def assign(authority: Authority) -> Draft:
 
 
 def revoke(kind: str, target: bytes, *, ts: int, ttl: int | None = None, reason: str | None = None) -> Draft:
-    """Take back a client key or a capability; to be sent to the realm's `revocation` stream."""
+    """Build a revocation of a client key or a capability, to be sent to the realm's `revocation` stream."""
     return REVOCATION.draft(RevocationRecord(kind=kind, target=target, reason=reason, ts=ts, ttl=ttl))
 
 
 @dataclass(slots=True)
 class RealmRecords:
-    """Sets only grow: a record is history, its time decides when it counts (§4.3)."""
+    """Records of a realm. Sets only grow: the time of a record decides when it is valid (§4.3)."""
 
     authorities: set[Authority] = field(default_factory=set)
     revocations: set[Revocation] = field(default_factory=set)
@@ -102,13 +102,13 @@ class RealmRecords:
 
 @dataclass(frozen=True, slots=True)
 class RealmState:
-    """Every record, in the order in which records take precedence."""
+    """Every record, in order of precedence."""
 
     authorities: tuple[Authority, ...]
     revocations: tuple[Revocation, ...]
 
     def authority(self, stream_id: bytes, at: int) -> Authority | None:
-        """The active record of a stream: the earliest by (ts, primary_hub) (§2.2, D-101); None if unspecified."""
+        """Return the active record of a stream, the earliest by (ts, primary_hub) (§2.2, D-101), or None."""
         active = (record for record in self.authorities if record.stream_id == stream_id)
         return next((record for record in active if record.ts <= at < record.until), None)
 
@@ -176,12 +176,12 @@ class RealmFold(EmitterRule, Compact[RealmRecords, RealmState]):
         into.revocations |= other.revocations
 
     def show(self, state: RealmRecords, as_of: int) -> RealmState:
-        """Expired records are kept: callers of `authority` and `revoked` name the time."""
+        """Return all records, expired ones included: callers of `authority` and `is_revoked` name the time."""
         return RealmState(_ordered(state.authorities), _ordered(state.revocations))
 
 
 def _ordered(records: Iterable[_Record]) -> tuple[_Record, ...]:
-    """By ts, then by the bytes: of authorities these put primary_hub first among records of one stream."""
+    """Sort by ts, then by the bytes, which rank authorities of one stream by primary_hub."""
     by_ts: dict[int, list[_Record]] = {}
     for record in records:
         by_ts.setdefault(record.ts, []).append(record)

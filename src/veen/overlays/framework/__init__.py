@@ -1,1 +1,1 @@
-"""What every overlay is made of: bodies, schemas, folds, snapshots, and how a log is folded."""
+"""The kernel of overlays: bodies, schemas, folds, snapshots, and the runner that folds a log."""

@@ -21,7 +21,7 @@ class Body(Wire):
 
     @classmethod
     def _from(cls, fields: Fields) -> Self:
-        """A rule is judged once all fields are read: of several faults, those of the fields are reported (D-177)."""
+        """Read the fields, then check them. If both fail, the error about the fields is raised (D-177)."""
         try:
             body = cls._read(fields)
         except InvalidBody:
@@ -32,7 +32,7 @@ class Body(Wire):
 
 
 class InvalidBody(FormatError):
-    """The fields are of the right types, but together they say nothing the schema allows.
+    """A body whose fields have the right types but break a rule of the schema.
 
     Raised by `_read` when it has read all fields, so what cannot be read cannot be written either. `code` is stable
     and names the broken rule.
@@ -48,7 +48,7 @@ class InvalidBody(FormatError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A message about to be sent: all that a writer has to put into payload_hdr and body."""
+    """A message to be sent: schema, body, and what a writer puts into payload_hdr."""
 
     schema: bytes
     body: bytes

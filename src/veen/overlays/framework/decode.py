@@ -22,15 +22,17 @@ class Typed(NamedTuple, Generic[B]):
 
     @property
     def order(self) -> Order:
+        """Place of the event in the logical order."""
         return self.event.order
 
     @property
     def place(self) -> Place:
+        """Label and stream_seq of the event."""
         return self.event.label, self.event.stream_seq
 
 
 class Issue(NamedTuple):
-    """Something in the log that has no effect, and why. Equal logs give equal issues.
+    """An event that has no effect, with the reason. Equal logs give equal issues.
 
     `code` is stable and belongs to the result; `what` is for people.
     """
@@ -46,7 +48,7 @@ class Issue(NamedTuple):
 
 
 class Violation(VeenError, code="OVL.BODY"):
-    """Raised by a fold that must not apply an event: it changes nothing and is reported under `code` (D-98)."""
+    """An event that breaks a rule of a fold. It changes nothing and is reported under `code` (D-98)."""
 
     def __init__(self, code: str, what: str) -> None:
         super().__init__(code, what)
@@ -57,7 +59,7 @@ class Violation(VeenError, code="OVL.BODY"):
 
 
 def decode(event: Event, schema: Schema[B]) -> Typed[B] | Issue:
-    """`event` as `schema` reads it. Codes, the first that applies:
+    """Decode the body of an event by its schema. Codes of an Issue, the first that applies:
 
     OVL.CBOR      the body is not one deterministic CBOR item
     OVL.BODY      a key is missing, unknown, repeated, misplaced or of the wrong type

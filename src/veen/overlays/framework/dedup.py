@@ -1,4 +1,4 @@
-"""One event, however often it was copied: mirrored events count once (D-85, spec §11.1)."""
+"""Deduplication of mirrored events: an event and its copies count once (D-85, spec §11.1)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from veen.overlays.framework.body import Draft
 
 @dataclass(frozen=True, slots=True)
 class Mirrors:
-    """Which events are copies: sent by a registered bridge, or of a schema whose every parent_id means a copy.
+    """Rules that tell copies from originals: sent by a bridge, or of a schema in which every parent_id means a copy.
 
     A copy carries the msg_id of its original as parent_id. This is configuration of the reader, like the labels that it
     folds: two readers with the same labels and the same mirrors hold the same state.
@@ -28,13 +28,13 @@ class Mirrors:
         return bool(self.bridges or self.schemas)
 
     def original_of(self, event: Event) -> bytes | None:
-        """The msg_id of the event that this one copies; None if it is no copy."""
+        """Return the msg_id of the original if this event is a copy, else None."""
         if event.client_id in self.bridges or event.hdr.schema in self.schemas:
             return event.hdr.parent_id
         return None
 
     def timed(self, event: Event) -> Event:
-        """Return the event with the times that folds compare: those of its original, if a bridge states them (D-193).
+        """Return the event with the times that folds compare: for a copy, those of the original by its bridge (D-193).
 
         Its place in the logical order stays that of the copy. What anybody else states of an origin has no effect.
         """
@@ -44,7 +44,7 @@ class Mirrors:
         return replace(event, hub_ts=origin.hub_ts, ts=origin.ts, placed=event.ts)
 
     def identity(self, event: Event) -> bytes:
-        """What two copies of one event have in common."""
+        """Return the id that all copies of an event share: the msg_id of the original."""
         if event.client_id in self.bridges or event.hdr.schema in self.schemas:
             return event.hdr.parent_id or event.leaf_hash
         return event.leaf_hash

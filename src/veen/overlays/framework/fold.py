@@ -30,7 +30,7 @@ V = TypeVar("V")  # what is shown
 
 
 class Fold(ABC, Generic[T, V]):
-    """What runners, snapshots and pipelines know of an overlay."""
+    """A fold: the interface by which runners, snapshots and pipelines use an overlay."""
 
     name: str  # unique among folds; the state class of D-93
     schemas: SchemaSet  # the events it counts; it passes over all others
@@ -40,55 +40,55 @@ class Fold(ABC, Generic[T, V]):
         self.mirrors = mirrors
 
     def settings(self) -> Any:
-        """What besides events and mirrors decides the state, in canonical form: binds snapshots to it."""
+        """Return the settings, besides mirrors, that decide the state, in canonical form. They bind snapshots."""
         return None
 
     def semantics(self) -> bytes:
-        """All that decides the state besides the events: a summary made under other semantics is never mixed in."""
+        """Return all settings that decide the state, encoded. Summaries with other settings are never merged."""
         return state_bytes((self.version, self.mirrors, self.settings()))
 
     def identity(self) -> T:
-        """e: the summary of no events."""
+        """Return e, the summary of no events."""
         return self.summarize(())
 
     def lift(self, event: Event) -> T:
-        """The summary of one event."""
+        """Return the summary of one event."""
         return self.summarize((event,))
 
     def merge(self, left: T, right: T) -> T:
-        """⊕, associative and commutative."""
+        """Merge two summaries (⊕). Associative and commutative."""
         return self.combine((left, right))
 
     @abstractmethod
     def summarize(self, events: Iterable[Event]) -> T:
-        """The merge of the lifted events, at the cost of one pass."""
+        """Return the merge of the lifted events, computed in one pass."""
 
     @abstractmethod
     def combine(self, parts: Iterable[T]) -> T:
-        """The merge of all parts, at the cost of one pass."""
+        """Merge all parts, in one pass."""
 
     def seal(self, summary: T) -> T:
-        """The same summary in the form that is cheapest to view and to extend. Only ordered folds have two forms."""
+        """Return the summary in the form that is cheapest to view and to extend. Only ordered folds have two forms."""
         return summary
 
     @abstractmethod
     def view(self, summary: T, as_of: int | None = None) -> V:
-        """The state at the time `as_of`; by default at ts* of the last event (D-80), never at the wall clock."""
+        """Return the state at the time `as_of`. Default: ts* of the last event (D-80), never the wall clock."""
 
     @abstractmethod
     def issues(self, summary: T) -> tuple[Issue, ...]:
-        """Everything that had no effect, by label and position (D-81)."""
+        """Return the events without effect and the reasons, by label and position (D-81)."""
 
     @abstractmethod
     def dump(self, summary: T) -> cbor.Item:
-        """The summary as one CBOR item, equal for equal summaries."""
+        """Return the summary as one CBOR item. Equal summaries give equal items."""
 
     @abstractmethod
     def load(self, tree: cbor.Item) -> T:
-        """The summary that `dump` wrote; a FormatError if it is none of this fold."""
+        """Read a summary that `dump` wrote. Raise FormatError if it is of another fold or damaged."""
 
     def _typed(self, event: Event) -> Typed[Any]:
-        """An event that was once decoded, decoded again."""
+        """Decode an event of a stored summary again. Raise MalformedError if it is none of this fold."""
         schema = self.schemas.get(event.hdr.schema)
         typed = None if schema is None else decode(event, schema)
         if typed is None or isinstance(typed, Issue):
@@ -101,7 +101,7 @@ AnyFold = Fold[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Summary(Generic[S]):
-    """What a compact fold knows of some events."""
+    """The summary of a compact fold: its state, copies without originals, issues and the latest ts*."""
 
     state: S  # of the originals
     ts: int  # the greatest ts* of all events, also of those passed over
@@ -121,22 +121,22 @@ class Compact(Fold[Summary[S], V]):
 
     @abstractmethod
     def start(self) -> S:
-        """A new, empty state. It is changed in place until it is returned."""
+        """Return a new, empty state. It may be changed in place until a summary contains it."""
 
     @abstractmethod
     def add(self, into: S, event: Typed[Any]) -> None:
-        """Count one event. A Violation may depend on this event alone."""
+        """Apply one event. A Violation may depend on this event alone, not on the state."""
 
     @abstractmethod
     def absorb(self, into: S, other: S) -> None:
-        """Merge `other`, which must stay as it is, into `into`. Whatever `into` already knows changes nothing."""
+        """Merge `other` into `into`. Leave `other` unchanged. What `into` already contains has no effect."""
 
     @abstractmethod
     def show(self, state: S, as_of: int) -> V:
-        """The state as people and programs want it."""
+        """Return the state in the form that users of the overlay read."""
 
     def pass_over(self, into: S, event: Event) -> None:
-        """An event that does not count; only folds that keep track of positions care."""
+        """Skip an event that does not count. Only folds that track positions override this."""
 
     def summarize(self, events: Iterable[Event]) -> Summary[S]:
         state, ts = self.start(), 0
@@ -199,7 +199,7 @@ class Compact(Fold[Summary[S], V]):
         return Summary(state, ts, {issue.place: issue for issue in issues}, originals, copies)
 
     def _counted(self, summary: Summary[S]) -> tuple[S, Mapping[Place, Issue]]:
-        """The state with those copies whose originals are elsewhere."""
+        """Return state and issues, with those copies applied whose originals are not among the events."""
         lone = [typed for original, typed in summary.copies.items() if original not in summary.originals]
         if not lone:
             return summary.state, summary.issues

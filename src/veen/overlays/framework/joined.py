@@ -30,7 +30,7 @@ class Joined(Fold[Summaries, dict[str, Any]]):
 
     @property
     def folds(self) -> Sequence[AnyFold]:
-        """By name, in the order of their summaries: for those who fold each by itself."""
+        """The folds by name, in the order of their summaries, for callers that fold each by itself."""
         return self._folds
 
     def settings(self) -> Mapping[str, bytes]:

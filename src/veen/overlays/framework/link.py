@@ -1,4 +1,4 @@
-"""What the two ends of an overlay need of a client: to send, to read and to follow. `veen.client.Client` fits."""
+"""Protocols of a client that an overlay needs: send, read and follow. `veen.client.Client` implements them."""
 
 from collections.abc import AsyncGenerator
 from typing import Protocol
@@ -43,18 +43,18 @@ class Sender(Protocol):
 
 class Follower(Protocol):
     def read(self, stream: Stream, *, from_seq: int | None = None) -> AsyncGenerator[Seen, None]:
-        """What is in the log, then end."""
+        """Yield the entries that are in the log now, then end."""
 
     def follow(self, stream: Stream, *, from_seq: int | None = None) -> AsyncGenerator[Seen, None]:
-        """What is in the log from `from_seq` on, then wait for more."""
+        """Yield the entries from `from_seq` on, then wait for new ones."""
 
 
 class Link(Sender, Follower, Protocol):
-    """Both."""
+    """A client that sends and reads."""
 
 
 async def send(sender: Sender, stream: Stream, draft: Draft) -> Receipted:
-    """Send what one of the functions that build drafts has made."""
+    """Send a draft."""
     return await sender.send(
         stream, draft.body, schema=draft.schema, parent=draft.parent_id, expires_at=draft.expires_at
     )

@@ -21,7 +21,7 @@ class MergeTree(Generic[N]):
         self._levels: list[list[N]] = [[]]
 
     def __len__(self) -> int:
-        """The number of leaves."""
+        """Return the number of leaves."""
         return len(self._levels[0])
 
     def append(self, leaf: N) -> None:
@@ -36,7 +36,7 @@ class MergeTree(Generic[N]):
             node, level = self._merge(nodes[-self._fanout :]), level + 1
 
     def truncate(self, leaves: int) -> None:
-        """Forget all but the first `leaves` leaves."""
+        """Drop all but the first `leaves` leaves."""
         size = 1
         for nodes in self._levels:
             del nodes[leaves // size :]
@@ -46,7 +46,7 @@ class MergeTree(Generic[N]):
         return self._levels[0][index]
 
     def cover(self, start: int, end: int) -> list[N]:
-        """The largest nodes that together are the leaves start … end - 1, from left to right."""
+        """Return the fewest nodes that together cover the leaves start … end - 1, from left to right."""
         if not 0 <= start <= end <= len(self):
             raise ValueError(f"no leaves {start} to {end} among {len(self)}")
         nodes = []
@@ -59,7 +59,7 @@ class MergeTree(Generic[N]):
         return nodes
 
     def prefix(self, fits: Callable[[N], bool]) -> list[N]:
-        """The largest nodes, from the first leaf on, that fit. Where a leaf does not fit, no later one may."""
+        """Return the fewest nodes that cover the leading leaves that fit. After a misfit no later leaf may fit."""
         largest: list[N] = []
         start = 0
         for level in range(len(self._levels) - 1, -1, -1):

@@ -27,14 +27,14 @@ V = TypeVar("V")
 
 
 class _Gone:
-    """In a layer: the key was deleted. A class, so that it stays itself when pickled."""
+    """Mark of a deleted key in a layer. A class, so that it keeps its identity when pickled."""
 
 
 _GONE: Final = _Gone
 
 
 class LateEvent(VeenError):
-    """An event belongs before a state that has already been computed without it."""
+    """An event that belongs before a state already computed without it."""
 
     hint = "A label joined late, or a hub's clock runs behind: fold again from the events, without this snapshot."
 
@@ -47,7 +47,7 @@ class LateEvent(VeenError):
 
 
 class Table(Generic[K, R]):
-    """Records by key, in layers: `fork` starts a new top layer, and what lies below is shared and never changes."""
+    """Records by key, in layers. `fork` starts a new top layer; the layers below are shared and never change."""
 
     __slots__ = ("_below", "_top")
 
@@ -89,13 +89,13 @@ class Table(Generic[K, R]):
         return self.get(key) is not None  # type: ignore[arg-type]  # any object may be asked for
 
     def items(self) -> Iterator[tuple[K, R]]:
-        """All records, in no particular order; nothing may be written meanwhile."""
+        """Yield all records, in no particular order. The table must not be written meanwhile."""
         for key, record in self.flat().items():
             if record is not _GONE:
                 yield key, record
 
     def flat(self) -> dict[K, Any]:
-        """All layers as one, deletions marked."""
+        """Return all layers as one, deletions marked."""
         if not self._below:
             return self._top
         return merge_layers((self._top, *self._below))
@@ -106,7 +106,7 @@ class Table(Generic[K, R]):
         return self._top
 
     def fork(self) -> "Table[K, R]":
-        """A table that starts as this one, which must not be written any more."""
+        """Return a table with the same records. This one must not be written any more."""
         layers = [self._top, *self._below] if self._top else list(self._below)
         while len(layers) > 1 and 2 * len(layers[0]) >= len(layers[1]):  # so there are O(log n) layers, of growing size
             layers[:2] = [merge_layers(layers[:2])]
@@ -114,7 +114,7 @@ class Table(Generic[K, R]):
 
 
 def merge_layers(layers: Iterable[dict[K, Any]]) -> dict[K, Any]:
-    """Layers, newest first, as one."""
+    """Merge layers, given newest first, into one."""
     merged: dict[K, Any] = {}
     for layer in reversed(list(layers)):
         merged.update(layer)
@@ -156,7 +156,7 @@ class Ordered(Fold[Progress[K, R], V]):
 
     @abstractmethod
     def show(self, state: Table[K, R], as_of: int) -> V:
-        """The state as people and programs want it."""
+        """Return the state in the form that users of the overlay read."""
 
     def summarize(self, events: Iterable[Event]) -> Progress[K, R]:
         segment: dict[Place, Typed[Any]] = {}
@@ -176,7 +176,7 @@ class Ordered(Fold[Progress[K, R], V]):
         return Progress(None, segment, ts, issues)
 
     def combine(self, parts: Iterable[Progress[K, R]]) -> Progress[K, R]:
-        """Of several prefixes the longest serves; LateEvent if something belongs into it that is not in it."""
+        """Merge parts; the longest prefix is kept. Raise LateEvent if it misses an event that belongs into it."""
         parts = list(parts)
         prefixes = [part.prefix for part in parts if part.prefix is not None]
         prefix = max(prefixes, key=lambda p: p.last, default=None)
@@ -200,7 +200,7 @@ class Ordered(Fold[Progress[K, R], V]):
         return Progress(self.advance(summary.prefix, ordered), {}, summary.ts, summary.issues)
 
     def advance(self, prefix: OrderedPrefix[K, R] | None, events: Iterable[Typed[Any]]) -> OrderedPrefix[K, R]:
-        """The prefix after `events`, which come after it and stand in logical order."""
+        """Return the prefix extended by `events`, which are sorted in logical order and come after it."""
         if prefix is None:
             prefix = OrderedPrefix(Table(), Table(), {}, (0, b"", 0, 0, b""), Table())
         table, identities, violations = prefix.table.fork(), prefix.identities.fork(), prefix.violations.fork()
@@ -232,7 +232,7 @@ class Ordered(Fold[Progress[K, R], V]):
         return tuple(issues[place] for place in sorted(issues))
 
     def dump(self, summary: Progress[K, R]) -> cbor.Item:
-        """Sealed, so that the few events of a segment are not the bulk of it."""
+        """Seal and encode: a prefix is smaller than the events of a segment."""
         summary = self.seal(summary)
         p = summary.prefix
         parts = (

@@ -1,4 +1,4 @@
-"""Which overlays there are: the built-in ones, and those that other packages bring (outcome Interpret).
+"""Registry of overlays: the built-in ones, and those that other packages bring (outcome Interpret).
 
 A package offers an overlay by an entry point of the group `veen.overlays` that names an `Overlay`:
 
@@ -48,7 +48,7 @@ GROUP: Final = "veen.overlays"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """What an overlay declares: the schemas that it reads and writes, the state that it makes of them, its tables."""
+    """Declaration of an overlay: the schemas that it reads and writes, its folds, its tables."""
 
     name: str
     about: str  # one line
@@ -71,7 +71,7 @@ class Overlay:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """An installed overlay that cannot be used, and why."""
+    """An installed overlay that cannot be used, with the reason."""
 
     name: str
     reason: str
@@ -106,7 +106,7 @@ class Registry(Mapping[str, Overlay]):
         self.states.update((table.name, table) for table in overlay.states)
 
     def with_installed(self, points: Iterable[EntryPoint] | None = None) -> "Registry":
-        """Together with what entry points bring. One that fails is listed in `broken` and harms no other."""
+        """Return a registry with the overlays of entry points added. Those that fail to load are listed in `broken`."""
         overlays, broken = discover(points)
         registry = Registry(self._overlays.values(), [*self.broken, *broken])
         for overlay in overlays:
@@ -117,7 +117,7 @@ class Registry(Mapping[str, Overlay]):
         return registry
 
     def make_fold(self, name: str) -> AnyFold | None:
-        """The fold of an overlay, or all of them as one if it has several; also by the name of a fold. None: unknown.
+        """Return the fold of an overlay (several are joined), or the fold of this name; None if it is unknown.
 
         "a+b" is both as one, as the name of such a state says.
         """
@@ -133,7 +133,7 @@ class Registry(Mapping[str, Overlay]):
         return None if make is None else make()
 
     def why_not(self, name: str) -> str | None:
-        """Why the overlay of this name cannot be folded, if it is installed at all."""
+        """Return the reason why an overlay cannot be folded; None if it is not installed."""
         if name in self and not self[name].folds:
             return "it declares schemas and tables, and no fold"
         return next((overlay.reason for overlay in self.broken if overlay.name == name), None)
@@ -149,7 +149,7 @@ class Registry(Mapping[str, Overlay]):
 
 
 def discover(points: Iterable[EntryPoint] | None = None) -> tuple[list[Overlay], list[Broken]]:
-    """The overlays that installed packages offer, in the order of their names."""
+    """Load the overlays that installed packages offer, sorted by the names of their entry points."""
     overlays, broken = [], []
     for point in sorted(entry_points(group=GROUP) if points is None else points, key=lambda p: p.name):
         try:

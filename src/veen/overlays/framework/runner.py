@@ -1,4 +1,4 @@
-"""The local runner: folds a log once and answers for any moment of it from cached summaries (spec §11.3, OVL-10).
+"""The local runner. It folds a log once and answers for any moment of it from cached summaries (spec §11.3, OVL-10).
 
 The log is cut into blocks of `interval` events, the summaries of blocks are merged in a tree, and a view as of some
 position is the merge of O(log n) summaries and at most one block of events. Compact folds have one tree for each label.
@@ -27,13 +27,13 @@ Heads = Mapping[bytes, int]  # by label: a position, up to and including which a
 
 
 class Source(Protocol):
-    """Where events come from: reads of a client, a partition of Spark, a list."""
+    """A source of events: reads of a client, a partition of Spark, a list."""
 
     def heads(self) -> Heads:
-        """Every label and its last position."""
+        """Return the last position of each label."""
 
     def events(self, label: bytes, from_seq: int, to_seq: int) -> Iterable[Event]:
-        """The events from_seq … to_seq, both included, in order and without gaps."""
+        """Return the events from_seq … to_seq, both included, in order and without gaps."""
 
 
 class MemorySource:
@@ -45,7 +45,7 @@ class MemorySource:
             self.append(event)
 
     def append(self, event: Event) -> None:
-        """Events of a label come in order; one that is already there is passed over."""
+        """Add an event. Events of a label come in order; one that is already there is skipped."""
         events = self._by_label.setdefault(event.label, [])
         if event.stream_seq > len(events) + 1:
             raise ValueError(f"label {event.label.hex()} has a gap before {event.stream_seq}")
@@ -60,7 +60,7 @@ class MemorySource:
 
 
 def cut_at(source: Source, ts: int) -> dict[bytes, int]:
-    """By label: the last position whose ts* is not after `ts`. O(log n) events of each label are read."""
+    """Return, by label, the last position whose ts* is at most `ts`. Read O(log n) events of each label."""
 
     def ts_at(label: bytes, stream_seq: int) -> int:
         (event,) = source.events(label, stream_seq, stream_seq)
@@ -74,7 +74,7 @@ def cut_at(source: Source, ts: int) -> dict[bytes, int]:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What an answer took: cached summaries merged, and events read from the source."""
+    """Cost of an answer: number of cached summaries merged, and of events read from the source."""
 
     summaries: int
     events: int
@@ -99,7 +99,7 @@ class Runner(Generic[T, V]):
         self._cache.refresh()
 
     def summary(self, upto: Heads | None = None) -> T:
-        """The summary of everything, or of the labels that `upto` names, each up to a position."""
+        """Return the summary of the whole source, or of the labels in `upto`, each up to its position."""
         self.refresh()
         heads = self.source.heads()
         if upto is None:
@@ -111,25 +111,26 @@ class Runner(Generic[T, V]):
         return summary  # type: ignore[no-any-return]  # the cache is of this fold
 
     def view(self, upto: Heads | None = None, *, as_of: int | None = None) -> V:
-        """The state as of some positions and, for what expires, as of some time."""
+        """Return the state up to some positions. What expires is evaluated at `as_of`."""
         return self.fold.view(self.summary(upto), as_of)
 
     def view_at(self, ts: int) -> V:
-        """The state as it was known at the time `ts`, seen from that time."""
+        """Return the state that was known at the time `ts`, evaluated at that time."""
         return self.view(cut_at(self.source, ts), as_of=ts)
 
     def issues(self, upto: Heads | None = None) -> tuple[Issue, ...]:
+        """Return the events without effect, each with its code, up to given positions."""
         return self.fold.issues(self.summary(upto))
 
     def range(self, label: bytes, from_seq: int, to_seq: int) -> T:
-        """The summary of a range of one label: of an ordered fold the events themselves, as D-82 has it."""
+        """Return the summary of a range of one label; for an ordered fold, a segment of events (D-82)."""
         self.refresh()
         summary, self.cost = self._cache.range(label, from_seq, to_seq)
         return summary  # type: ignore[no-any-return]  # the cache is of this fold
 
 
 class _Cache(ABC):
-    """How summaries are kept."""
+    """Interface of a cache of summaries."""
 
     @abstractmethod
     def refresh(self) -> None: ...
@@ -173,7 +174,7 @@ class _ByLabel(_Cache):
         return self._fold.combine(parts), cost
 
     def _parts(self, label: bytes, from_seq: int, to_seq: int) -> tuple[list[Any], Cost]:
-        """The blocks inside the range, and the events at its ends."""
+        """Return the cached blocks inside of the range, and summaries of the events at its ends."""
         first, last = -(-(from_seq - 1) // self._interval), to_seq // self._interval
         if first >= last or label not in self._trees:
             return [self._read(label, from_seq, to_seq)], Cost(0, max(0, to_seq - from_seq + 1))
@@ -192,7 +193,7 @@ class _ByLabel(_Cache):
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """What some neighbouring events changed, given all before them. Later blocks win."""
+    """The changes that neighbouring events made to the tables, given all events before them. Later blocks win."""
 
     tables: tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any]]  # records, identities seen, violations
     issues: Mapping[Place, Issue]
@@ -204,7 +205,7 @@ class _Block:
 
 
 def _merge_blocks(blocks: Sequence[_Block]) -> _Block:
-    """From left to right."""
+    """Merge neighbouring blocks, given from left to right."""
     issues: dict[Place, Issue] = {}
     upto: dict[bytes, int] = {}
     counted: dict[bytes, int] = {}
@@ -249,7 +250,7 @@ class _ByOrder(_Cache):
                 self._append(list(islice(events, self._interval)))
 
     def _go_back(self, order: Order) -> None:
-        """Forget every block that an event at `order` would have changed."""
+        """Drop every block that an event at `order` would have changed."""
         keep = bisect_left(range(len(self._tree)), order, key=lambda index: self._tree.leaf(index).end)
         self._tree.truncate(keep)
         nodes = self._tree.cover(0, keep)
@@ -285,7 +286,7 @@ class _ByOrder(_Cache):
         return self._fold.summarize(events), Cost(0, len(events))
 
     def _events(self, after: Heads, upto: Heads) -> Iterator[Event]:
-        """What lies after some positions, in logical order."""
+        """Yield the events after some positions, in logical order."""
         runs = [
             self._source.events(label, after.get(label, 0) + 1, seq)
             for label, seq in upto.items()
@@ -295,7 +296,7 @@ class _ByOrder(_Cache):
 
 
 def _prefix_of(nodes: Sequence[_Block]) -> OrderedPrefix[Any, Any] | None:
-    """The state after some nodes from the first on: their tables as layers, nothing is copied."""
+    """Return the state after the leading nodes. Their tables become layers; nothing is copied."""
     if not nodes:
         return None
     layers = [tuple(node.tables[i] for node in reversed(nodes)) for i in range(3)]

@@ -1,4 +1,4 @@
-"""Schemas: which bodies exist, under which ids (spec §4.7, D-83)."""
+"""Schemas: the kinds of bodies and their ids (spec §4.7, D-83)."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"(?P<family>[a-z][a-z0-9]*(?:\.[a-z0-9]+)*)\.v(?P<ver
 
 
 class SchemaClash(VeenError):
-    """Two schemas claim one name or one id."""
+    """Two schemas with the same name or id."""
 
     hint = "Two installed overlays define the same schema: remove one, or give its schema another name."
 
@@ -50,14 +50,16 @@ class Schema(Generic[B]):
 
     @property
     def family(self) -> str:
+        """Name without the version."""
         return self.name.rpartition(".v")[0]
 
     @property
     def version(self) -> int:
+        """Number of the version, from the name."""
         return int(self.name.rpartition(".v")[2])
 
     def draft(self, body: B, *, parent_id: bytes | None = None, expires_at: int | None = None) -> Draft:
-        """The body, checked and encoded, ready to be sent."""
+        """Check and encode a body; return the draft to send."""
         if self.needs_parent and parent_id is None:
             raise ValueError(f"{self.name} needs a parent_id")
         return Draft(schema=self.id, body=body.to_bytes(), parent_id=parent_id, expires_at=expires_at)
@@ -67,7 +69,7 @@ AnySchema = Schema[Any]
 
 
 class SchemaSet(Mapping[bytes, AnySchema]):
-    """Schemas by id; by name through `named`."""
+    """Schemas by id; by name through `find_name`."""
 
     __slots__ = ("_by_id", "_by_name")
 
@@ -90,10 +92,11 @@ class SchemaSet(Mapping[bytes, AnySchema]):
         return len(self._by_id)
 
     def named(self, name: str) -> AnySchema | None:
+        """Return the schema of this name, or None."""
         return self._by_name.get(name)
 
     def versions(self, family: str) -> list[AnySchema]:
-        """Every version of one family, oldest first."""
+        """Return every version of one family, oldest first."""
         return sorted((s for s in self._by_id.values() if s.family == family), key=lambda s: s.version)
 
     def __or__(self, other: "SchemaSet") -> "SchemaSet":

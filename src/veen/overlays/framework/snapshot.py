@@ -22,12 +22,12 @@ _MAX_CUTS = 1_000_000
 
 
 class SnapshotRefused(VerifyError, code="E.SNAPSHOT"):
-    """The snapshot was made from another log, by another fold, or has been damaged."""
+    """A snapshot of another log or another fold, or a damaged one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut(Part, kind="snapshot cut"):
-    """One label, up to and including one position, under the root it had there."""
+    """One label up to a position, which is included, and the root it had there."""
 
     label: Bytes32
     upto_seq: Uint
@@ -35,7 +35,7 @@ class Cut(Part, kind="snapshot cut"):
 
     @classmethod
     def at(cls, checkpoint: Checkpoint) -> Self:
-        """The cut that a verified CHECKPOINT makes (CRDT0.3)."""
+        """Return the cut of a verified CHECKPOINT (CRDT0.3)."""
         return cls(label=checkpoint.label_curr, upto_seq=checkpoint.upto_seq, mmr_root=checkpoint.mmr_root)
 
 
@@ -54,7 +54,7 @@ class Snapshot(Map, kind="snapshot"):
 
     @classmethod
     def take(cls, fold: Fold[T, Any], summary: T, cuts: Iterable[Cut]) -> Self:
-        """`summary` must be that of all events up to `cuts` and of no others."""
+        """Make a snapshot. `summary` must be that of all events up to `cuts` and of no others."""
         summary = fold.seal(summary)
         return cls(
             **_key(fold),
@@ -64,7 +64,7 @@ class Snapshot(Map, kind="snapshot"):
         )
 
     def restore(self, fold: Fold[T, Any], root_at: Callable[[bytes, int], bytes | None]) -> T:
-        """The summary, if the caller's log has the same root at every cut; SnapshotRefused otherwise.
+        """Return the summary; raise SnapshotRefused unless the caller's log has the same root at every cut.
 
         `root_at(label, upto_seq)` comes from RECEIPTs or CHECKPOINTs that the caller has verified.
         """
@@ -84,7 +84,7 @@ class Snapshot(Map, kind="snapshot"):
 
 
 def _key(fold: AnyFold) -> dict[str, Any]:
-    """What besides the log decides the state."""
+    """Return what the state depends on besides the log: fold, schemas and settings."""
     return {
         "fold": fold.name,
         "schemas": tuple(sorted(fold.schemas)),

@@ -38,19 +38,19 @@ class Additive(Compact[Spans[P], V], Generic[P, V]):
 
     @abstractmethod
     def zero(self) -> P:
-        """The sum of nothing."""
+        """Return the sum of no events."""
 
     @abstractmethod
     def piece(self, event: Typed[Any]) -> P:
-        """What one event adds."""
+        """Return what one event adds."""
 
     @abstractmethod
     def plus(self, a: P, b: P) -> P:
-        """The sum as a new value; associative and commutative."""
+        """Return the sum of two sums as a new value. Associative and commutative."""
 
     @abstractmethod
     def total(self, value: P, as_of: int) -> V:
-        """The state, from the sum of everything."""
+        """Return the state, given the sum of all events."""
 
     def start(self) -> Spans[P]:
         return {}
@@ -85,7 +85,7 @@ class Additive(Compact[Spans[P], V], Generic[P, V]):
             into[event.label] = self._union(spans, [span])
 
     def _union(self, a: list[SeqSpan[P]], b: list[SeqSpan[P]]) -> list[SeqSpan[P]]:
-        """Of two spans where one lies within the other, the larger stays."""
+        """Merge two lists of spans. Of two spans of which one contains the other, keep the larger."""
         merged: list[SeqSpan[P]] = []
         # By start, the larger first: so a span comes after all that may contain it.
         for span in sorted((*a, *b), key=lambda s: (s.start, -s.end)):

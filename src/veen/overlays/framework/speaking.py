@@ -1,4 +1,4 @@
-"""Who speaks for whom in a stream: client keys bound to principals by statements of the stream itself (D-179).
+"""Bindings of client keys to principals, by statements of the stream itself (D-179).
 
 `Speaking` is a mixin of ordered folds. It takes the statements of `veen.core.objects.speaking` and the cards of
 authors, keeps what they say in the table of the fold, and gives every other event the `Voice` of its sender. The rule,
@@ -61,7 +61,7 @@ NOBODY: Final[frozenset[bytes]] = frozenset()
 
 @state_record
 class Bound:
-    """The binding of a client key that counts."""
+    """The valid binding of a client key."""
 
     principal: bytes
     not_before: int
@@ -72,7 +72,7 @@ class Bound:
 
 @state_record
 class Principal:
-    """A principal of the stream."""
+    """A principal of the stream, with its successor and the identities whose place it took."""
 
     bound: int = 0  # bindings so far
     ended: int = 0  # bindings that were made when the principal last ended all
@@ -90,7 +90,7 @@ class Carded:
 
 @state_record
 class Closed:
-    """An end before its binding, the digest of an end of all bindings, or the mark that there are bindings at all."""
+    """Mark of an end that precedes its binding, of the digest of an end of all bindings, or that bindings exist."""
 
     is_closed: bool = True
 
@@ -133,16 +133,16 @@ class Voice(frozenset[bytes]):
 
     @property
     def canonical(self) -> bytes:
-        """What a fold stores of a sender."""
+        """The one name under which a fold stores the sender."""
         return self.client_id
 
     @property
     def stored(self) -> frozenset[bytes]:
-        """What a fold stores where it keeps all identities of a sender."""
+        """The identities that a fold stores where it keeps all those of a sender."""
         return frozenset(self)
 
     def any_of(self, identities: Collection[bytes]) -> bool:
-        """True if the sender speaks for one of some identities."""
+        """Return True if the sender speaks for one of some identities."""
         return not self.isdisjoint(identities)
 
     def those_of(self, identities: frozenset[bytes]) -> Collection[bytes]:
@@ -151,7 +151,7 @@ class Voice(frozenset[bytes]):
 
     @property
     def names(self) -> frozenset[bytes]:
-        """The identities of the voice under which a fold may have records: no key that only spoke is among them."""
+        """The identities of the voice under which a fold may have records. Keys that only spoke are not among them."""
         return self
 
 
@@ -236,12 +236,12 @@ class Speaking(Ordered[K, R, V]):
             self.schemas = self.schemas | SPEAKING
 
     def speaking_settings(self) -> list[Any]:
-        """Return what is added to the settings of a fold: nothing, for a fold with the default."""
+        """Return the entries to add to the settings of a fold: none with the default."""
         realms = [["realms", *self.realms]] if self.realms else []
         return realms if self.speaks else ["speaks off", *realms]
 
     def take_statement(self, state: Table[Any, Any], event: Typed[Any]) -> bool:
-        """Take a statement over into the state; return False for an event that is none. Violation if it is void."""
+        """Apply a statement to the state; return False for other events. Raise Violation if the statement is void."""
         body = event.body
         if type(body) not in STATEMENT_TYPES:
             return False
@@ -297,7 +297,7 @@ class Speaking(Ordered[K, R, V]):
         return self.voice_of(state, stream_id, identity).names
 
     def note_name(self, state: Table[Any, Any], identity: bytes) -> None:
-        """Remember that the fold keeps records under an identity, so that `Voice.names` has it if it is bound."""
+        """Record that the fold keeps records under an identity, so that `Voice.names` contains it once it is bound."""
         if not self.speaks:
             return
         marked: Marked = state.get(("speaks.named", identity), _UNMARKED)
@@ -312,12 +312,12 @@ class Speaking(Ordered[K, R, V]):
         return (item for item in state.items() if type(item[1]) not in SPEAKING_TYPES)
 
     def on_bound(self, state: Table[Any, Any], stream_id: bytes, identity: bytes, principal: bytes) -> None:
-        """Called when a key has been bound to a principal, or a principal has got a successor (then with itself)."""
+        """Handle a new binding of a key, or a new successor of a principal (then with itself). Folds override this."""
 
     # --- statements --------------------------------------------------------------------------------------------
 
     def _card(self, state: Table[Any, Any], event: Event, body: CardRecord) -> None:
-        """The first card of a key counts, if the identity on it signed it and names the key."""
+        """Store the first card of a key, if it names the key and its identity signed it."""
         key = ("speaks.card", event.stream_id + event.client_id)
         if body.card.client_id == event.client_id and key not in state and body.card.is_signed:
             state[key] = Carded(card_of=body.card.id_sign_pk)

@@ -28,7 +28,7 @@ _KEYS: Final = (int, str, bytes)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def state_record(cls: type[T]) -> type[T]:
-    """A dataclass for the records of a state, of which a fold makes one or more for every event.
+    """Make a class a dataclass for records of a state. A fold makes one or more records for every event.
 
     The type checker takes it for a frozen one. At run time nothing guards its fields, since a constructor that has to
     go past the guard takes five times as long (decision 350).
@@ -37,7 +37,7 @@ def state_record(cls: type[T]) -> type[T]:
 
 
 class _Unread:
-    """In place of a value: not decoded yet. A class, so that it stays itself when pickled."""
+    """Mark of a value that is not decoded yet. A class, so that it keeps its identity when pickled."""
 
 
 class Free:
@@ -56,7 +56,7 @@ class Free:
 
     @classmethod
     def canonical(cls, data: bytes) -> Self:
-        """From bytes that `data` of another one gave: nothing has to be checked."""
+        """Wrap bytes that `data` of another value returned. They are not checked again."""
         return cls(_Unread, data)
 
     @property
@@ -82,17 +82,17 @@ class Free:
 
 
 def state_bytes(state: Any) -> bytes:
-    """Deterministic CBOR of the state, keys sorted."""
+    """Return the deterministic CBOR of the state, keys sorted."""
     return cbor2.dumps(to_tree(state))
 
 
 def state_hash(state_class: str, state: Any) -> bytes:
-    """The hash that names a state in a checkpoint message (D-93)."""
+    """Return the hash that names a state in a checkpoint message (D-93)."""
     return Ht("veen/state-" + state_class, state_bytes(state))
 
 
 def to_tree(value: Any, *, pairs: bool = False) -> cbor.Item:
-    """`value` as one CBOR item.
+    """Return `value` as one CBOR item.
 
     A mapping whose keys are not all integers, texts or bytes is a list of [key, value]; with `pairs` every mapping is,
     because readers of untrusted bytes bound the size of maps.
@@ -130,7 +130,7 @@ def _big(value: int) -> bytes:
 
 
 def from_tree(kind: Any, tree: cbor.Item) -> Any:
-    """A value of type `kind` from what `to_tree(…, pairs=True)` made of it; MalformedError if it is something else."""
+    """Read a value of type `kind` that `to_tree(…, pairs=True)` wrote. Raise MalformedError if it has another shape."""
     try:
         return _read(kind, tree)
     except (TypeError, ValueError, LookupError, AttributeError) as exc:
@@ -191,6 +191,6 @@ def _one_of(kinds: tuple[Any, ...], tree: Any) -> Any:
 
 @cache
 def _hints(base: type, args: tuple[Any, ...]) -> dict[str, Any]:
-    """The types of the fields, with the arguments of a generic type filled in."""
+    """Return the types of the fields, with the arguments of a generic type filled in."""
     arguments = dict(zip(getattr(base, "__parameters__", ()), args, strict=True))
     return {name: arguments.get(hint, hint) for name, hint in get_type_hints(base).items()}

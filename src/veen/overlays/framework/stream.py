@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 def fold_events(fold: AnyFold, events: Iterable[Event], base: Any = None) -> Any:
-    """The summary of events in logical order, after those in `base`; what was seen before changes nothing."""
+    """Return the summary of `base` and of events in logical order. Events that are in `base` change nothing."""
     if isinstance(fold, Ordered):
         return _Advance(fold, fold.identity() if base is None else fold.seal(base)).over(iter(events))
     summary = fold.summarize(events)
@@ -36,21 +36,21 @@ class _Mark:
 
 
 class RunningFold(Generic[T, V]):
-    """A fold that goes on as events come, label by label in order: each event is decoded and judged once.
+    """A fold that continues as events arrive, in order within each label. Each event is decoded and applied once.
 
     A compact fold keeps its summary alone. An ordered one keeps the events, and marks at growing distances: an event
     that belongs before the end, because labels are read one after another, makes it go back to the mark before it.
     """
 
     def __init__(self, fold: Fold[T, V], base: T | None = None) -> None:
-        """`base` is the summary of everything before the events that will be added."""
+        """Start after `base`, the summary of all events before those that will be added."""
         self.fold = fold
         self._waiting: list[Event] = []  # not yet in the summary
         self._events: list[Event] = []  # those in the summary, in logical order; of ordered folds only
         self._marks = [_Mark(0, fold.identity() if base is None else fold.seal(base))]
 
     def add(self, event: Event) -> None:
-        """Take an event; it is folded when somebody asks for the state."""
+        """Queue an event. It is folded when the state is read."""
         self._waiting.append(event)
 
     def summary(self) -> T:
@@ -97,7 +97,7 @@ def _order(event: Event) -> Order:
 
 
 class _Advance:
-    """An ordered fold, event after event."""
+    """An ordered fold that advances event by event."""
 
     def __init__(self, fold: Ordered[Any, Any, Any], base: Progress[Any, Any]) -> None:
         self._fold, self._base, self._ts = fold, base, base.ts
@@ -112,7 +112,7 @@ class _Advance:
         return Progress(prefix, {}, self._ts, self._issues)
 
     def _new(self, events: Iterator[Event]) -> Iterator[Typed[Any]]:
-        """Decoded, without what the base has or what stands twice; LateEvent if one belongs before its end."""
+        """Yield new events decoded; skip those in the base and repeated ones. Raise LateEvent if one precedes it."""
         prefix: OrderedPrefix[Any, Any] | None = self._base.prefix
         heads = {} if prefix is None else prefix.upto
         last = None if prefix is None else prefix.last

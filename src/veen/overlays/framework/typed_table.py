@@ -45,7 +45,7 @@ class TypedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedTable:
-    """The table of one schema. Its rows are the events of the schema, each at its place in the log."""
+    """The table of one schema. Its rows are the events of the schema, each with its position in the log."""
 
     schema: AnySchema
     columns: tuple[TypedColumn, ...]
@@ -61,7 +61,7 @@ class TypedTable:
 
     @classmethod
     def of(cls, schema: AnySchema, *, sort: tuple[str, ...] = ()) -> Self:
-        """A column for each declared field of the body, by its name on the wire; `body_` before reserved names."""
+        """Declare a column for each field of the body, by its name on the wire; `body_` precedes reserved names."""
         names = {_column_name(wire_field.name): wire_field.name for wire_field in schema.body.wire_fields()}
         kinds = {wire_field.name: wire_field.type for wire_field in schema.body.wire_fields()}
         return cls(
@@ -75,11 +75,11 @@ class TypedTable:
 
     @property
     def name(self) -> str:
-        """As tables call it: typed_sdr_event_v1."""
+        """The name of the table, such as typed_sdr_event_v1."""
         return f"typed_{self.schema.name.replace('.', '_')}"
 
     def read_event(self, event: Event) -> Mapping[str, object] | Issue:
-        """The values of an event of the schema by the names of the columns, or why it has no effect."""
+        """Return the values of an event by the names of the columns, or the Issue for which it has no effect."""
         typed = decode(event, self.schema) if self.read is None else self.read(event)
         if isinstance(typed, Issue):
             return typed
@@ -106,7 +106,7 @@ def _column_name(field: str) -> str:
 
 
 def _kind_of(schema: Mapping[str, Any]) -> ColumnKind:
-    """The kind of a column for what a field may hold, as JSON Schema says it: byte strings are texts of a pattern."""
+    """Return the kind of a column for the JSON Schema of a field. A byte string is a text with a pattern."""
     if schema.get("type") == "string":
         return "hex" if "pattern" in schema else "text"
     if "enum" in schema or isinstance(schema.get("const"), str):
@@ -156,7 +156,7 @@ class StateTable:
         part: str = "",
         times: Collection[str] = (),
     ) -> Self:
-        """A column for each member of the key and each field of a record, a dataclass or a named tuple.
+        """Declare a column for each member of the key and each field of a record, a dataclass or a named tuple.
 
         `records` gives records of the view by key: one value, or a tuple where the key has several members. Named
         tuples in records become columns of their own; what has no other kind is JSON. `times` are columns with seconds.
@@ -184,12 +184,12 @@ class StateTable:
 
     @property
     def name(self) -> str:
-        """As tables call it: state_kv, state_queue_items."""
+        """The name of the table, such as state_kv or state_queue_items."""
         return "_".join(filter(None, ("state", self.fold.replace(".", "_"), self.part)))
 
 
 class _Leaf(NamedTuple):
-    """A column of a record, and the way to its value."""
+    """A column of a record, and the path to its value."""
 
     column: TypedColumn
     path: tuple[str | int, ...]

@@ -34,7 +34,7 @@ from veen.overlays.id.state import DeviceStatus, IdState
 
 
 class NotAuthenticated(VerifyError):
-    """The message does not show that its sender is who it must be."""
+    """A message that does not prove that its sender is who it must be."""
 
     hint = "The verdict lists every check; the sender may need a new token, another device, or a role."
 
@@ -46,7 +46,7 @@ class Outcome(Enum):
 
 
 class IssuerKind(Enum):
-    """Whose token is expected. The caller decides: one key may be both, and the two grant different things (§9.1)."""
+    """Kind of issuer whose token is expected. The caller decides: one key may be both, with different rights (§9.1)."""
 
     PRINCIPAL = "principal"
     ORG = "org"
@@ -54,7 +54,7 @@ class IssuerKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFacts:
-    """What is known of the message that shall authenticate its sender."""
+    """Facts about the message that authenticates its sender."""
 
     client_id: bytes
     auth_ref: bytes | None
@@ -67,7 +67,7 @@ class MessageFacts:
 
     @classmethod
     def of_event(cls, event: Event, *, issued_at: int | None = None, uses: Iterable[int] | None = None) -> Self:
-        """An entry of a log: whoever made the event has verified its signature and receipt (I2, I3)."""
+        """Return the facts of a log entry. Its signature and receipt were verified when the event was made (I2, I3)."""
         return cls(
             client_id=event.client_id,
             auth_ref=event.auth_ref,
@@ -91,7 +91,7 @@ class MessageFacts:
         issued_at: int | None = None,
         uses: Iterable[int] | None = None,
     ) -> Self:
-        """A message that has not passed a hub. The label it was signed for must be that of the stream."""
+        """Return the facts of a message that has not passed a hub. Its signed label must be that of the stream."""
         try:
             msg.verify()
             signed = msg.label == label_of(routing_key, stream_id, epoch)
@@ -118,7 +118,7 @@ class RoleNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check and how it went."""
+    """One check and its result."""
 
     code: str
     outcome: Outcome
@@ -127,7 +127,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthVerdict:
-    """Who the sender is, and every check on the way there. The ids are set only if the verdict is good."""
+    """Verdict about the sender, with every check. The ids are set only if the verdict is good."""
 
     ok: bool
     checks: tuple[Check, ...]
@@ -140,7 +140,7 @@ class AuthVerdict:
         return tuple(check for check in self.checks if check.outcome is Outcome.FAIL)
 
     def require(self) -> Self:
-        """The verdict itself, or NotAuthenticated with every reason."""
+        """Return the verdict; raise NotAuthenticated with every reason if it is not good."""
         if not self.ok:
             raise NotAuthenticated("; ".join(f"{check.code}: {check.why}" for check in self.failed))
         return self
@@ -160,7 +160,7 @@ def authenticate(
     limits: Limits = DEFAULT_LIMITS,
     as_of: int | None = None,
 ) -> AuthVerdict:
-    """Judge whether `facts` and `token` show an account of `realm_id`, as of the message's time unless told otherwise.
+    """Check that `facts` and `token` prove an account of `realm_id`. Default time: that of the message.
 
     `ctx_id` is the account the sender claims to be, if it claims one; `streams` are those it asks for besides that of
     the message; `trusted_orgs` may disable accounts for the whole realm. A message that a hub admitted was held to ttl
@@ -253,7 +253,7 @@ def _rate(allow: Allow, facts: MessageFacts, limits: Limits) -> Check:
 
 
 def _within(bucket: tuple[int, int], uses: Sequence[int]) -> bool:
-    """Whether the last use finds a token in a bucket that was full at the first (D-50)."""
+    """Return True if the last use gets a token from a bucket that was full at the first use (D-50)."""
     per_sec, burst = bucket
     tokens, last = burst, uses[0] if uses else 0
     granted = True

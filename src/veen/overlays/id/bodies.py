@@ -28,7 +28,7 @@ _NOT_IN_HANDLES: Final = re.compile(
 
 
 def check_handle(handle: str) -> None:
-    """InvalidBody unless `handle` may be one: 1 to 255 bytes, all of them visible; case matters (D-95)."""
+    """Raise InvalidBody unless `handle` has 1 to 255 bytes, all of them visible. Case matters (D-95)."""
     if not 1 <= len(handle.encode()) <= MAX_HANDLE_BYTES:
         raise InvalidBody("ID.HANDLE", f"a handle has 1 to {MAX_HANDLE_BYTES} bytes")
     if _NOT_IN_HANDLES.search(handle) is not None:
@@ -99,7 +99,7 @@ class OrgProfile(Body, kind="id.org.profile.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChange(Body, kind="id.group.v1"):
-    """Who joins and who leaves (§8.2). The name is for people and may change; group_id stays."""
+    """Additions to and removals from a group (§8.2). The name may change; group_id does not."""
 
     org_id: Bytes32
     realm_id: Bytes32 | None = None
@@ -112,7 +112,7 @@ class GroupChange(Body, kind="id.group.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleBinding(Body, kind="id.role.v1"):
-    """Who has a role, directly or through groups (§8.3). Roles only add up."""
+    """Assignment of a role to accounts and groups (§8.3). Roles only accumulate."""
 
     org_id: Bytes32
     realm_id: Bytes32 | None = None
@@ -138,7 +138,7 @@ class HandleMap(Body, kind="id.handlemap.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalLink(Body, kind="id.external.v1"):
-    """An account elsewhere that stands for a ctx or an org here (§10.2)."""
+    """Link of an external account to a ctx or an org (§10.2)."""
 
     realm_id: Bytes32
     ctx_id: Bytes32 | None = None
@@ -155,7 +155,7 @@ class ExternalLink(Body, kind="id.external.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdRevocationRecord(Body, kind="id.revoke.v1"):
-    """A revocation (§11.1). principal_pk, and org_id beside another target, say who revokes."""
+    """A revocation (§11.1). principal_pk, or org_id beside another target, names the revoker."""
 
     principal_pk: Bytes32 | None = None
     org_id: Bytes32 | None = None
@@ -171,7 +171,7 @@ class IdRevocationRecord(Body, kind="id.revoke.v1"):
             raise InvalidBody("ID.REVOKE_TARGET", "a revocation needs device_id, revoked_auth_ref, ctx_id or org_id")
 
     def targets(self) -> list[tuple[str, bytes]]:
-        """What is revoked, by kind. An org_id that stands alone is itself the target."""
+        """Return the revoked targets by kind. An org_id without another target is itself the target."""
         named = [("device", self.device_id), ("auth-ref", self.revoked_auth_ref), ("ctx", self.ctx_id)]
         targets = [(kind, target) for kind, target in named if target is not None]
         return targets if targets or self.org_id is None else [("org", self.org_id)]

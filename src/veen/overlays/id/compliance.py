@@ -17,7 +17,7 @@ class ComplianceLevel(Enum):
 
 
 class Feature(Enum):
-    """What a level needs besides schemas. A deployment has those that it runs."""
+    """Features that a level requires besides schemas. A deployment has those that it runs."""
 
     DERIVATION = "realm_id and ctx_id"
     AUTHENTICATION = "delegation and the authentication path"
@@ -40,6 +40,6 @@ NEEDS: Final[Mapping[ComplianceLevel, tuple[SchemaSet, frozenset[Feature]]]] = {
 
 
 def claimable(schemas: Collection[bytes], features: Collection[Feature]) -> tuple[ComplianceLevel, ...]:
-    """The levels that whoever folds `schemas` and runs `features` may claim."""
+    """Return the levels that an implementation with these schemas and features may claim."""
     met = [level for level, (need, also) in NEEDS.items() if set(need) <= set(schemas) and also <= set(features)]
     return tuple(met) if ComplianceLevel.CORE in met else ()

@@ -1,4 +1,4 @@
-"""Delegation, rotation, and what hubs are told of revocations (001 ID §9.1, §11; D-51, D-96).
+"""Delegation, rotation, and revocations for hubs (001 ID §9.1, §11; D-51, D-96).
 
 Keys of principals and organizations are long-lived roots: ID v0.0.1 has no schema that replaces them (§11.3), so
 nothing here rotates them.
@@ -18,7 +18,7 @@ from veen.overlays.id.state import Device, IdState
 
 
 class DelegationRefused(CapabilityError, code="ID.DELEGATION"):
-    """A principal's token is only for an ACTIVE device of that principal."""
+    """A token asked for a key that is no ACTIVE device of the principal."""
 
 
 def delegate(
@@ -32,8 +32,10 @@ def delegate(
     streams: Iterable[bytes] = (),
     rate: Rate | None = None,
 ) -> CapToken:
-    """A token by which a device acts for its principal: on the principal's stream, those of its accounts in `realms`,
-    and the `streams` of applications."""
+    """Issue a token by which a device acts for its principal.
+
+    It covers the principal's stream, those of its accounts in `realms`, and the `streams` of applications.
+    """
     device = state.device(principal.public, device_pk)
     if device is None:
         raise DelegationRefused("the key is not that of a device of this principal")
@@ -48,7 +50,7 @@ def delegate(
 def delegate_by_org(
     org: SigningKey, subject_pk: bytes, *, ttl: int, streams: Iterable[bytes], rate: Rate | None = None
 ) -> CapToken:
-    """A token by which a principal, a device or a service acts for an organization."""
+    """Issue a token by which a principal, a device or a service acts for an organization."""
     return CapToken.issue(org, subject_pk, streams, ttl=ttl, rate=rate)
 
 
@@ -71,7 +73,7 @@ def rotate_device(
     disable: bool = True,
     reason: str | None = "rotated",
 ) -> tuple[Addressed, ...]:
-    """What to send, in this order, to replace `old` by `new` (§11.2); then `delegate` to the new key.
+    """Return the messages that replace `old` by `new`, in sending order (§11.2). Then `delegate` to the new key.
 
     The new device comes first, so a principal never is without one. The old tokens are revoked too, and the old device
     is disabled as well, for readers who look at device records only.
@@ -108,7 +110,7 @@ def rotate_device(
 
 
 def hub_revocations(state: IdState, tokens: Iterable[CapToken]) -> tuple[policies.Revocation, ...]:
-    """What an agent hands to hubs, which cannot read identity streams: those of `tokens` that are revoked (D-51).
+    """Return revocations of those of `tokens` that are revoked, for hubs, which cannot read identity streams (D-51).
 
     A token falls with itself or with the device it is for, if its own issuer said so. Keys are never reported as such:
     a device record does not prove that its author holds the key, and a hub would refuse the key to everyone.

@@ -48,7 +48,7 @@ from veen.overlays.id.view import show
 
 
 class IdFold(Compact[IdRecords, IdState]):
-    """Who is who, who may act for whom, and what was taken back.
+    """Fold of identities, delegations and revocations.
 
     `merged` are stream ids that carry the events of any identity (§4.1 allows merging streams): whoever may write there
     speaks for everybody. `authors` names the writers of single streams, for readers who do not want to rely on a hub's
@@ -172,8 +172,8 @@ class IdFold(Compact[IdRecords, IdState]):
         put(into.links, key, _time(body.ts, e), e)
 
     def _revocation(self, into: IdRecords, e: Event, body: IdRevocationRecord) -> None:
-        """Revocations count for what their author owns. So each is kept by the stream it came through, which is that of
-        a principal or an organization, and is looked up there."""
+        """Store a revocation by the stream that it came through: it has effect only on what the author of that stream
+        owns, a principal or an organization."""
         scopes = self._scopes(e, body)
         own = self._check_owner(body, scopes)
         if body.principal_pk is not None and principal_stream(body.principal_pk) in scopes:
@@ -185,7 +185,7 @@ class IdFold(Compact[IdRecords, IdState]):
                 revoke(into.revoked, (scope, kind, target, realm_id), entry)
 
     def _check_owner(self, body: IdRevocationRecord, scopes: tuple[bytes, ...]) -> bool:
-        """Whether a principal revokes an account that is shown to be its own: no other authority is needed then."""
+        """Return True if a principal revokes its own account: this needs no other authority."""
         if body.ctx_id is None or body.realm_id is None or body.principal_pk is None:
             return False
         if principal_stream(body.principal_pk) not in scopes:
@@ -195,7 +195,7 @@ class IdFold(Compact[IdRecords, IdState]):
         return True
 
     def _scopes(self, e: Event, body: IdRevocationRecord) -> tuple[bytes, ...]:
-        """The streams in whose name this revocation speaks."""
+        """Return the streams on whose authority the revocation was made."""
         named = []
         if body.principal_pk is not None:
             named.append(principal_stream(body.principal_pk))
@@ -211,7 +211,7 @@ class IdFold(Compact[IdRecords, IdState]):
 
 
 def _time(ts: int, e: Event) -> int:
-    """The time that a body gives itself, at most ts*: what is dated ahead could never be corrected (D-175)."""
+    """Return the time in the body, at most ts*: a later one could never be corrected (D-175)."""
     return min(ts, e.ts)
 
 

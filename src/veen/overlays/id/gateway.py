@@ -33,7 +33,7 @@ __all__ = [
 
 
 class LoginRefused(VerifyError):
-    """The token is good, but leads to no account that may be used. `code` is stable."""
+    """A valid token without an account that may be used. `code` is stable."""
 
     def __init__(self, code: str, what: str) -> None:
         super().__init__(what)
@@ -46,7 +46,7 @@ class LoginRefused(VerifyError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """The account, and what the gateway has to send before it counts for others."""
+    """The account, and the link that the gateway has to send before others can see it."""
 
     ctx_id: bytes
     created: bool
@@ -65,7 +65,7 @@ def login(
     nonce: str | None = None,
     trusted_orgs: Collection[bytes] = (),
 ) -> Login:
-    """Validate the token, find the account it is linked to in the realm or make one, and say which link to send.
+    """Validate the token, find or derive the account in the realm, and return it with the link to send.
 
     Only links that `writers` wrote count (the client_ids of gateways): anyone may write into a stream of their own that
     somebody else's external account is theirs. A new account belongs to `principal_pk`, which `custodial_principal`
@@ -110,7 +110,7 @@ def login(
 
 
 def custodial_principal(secret: bytes, *, realm_id: bytes, provider: str, external_sub: str) -> SigningKey:
-    """A principal that the gateway keeps for a user without keys: the same at every login, another in every realm.
+    """Derive the key of a principal for a user without keys: the same at every login, different in every realm.
 
     `secret` is the gateway's, 32 bytes or more; whoever has it is every such user.
     """
@@ -121,7 +121,7 @@ def custodial_principal(secret: bytes, *, realm_id: bytes, provider: str, extern
 
 
 def _mirrored(claims: Mapping[str, Any], provider: Provider) -> dict[str, Any] | None:
-    """Those claims that the deployment lets into the log, as far as CBOR has a form for them."""
+    """Return the claims that the deployment lets into the log and that CBOR can encode; None if there are none."""
     chosen = {name: claims[name] for name in provider.mirror if name in claims and _is_plain(claims[name])}
     return chosen or None
 

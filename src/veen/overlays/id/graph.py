@@ -1,4 +1,4 @@
-"""Who belongs to whom, as nodes and edges: for `veen id graph` and the console."""
+"""Graph of identities: nodes and edges, for `veen id graph` and the console."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ Edge = tuple[str, str, str]  # from, relation, to
 
 
 def nodes_of(state: IdState, as_of: int) -> dict[str, dict[str, Any]]:
-    """Every identity by `kind:id`."""
+    """Return every identity by `kind:id`."""
     nodes: dict[str, dict[str, Any]] = {}
     for pk in {*state.principals, *(entry.principal_pk for entry in state.devices.values())}:
         nodes[f"principal:{pk.hex()}"] = {"kind": "principal", "id": pk.hex(), "name": None}
@@ -29,7 +29,7 @@ def nodes_of(state: IdState, as_of: int) -> dict[str, dict[str, Any]]:
 
 
 def edges_of(state: IdState, as_of: int) -> list[Edge]:
-    """What the log says of how identities belong together, in one order."""
+    """Return the relations between identities, sorted."""
     edges: set[Edge] = set()
     for device in state.devices.values():
         edges.add((f"principal:{device.principal_pk.hex()}", "device", f"device:{device.device_id.hex()}"))

@@ -29,17 +29,17 @@ DEFAULT_REALM: Final = "default"  # D-94
 
 
 def principal_id_of(principal_pk: bytes) -> bytes:
-    """A reference to a principal; nothing in the protocol needs it (§3.2)."""
+    """Return the reference of a principal. The protocol itself does not use it (§3.2)."""
     return _one(_PRINCIPAL, principal_pk)
 
 
 def ctx_id_of(principal_pk: bytes, realm_id: bytes) -> bytes:
-    """The account of a principal in a realm: another one in every realm, and only the principal's key leads to both."""
+    """Return the account of a principal in a realm. Only the principal's key links its accounts of different realms."""
     return _two(_CTX, principal_pk, realm_id)
 
 
 def device_id_of(device_pk: bytes) -> bytes:
-    """What identity payloads call a device; on the wire it stays client_id = device_pk (§3.4)."""
+    """Return the id of a device in identity payloads; on the wire it stays client_id = device_pk (§3.4)."""
     return _one(_DEVICE, device_pk)
 
 
@@ -48,32 +48,32 @@ def org_id_of(org_pk: bytes) -> bytes:
 
 
 def scoped_org_id_of(org_id: bytes, realm_id: bytes) -> bytes:
-    """An organization within one realm; once it is used, bindings in that realm go by it (§3.5)."""
+    """Return the id of an organization within one realm. Once it is used, bindings in that realm use it (§3.5)."""
     return _two(_ORG_REALM, org_id, realm_id)
 
 
 def group_id_of(org_id: bytes, local_name: str) -> bytes:
-    """A group of an organization, scoped or not; `local_name` must not change, the name that people see may (§3.6)."""
+    """Return the id of a group of an organization, scoped or not. `local_name` must not change (§3.6)."""
     return sha256(_GROUP + _sized(org_id) + local_name.encode()).digest()
 
 
 def principal_stream(principal_pk: bytes) -> bytes:
-    """The stream_id for a principal's record, devices and revocations (§4.1)."""
+    """Return the stream_id of a principal's record, devices and revocations (§4.1)."""
     return _one(_PRINCIPAL_STREAM, principal_pk)
 
 
 def ctx_stream(ctx_id: bytes, realm_id: bytes) -> bytes:
-    """The stream_id for an account's profile and external links."""
+    """Return the stream_id of an account's profile and external links."""
     return _two(_CTX_STREAM, ctx_id, realm_id)
 
 
 def org_stream(org_id: bytes) -> bytes:
-    """The stream_id for an organization, scoped or not: profile, groups, roles, revocations."""
+    """Return the stream_id of an organization, scoped or not: profile, groups, roles, revocations."""
     return _one(_ORG_STREAM, org_id)
 
 
 def handle_stream(realm_id: bytes) -> bytes:
-    """The stream_id for the handles of a realm."""
+    """Return the stream_id of the handles of a realm."""
     return _one(_HANDLE_STREAM, realm_id)
 
 
@@ -97,7 +97,7 @@ def _one(prefix: bytes, part: bytes) -> bytes:
 
 
 def _two(prefix: bytes, first: bytes, second: bytes) -> bytes:
-    """A concatenation, which is unambiguous only while every part has its size."""
+    """Hash a concatenation, which is unambiguous only if every part has its size."""
     if len(first) != 32 or len(second) != 32:
         _sized(first)
         _sized(second)

@@ -17,7 +17,7 @@ _DATED: Final = (CtxProfile, OrgProfile, GroupChange, HandleMap, ExternalLink)
 
 
 class LetterIdFold(IdFold):
-    """Identities by the letter. It has a state class of its own, so its states never mix with those of the default.
+    """Fold of identities by the letter. Its own state class keeps its states apart from those of the default.
 
     Who speaks for whom is not asked either: the text knows no such rule.
     """

@@ -1,4 +1,4 @@
-"""ID tokens of external providers, judged against a local key set (RFC 7515, 7517, 7519, 8725; OIDC Core §3.1.3.7).
+"""ID tokens of external providers, checked against a local key set (RFC 7515, 7517, 7519, 8725; OIDC Core §3.1.3.7).
 
 PyJWT checks the signature; everything around it is decided here, because here time is an argument and keys come from
 the deployment only: a token cannot bring, name or fetch a key, nor choose an algorithm that is not its key's own.
@@ -29,7 +29,7 @@ ALGORITHMS: Final[Mapping[tuple[Any, Any], str]] = {
 
 
 class OidcMissing(VeenError):
-    """External logins need a library that is not installed."""
+    """Library for external logins that is not installed."""
 
     hint = install_hint("oidc")
 
@@ -38,7 +38,7 @@ class OidcMissing(VeenError):
 
 
 class TokenRefused(VerifyError):
-    """The external token does not prove what it claims. `code` is stable; the token itself is never shown."""
+    """An external token that does not prove its claims. `code` is stable; the token itself is never shown."""
 
     def __init__(self, code: str, what: str) -> None:
         super().__init__(what)
@@ -63,7 +63,7 @@ class KeySet:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """MalformedError if the document is no key set, or holds anything that must not be in one.
+        """Read a key set. Raise MalformedError if the document is none, or contains what must not be in one.
 
         Keys for other uses and of kinds that are not supported are left out, as RFC 7517 §5 wants it.
         """
@@ -107,7 +107,7 @@ def _read_keys(items: list[Any]) -> Iterator[tuple[str, _Key]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """An identity provider that a deployment trusts (§10.2), and what of its claims may enter the log."""
+    """An identity provider that a deployment trusts (§10.2), and the claims of it that may enter the log."""
 
     name: str  # as links call it: "google", "corp"
     issuer: str  # iss, exactly
@@ -128,7 +128,7 @@ class OidcIdentity:
 
 
 def check_token(token: str, provider: Provider, *, now: int, nonce: str | None = None) -> OidcIdentity:
-    """The identity that `token` proves at `now`, or TokenRefused. Codes, the first that applies:
+    """Return the identity that `token` proves at `now`; else raise TokenRefused. Codes, the first that applies:
 
     ID.JWT_FORMAT      not a compact JWS with a JSON object in it
     ID.JWT_HEADER      a type or an extension that is not understood
@@ -206,7 +206,7 @@ def _check_times(claims: Mapping[str, Any], now: int, leeway: int) -> None:
 
 
 def _is_time(value: Any) -> TypeGuard[float]:
-    """A NumericDate (RFC 7519 §2). A number too large for a float reads as infinity, which is no date."""
+    """Return True for a NumericDate (RFC 7519 §2). A number too large for a float reads as infinity, which is none."""
     return type(value) is int or (type(value) is float and isfinite(value))
 
 
@@ -221,7 +221,7 @@ def _object(raw: bytes, what: str) -> dict[str, Any]:
 
 
 def _json(text: str | bytes, where: str) -> Any:
-    """Strict JSON: a key that is there twice means one thing to one reader and another to the next."""
+    """Parse JSON. Refuse repeated keys, which readers interpret differently."""
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as exc:
@@ -240,7 +240,7 @@ def _no_constant(name: str) -> Any:
 
 
 def _library() -> Any:
-    """PyJWT, imported when the first token is judged: an extra, which nothing else needs."""
+    """Import PyJWT when the first token is checked: it is an extra that nothing else needs."""
     try:
         jwt = import_module("jwt")
         import_module("cryptography")

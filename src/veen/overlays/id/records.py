@@ -1,4 +1,4 @@
-"""What the fold of ID remembers: a compact commutative monoid (D-82), without opinions about time.
+"""Summary of the fold of ID: a compact commutative monoid (D-82), independent of the time of the query.
 
 Three shapes serve all nine schemas. A register keeps the last write: (rank, logical order, msg_id) decides. A
 membership keeps the last removal and those additions after it that outlive each other (D-95). Roles and revocations
@@ -31,7 +31,7 @@ ANYWHERE: Final = b""  # the scope of a revocation that needs no further proof o
 
 @dataclass(slots=True)
 class IdRecords:
-    """Mutable while a range is folded, a value afterwards."""
+    """Records of a range: mutable while it is folded, a value afterwards."""
 
     principals: dict[bytes, Last] = field(default_factory=dict)
     since: dict[bytes, tuple[Order, bytes, int]] = field(default_factory=dict)  # created_at of the first record
@@ -51,7 +51,7 @@ class IdRecords:
 
 
 def check_bodies(records: IdRecords) -> None:
-    """A FormatError unless every body can be read: those of a snapshot may be damaged."""
+    """Raise FormatError unless every body can be read: those of a snapshot may be damaged."""
     registers: tuple[tuple[Mapping[Any, Last], type[Body]], ...] = (
         (records.principals, PrincipalRecord),
         (records.devices, DeviceRecord),
@@ -70,7 +70,7 @@ def place_of(event: Event) -> Place:
 
 
 def expiry_of(event: Event) -> int:
-    """The last second in which the event counts."""
+    """Return the last second in which the event is valid."""
     expires_at = event.hdr.expires_at
     return FOREVER if expires_at is None else expires_at
 
@@ -94,7 +94,7 @@ def add_member(
 
 
 def _join(a: Member, b: Member) -> Member:
-    """A removal cancels every addition before it; of the others, one that is older and expires no later is idle."""
+    """Merge two memberships. A removal cancels earlier additions; an addition that a later one outlives is dropped."""
     removed = a[0] if b[0] is None or (a[0] is not None and a[0] > b[0]) else b[0]
     additions: list[Addition] = []
     for addition in sorted({*a[1], *b[1]}, reverse=True):
@@ -111,14 +111,14 @@ def revoke(
     key: tuple[bytes, str, bytes, bytes | None],
     entry: Revoked,
 ) -> None:
-    """The earliest counts: nothing brings back what was revoked."""
+    """Record a revocation; keep the earliest, because a revocation cannot be undone."""
     previous = revoked.get(key)
     if previous is None or entry[:3] < previous[:3]:
         revoked[key] = entry
 
 
 def absorb(into: IdRecords, other: IdRecords) -> None:
-    """Merge `other`, which stays as it is, into `into`."""
+    """Merge `other` into `into`; leave `other` unchanged."""
     _absorb_last(into.principals, other.principals)
     for key, first in other.since.items():
         into.since[key] = min(first, into.since.get(key, first))

@@ -1,4 +1,4 @@
-"""The state of ID, and the questions one asks of it (001 ID §6 … §11).
+"""The state of ID and its queries (001 ID §6 … §11).
 
 Everything that depends on time takes `as_of` (D-80), so one state answers for every moment from which it was made on:
 an application keeps it and authenticates many messages with it.
@@ -20,7 +20,7 @@ def _counts(until: int | None, as_of: int) -> bool:
 
 @state_record
 class IdRevocation:
-    """Something taken back, by whom (`scope`: a stream, empty for beyond doubt) and from when on."""
+    """A revocation: target, revoker (`scope`: a stream, empty if no authority is needed) and start."""
 
     kind: str  # device, auth-ref, ctx, org
     target: bytes
@@ -40,7 +40,7 @@ class IdPrincipal:
 
 
 class DeviceStatus(Enum):
-    """Whether a device may act; the first that applies."""
+    """Status of a device; the first that applies."""
 
     REVOKED = "revoked"
     DISABLED = "disabled"
@@ -64,12 +64,12 @@ class Device:
 
     @property
     def until(self) -> int | None:
-        """The last second in which it acted for its principal, None if it has no end (§6.2, §11.1)."""
+        """The last second in which the device acts for its principal; None without an end (§6.2, §11.1)."""
         begins = [since - 1 for since in (self.revoked_since, self.disabled_since) if since is not None]
         return min((*begins, *(() if self.expires_at is None else (self.expires_at,))), default=None)
 
     def status(self, as_of: int) -> DeviceStatus:
-        """§6.2: ACTIVE unless disabled, expired (now <= expires_at still counts) or revoked (§11.1)."""
+        """Return ACTIVE unless disabled, expired (now <= expires_at is still valid) or revoked (§6.2, §11.1)."""
         if self.revoked_since is not None and self.revoked_since <= as_of:
             return DeviceStatus.REVOKED
         if self.disabled:
@@ -82,7 +82,7 @@ class Device:
 
 @state_record
 class IdContext:
-    """An account as it shows itself. display_name is no identifier: several accounts may have the same (§7.1)."""
+    """The profile of an account. display_name is no identifier: several accounts may have the same (§7.1)."""
 
     ctx_id: bytes
     realm_id: bytes
@@ -153,7 +153,7 @@ class AccountLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """Two statements of the log that exclude each other, for people to settle; queries have already chosen."""
+    """Two contradictory statements of the log, for people to settle. Queries follow a rule."""
 
     code: str
     what: str
@@ -183,23 +183,23 @@ class IdState:
         return [device for device in self.devices.values() if device.principal_pk == principal_pk]
 
     def knows(self, principal_pk: bytes) -> bool:
-        """Whether the log holds a record of this principal or of one of its devices."""
+        """Return True if the log has a record of this principal or of one of its devices."""
         return principal_stream(principal_pk) in self._principals_by_stream
 
     def principal_of(self, ctx_id: bytes, realm_id: bytes) -> bytes | None:
-        """The principal behind an account, if the log knows it: only its key leads from the one to the other (§13)."""
+        """Return the principal of an account; None if the log lacks its key, from which the id derives (§13)."""
         principals = self._principals_by_stream.values()
         return next((pk for pk in principals if ctx_id_of(pk, realm_id) == ctx_id), None)
 
     # --- organizations, groups, roles ---------------------------------------------------------------------
 
     def binding_org(self, org_id: bytes, realm_id: bytes) -> bytes:
-        """The id by which groups and roles of an organization go in a realm: the scoped one once it is used (§3.5)."""
+        """Return the id of an organization for groups and roles in a realm: the scoped one once it is used (§3.5)."""
         scoped = scoped_org_id_of(org_id, realm_id)
         return scoped if scoped in self._orgs_with_bindings else org_id
 
     def why_role(self, role: str, ctx_id: bytes, *, org_id: bytes, realm_id: bytes, as_of: int) -> str | None:
-        """In which way an account has a role of an organization: in words, None if it has not (§8.3)."""
+        """Explain how an account has a role of an organization, in words; None if it does not have it (§8.3)."""
         bound = self.binding_org(org_id, realm_id)
         if any(self.org_revocation(org, as_of) is not None for org in {org_id, bound}):
             return None
@@ -219,7 +219,7 @@ class IdState:
         return None
 
     def roles_of(self, ctx_id: bytes, *, org_id: bytes, realm_id: bytes, as_of: int) -> frozenset[str]:
-        """All roles of an account in an organization."""
+        """Return all roles of an account in an organization."""
         bound = self.binding_org(org_id, realm_id)
         names = {role for org, realm, role in self.roles if org == bound and realm in (None, realm_id)}
         return frozenset(
@@ -231,7 +231,7 @@ class IdState:
     # --- handles and links --------------------------------------------------------------------------------
 
     def resolve(self, realm_id: bytes, handle: str, *, as_of: int) -> Handle | None:
-        """The target of a handle. The last mapping counts; None if its target is revoked (§10.1, D-95)."""
+        """Return the target of a handle. The last mapping is valid; None if its target is revoked (§10.1, D-95)."""
         target = self.handles.get((realm_id, handle))
         if target is None or not _counts(target.until, as_of):
             return None
@@ -244,7 +244,7 @@ class IdState:
     def link(
         self, realm_id: bytes, provider: str, external_sub: str, *, as_of: int, writers: Collection[bytes] | None = None
     ) -> AccountLink | None:
-        """The one active link of an external account in a realm: the newest of those `writers` wrote (§10.2)."""
+        """Return the active link of an external account in a realm: the newest that one of `writers` wrote (§10.2)."""
         for link in self.links.get((realm_id, provider, external_sub), ()):
             if (writers is None or link.client_id in writers) and _counts(link.until, as_of):
                 return link
@@ -253,7 +253,7 @@ class IdState:
     # --- revocations --------------------------------------------------------------------------------------
 
     def revocation(self, kind: str, target: bytes, scopes: Collection[bytes], as_of: int) -> IdRevocation | None:
-        """The revocation of `target` that one of `scopes` made, or that needs no further authority."""
+        """Return the revocation of `target` by one of `scopes`, or one that needs no further authority."""
         for revocation in self.revocations.get((kind, target), ()):
             if revocation.since <= as_of and (revocation.scope == ANYWHERE or revocation.scope in scopes):
                 return revocation
@@ -262,7 +262,7 @@ class IdState:
     def ctx_revocation(
         self, ctx_id: bytes, realm_id: bytes, as_of: int, *, trusted_orgs: Collection[bytes] = ()
     ) -> IdRevocation | None:
-        """Why an account is disabled in its realm: its principal said so, or an organization trusted to (§11.1)."""
+        """Return the revocation of an account in its realm, by its principal or a trusted organization (§11.1)."""
         trusted = {org_stream(org_id) for org_id in trusted_orgs}
         for revocation in self.revocations.get(("ctx", ctx_id), ()):
             if revocation.since > as_of or revocation.realm_id not in (None, realm_id):
@@ -278,7 +278,7 @@ class IdState:
         return self.revocation("org", org_id, (org_stream(org_id),), as_of)
 
     def _is_expelled(self, ctx_id: bytes, org_ids: Collection[bytes], as_of: int) -> bool:
-        """Whether an organization revoked an account: for itself, which is all that it can."""
+        """Return True if one of the organizations revoked an account. It has effect in that organization only."""
         return self.revocation("ctx", ctx_id, {org_stream(org_id) for org_id in org_ids}, as_of) is not None
 
     # --- what people should settle --------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class IdState:
                 yield Conflict(code="ID.LINK_CONFLICT", what=f"{account} is linked to {len(targets)} identities")
 
     def _scope_conflicts(self) -> Iterator[Conflict]:
-        """§3.5: in a realm where the scoped id is used, bindings by the bare one have no effect."""
+        """Yield bindings by the bare org_id in a realm where the scoped id is used: they have no effect (§3.5)."""
         bare = {(group.org_id, group.realm_id) for group in self.groups.values()}
         bare |= {(role.org_id, role.realm_id) for role in self.roles.values()}
         for org_id, realm_id in sorted((org, realm) for org, realm in bare if realm is not None):
@@ -303,7 +303,7 @@ class IdState:
                 yield Conflict(code="ID.ORG_SCOPE", what=f"{where} has bindings by its bare and by its scoped id")
 
     def _device_conflicts(self) -> Iterator[Conflict]:
-        """An organization's revocation of a device counts for its own tokens; the device stays its principal's."""
+        """Yield revocations of devices by organizations. They apply to the organization's tokens, not to the device."""
         owners = {device_id: principal_pk for principal_pk, device_id in sorted(self.devices)}
         for (kind, target), revocations in sorted(self.revocations.items()):
             owner = owners.get(target) if kind == "device" else None
@@ -323,7 +323,7 @@ class IdState:
 
     @cached_property
     def _speakers_by_stream(self) -> dict[bytes, bytes]:
-        """Also principals that the log knows by a revocation alone."""
+        """Principals by stream, also those of which the log has a revocation alone."""
         revokers = {principal_stream(principal_pk): principal_pk for principal_pk in self.revokers or ()}
         return revokers | self._principals_by_stream
 

@@ -1,4 +1,4 @@
-"""Tables of the identity state: who there is, what they have, and what was revoked (docs/typed-tables.md)."""
+"""Tables of the identity state: identities, what belongs to them, and revocations (docs/typed-tables.md)."""
 
 from collections.abc import Iterator
 from typing import Final

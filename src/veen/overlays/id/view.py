@@ -1,4 +1,4 @@
-"""From what the fold remembers to what people ask for: `IdState` as of a moment (D-80)."""
+"""View of ID: from the summary of the fold to `IdState` as of a moment (D-80)."""
 
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ K = TypeVar("K")
 
 
 def show(records: IdRecords, as_of: int) -> IdState:
-    """What has expired at `as_of` is left out. Devices and revocations stay: their end is part of what they tell."""
+    """Return the state without what has expired at `as_of`. Devices and revocations stay, with their ends."""
     return IdState(
         principals=_principals(records, as_of),
         devices=_devices(records),
@@ -43,7 +43,7 @@ def show(records: IdRecords, as_of: int) -> IdState:
 
 
 def _principals(records: IdRecords, as_of: int) -> dict[bytes, IdPrincipal]:
-    """A principal does not expire, its info may."""
+    """Return the principals. A principal does not expire; its info may."""
     return {
         principal_pk: IdPrincipal(
             principal_pk=principal_pk,

@@ -46,14 +46,14 @@ LABEL_CLASS: Final = Schema(LabelClass.KIND, LabelClass)
 def classify(
     label: bytes, class_name: str, *, sensitivity: str | None = None, retention_hint: int | None = None
 ) -> Draft:
-    """To be sent to `admin_streams(realm_id).label_class`."""
+    """Build a record, to be sent to `admin_streams(realm_id).label_class`."""
     return LABEL_CLASS.draft(
         LabelClass(label=label, class_name=class_name, sensitivity=sensitivity, retention_hint=retention_hint)
     )
 
 
 class Classified(NamedTuple):
-    """The class of a label, and the message that says so."""
+    """The class of a label, with its message."""
 
     order: Order
     class_name: str
@@ -64,7 +64,7 @@ class Classified(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What a class suggests (§6.2). Whoever configures clients and hubs decides."""
+    """Suggestions of a class (§6.2), for the configuration of clients and hubs."""
 
     pad_blocks: tuple[int, ...]  # sizes to choose from, in bytes; 0: no padding. Empty: the default of the profile
     rate: str  # "default", "higher" or "tighter" than the limits of the hub
@@ -76,7 +76,7 @@ _RATES: Final = {"admin": "higher", "control": "higher", "bulk": "tighter"}
 
 
 def advise(class_name: str | None, retention_hint: int | None = None) -> Advice:
-    """An unknown class, or none, suggests nothing."""
+    """Return the suggestions of a class; none for an unknown class."""
     name = class_name or ""
     return Advice(_PADDING.get(name, ()), _RATES.get(name, "default"), retention_hint)
 
@@ -88,7 +88,7 @@ class LabelClasses:
     labels: Mapping[bytes, Classified]
 
     def class_of(self, label: bytes, siblings: Iterable[bytes] = ()) -> Classified | None:
-        """Of the label itself, else the latest of the other labels of its stream (`siblings`); None if there is none.
+        """Return the class of a label, else the latest of the other labels of its stream (`siblings`), else None.
 
         A stream whose labels rotate keeps its class: the labels resolve to one stream (D-103).
         """

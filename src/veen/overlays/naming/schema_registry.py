@@ -1,4 +1,4 @@
-"""veen.meta.schema.v1: which schemas there are, and whose (META0+, 001 spec-2 §7, D-103, D-156).
+"""veen.meta.schema.v1: the registry of schemas and their owners (META0+, 001 spec-2 §7, D-103, D-156).
 
 The last record by (ts, logical order) counts for a schema_id; a ts ahead of the hub's time counts as that time (D-175).
 Nothing is refused that is on the right stream: a schema_id that no rule derives from its name is shown as unbound, and
@@ -28,7 +28,7 @@ from veen.overlays.framework.typed_table import StateTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaSchema(Body, kind="veen.meta.schema.v1"):
-    """What is known of a schema: name, version, documentation, owner."""
+    """Metadata of a schema: name, version, documentation, owner."""
 
     schema_id: Bytes32
     name: str
@@ -48,20 +48,20 @@ META_SCHEMA: Final = Schema(MetaSchema.KIND, MetaSchema)
 def register(
     schema_id: bytes, name: str, version: str, *, ts: int, doc_url: str | None = None, owner: bytes | None = None
 ) -> Draft:
-    """To be sent to `admin_streams(realm_id).schema_meta`."""
+    """Build a record, to be sent to `admin_streams(realm_id).schema_meta`."""
     return META_SCHEMA.draft(
         MetaSchema(schema_id=schema_id, name=name, version=version, doc_url=doc_url, owner=owner, ts=ts)
     )
 
 
 def is_bound(schema_id: bytes, name: str) -> bool:
-    """Whether the id follows from the name by one of the two rules (D-83)."""
+    """Return True if the id derives from the name by one of the two rules (D-83)."""
     data = name.encode()
     return schema_id in (H(data), H(b"veen/schema:" + data))
 
 
 class Latest(NamedTuple):
-    """The record that counts; compared by time and place first."""
+    """The valid record; compared by time and place first."""
 
     ts: int
     order: Order
@@ -75,14 +75,14 @@ class Latest(NamedTuple):
 
 @dataclass(slots=True)
 class Claims:
-    """What was said of schemas: by schema_id the latest record, and everyone who named an owner."""
+    """Records of schemas: the latest by schema_id, and everyone who named an owner."""
 
     latest: dict[bytes, Latest] = field(default_factory=dict)
     owners: set[tuple[bytes, bytes, bytes]] = field(default_factory=set)  # (schema_id, owner, client_id)
 
 
 class Registered(NamedTuple):
-    """A schema as the registry has it."""
+    """An entry of the registry."""
 
     name: str
     version: str
@@ -97,12 +97,12 @@ class Registered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """schema_id → what is known of the schema (§7.2)."""
+    """The metadata of schemas by schema_id (§7.2)."""
 
     schemas: Mapping[bytes, Registered]
 
     def unregistered(self, used: Iterable[bytes]) -> list[bytes]:
-        """Of the schema ids of payload headers those that nobody registered."""
+        """Return the ids among those used in payload headers that nobody registered."""
         return sorted(set(used) - self.schemas.keys())
 
 
@@ -189,7 +189,7 @@ def _keep_latest(into: dict[bytes, Latest], schema_id: bytes, record: Latest) ->
 
 
 def _is_contested(claims: set[tuple[bytes, bytes]]) -> bool:
-    """Several senders, and not all of them named the same owner."""
+    """Return True if there are several senders, and not all of them named the same owner."""
     owners, senders = {owner for owner, _ in claims}, {sender for _, sender in claims}
     return len(owners) > 1 and len(senders) > 1
 

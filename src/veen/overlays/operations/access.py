@@ -40,7 +40,7 @@ ACCESS_ADMIN: Final = H(b"veen/access-admin")  # the stream_id whose grant lets 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessGrant(Operation, kind="access.grant.v1"):
-    """The right of an identity to write to streams."""
+    """Right of an identity to write to streams."""
 
     subject_identity: Bytes32
     subject_label: str | None = None
@@ -63,7 +63,7 @@ class AccessGrant(Operation, kind="access.grant.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRevoke(Operation, kind="access.revoke.v1"):
-    """The end of such rights."""
+    """Revocation of such rights."""
 
     subject_identity: Bytes32
     target_capability_reference: Bytes32 | None = None  # an auth_ref, or the operation_id or msg_id of a grant
@@ -76,7 +76,7 @@ REVOKE: Final = Schema(AccessRevoke.KIND, AccessRevoke)
 
 
 def grant(subject: bytes, streams: Iterable[bytes], *, expiry_time: int, **fields: Any) -> Draft:
-    """`fields` are the other fields of AccessGrant."""
+    """Build a draft. `fields` are the other fields of AccessGrant."""
     ordered = tuple(sorted(set(streams)))
     return GRANT.draft(
         AccessGrant(subject_identity=subject, allowed_stream_ids=ordered, expiry_time=expiry_time, **fields)
@@ -84,12 +84,12 @@ def grant(subject: bytes, streams: Iterable[bytes], *, expiry_time: int, **field
 
 
 def revoke(subject: bytes, target: bytes | None = None, **fields: Any) -> Draft:
-    """Without a target, everything that the subject was granted."""
+    """Build a draft. Without a target, it revokes everything that the subject was granted."""
     return REVOKE.draft(AccessRevoke(subject_identity=subject, target_capability_reference=target, **fields))
 
 
 def token_for(body: AccessGrant, issuer: SigningKey, *, now: int) -> CapToken:
-    """The capability that a grant stands for (§3.3), minted by the granter's client; its auth_ref is that of the core.
+    """Issue the capability of a grant (§3.3) with the granter's key. Its auth_ref is that of the core.
 
     The hub fixes issued_at when it first sees the token, so show it to the hub at once (D-91).
     """
@@ -102,7 +102,7 @@ def token_for(body: AccessGrant, issuer: SigningKey, *, now: int) -> CapToken:
 
 @state_record
 class GrantedAccess:
-    """A grant that counts, until it expires or is revoked."""
+    """A valid grant, until it expires or is revoked."""
 
     operation_id: bytes
     msg_id: bytes
@@ -126,7 +126,7 @@ class GrantedAccess:
         return said == (self.subject, self.granter, self.stream_ids)
 
     def covers(self, body: AccessGrant) -> bool:
-        """Whether all of `body` lies within this grant."""
+        """Return True if the grant includes all of `body`."""
         return (
             set(body.allowed_stream_ids) <= set(self.stream_ids)
             and body.expiry_time <= self.expiry_time
@@ -151,7 +151,7 @@ class GrantedAccess:
 
 @state_record
 class Revoked:
-    """A revocation that counts."""
+    """A valid revocation."""
 
     revocation_id: bytes  # operation_id
     subject: bytes
@@ -173,7 +173,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class AccessState:
-    """Who may write where, as the log says (A2)."""
+    """Rights to write to streams by the log (A2)."""
 
     grants: Mapping[bytes, GrantedAccess]  # by operation_id
     revocations: Mapping[bytes, Revoked]  # by operation_id
@@ -182,7 +182,7 @@ class AccessState:
         return tuple(grant for grant in self.grants.values() if grant.subject == subject and grant.is_live(at))
 
     def admits(self, subject: bytes, stream_id: bytes, at: int, bootstrap: Caps = NO_CAPS) -> bool:
-        """Bootstrap tokens and grants, less what is revoked: nothing else decides (A2)."""
+        """Return True if a bootstrap token or a grant that is not revoked admits the subject (A2)."""
         if any(stream_id in grant.stream_ids for grant in self.live(subject, at)):
             return True
         return any(
@@ -215,7 +215,7 @@ class AccessState:
 
     @property
     def revoked_refs(self) -> tuple[bytes, ...]:
-        """The references that revocations name, for hubs: an auth_ref among them is refused from then on (D-51)."""
+        """The references in revocations, for hubs, which refuse tokens whose auth_ref is among them (D-51)."""
         return tuple(
             sorted({revocation.target for revocation in self.revocations.values() if revocation.target is not None})
         )
@@ -226,7 +226,7 @@ _Record = GrantedAccess | Revoked | Named
 
 
 class AccessFold(ActingFold[_Key, _Record, AccessState]):
-    """`granters` are the identities that may grant and revoke without a grant of their own; by default nobody may."""
+    """Fold of grants and revocations. `granters` may grant and revoke without a grant of their own. Default: nobody."""
 
     name = "operation.access"
     schemas = SchemaSet([GRANT, REVOKE, DELEGATED])
@@ -283,7 +283,7 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         self.note_name(state, body.subject_identity)
 
     def _granter(self, state: Table[_Key, _Record], act: Act[AccessGrant]) -> bytes:
-        """The identity under which the sender may grant this (A1, D-159)."""
+        """Return the identity under which the sender may grant this (A1, D-159); raise Violation if there is none."""
         granters = act.identities.those_of(self._granters)
         if granters:
             return min(granters)
@@ -301,7 +301,7 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         raise Violation("GRANT.BEYOND", "streams, time, rate or amount go beyond what the sender was granted")
 
     def _revoke(self, state: Table[_Key, _Record], act: Act[AccessRevoke]) -> None:
-        """A configured granter revokes anything, anyone else what he granted himself and nothing beyond it."""
+        """Apply a revocation. A configured granter revokes anything, any other sender only its own grants."""
         body, is_granter = act.body, act.identities.any_of(self._granters)
         subjects = self.names_of(state, act.event.stream_id, body.subject_identity)
         named = [
@@ -325,7 +325,7 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         )
 
     def _is_meant(self, one: GrantedAccess, body: AccessRevoke) -> bool:
-        """By operation_id, msg_id, or the auth_ref of a token that says the same as the grant."""
+        """Return True if a revocation targets a grant: by operation_id, msg_id, or the auth_ref of its token."""
         target = body.target_capability_reference
         if target is None or target in (one.operation_id, one.msg_id):
             return True
@@ -333,7 +333,7 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         return cap is not None and one.is_stood_for_by(cap.token)
 
     def show(self, state: Table[_Key, _Record], as_of: int) -> AccessState:
-        """What has expired stays: whoever asks names the time."""
+        """Return all grants and revocations, expired ones included: queries name their time."""
         grants: dict[bytes, GrantedAccess] = {}
         revocations: dict[bytes, Revoked] = {}
         for (_, key), record in self.records(state):

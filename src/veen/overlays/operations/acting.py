@@ -1,4 +1,4 @@
-"""The base of folds of operations: each is taken as its sender sent it, or as an agent did for a principal (D-179).
+"""Base of folds of operations, sent by their authors or by agents for a principal (D-179).
 
 A fold that lists DELEGATED among its schemas gets embedded operations of its own schemas with the authority of the
 principal, once `check_chain` has found nothing against them (001 spec-3 §4.3).
@@ -24,7 +24,7 @@ V = TypeVar("V")
 
 
 class Act(NamedTuple, Generic[B]):
-    """One operation, with everyone for whom its sender speaks."""
+    """One operation and the identities for which its sender speaks."""
 
     event: Event
     body: B
@@ -34,13 +34,13 @@ class Act(NamedTuple, Generic[B]):
     is_delegated: bool
 
     def check_speaker(self, identity: bytes, code: str, field: str) -> None:
-        """Violation unless the sender may speak for `identity`, the value of `field`."""
+        """Raise Violation unless the sender may speak for `identity`, the value of `field`."""
         if identity not in self.identities:
             raise Violation(code, f"the sender does not speak for {field} {identity.hex()}")
 
 
 class ActingFold(Speaking[K, R, V]):
-    """The overlay writes `act` and `show`, and `own_settings` where it has settings of its own."""
+    """Base of a fold of operations. The overlay writes `act` and `show`, and `own_settings` if it has settings."""
 
     version = 2  # client keys are bound to principals by statements of the stream (D-179)
 

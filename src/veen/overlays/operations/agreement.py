@@ -77,7 +77,7 @@ CONFIRMATION: Final = Schema(AgreementConfirmation.KIND, AgreementConfirmation)
 
 
 def define(agreement_id: bytes, version: int, *, terms_hash: bytes, parties: Iterable[bytes], **fields: Any) -> Draft:
-    """`fields` are the other fields of AgreementDefinition."""
+    """Build a draft. `fields` are the other fields of AgreementDefinition."""
     body = AgreementDefinition(
         agreement_id=agreement_id, version=version, terms_hash=terms_hash, parties=tuple(parties), **fields
     )
@@ -85,7 +85,7 @@ def define(agreement_id: bytes, version: int, *, terms_hash: bytes, parties: Ite
 
 
 def confirm(agreement_id: bytes, version: int, party: bytes, decision: str, **fields: Any) -> Draft:
-    """`fields` are the other fields of AgreementConfirmation."""
+    """Build a draft. `fields` are the other fields of AgreementConfirmation."""
     body = AgreementConfirmation(
         agreement_id=agreement_id, version=version, party_identity=party, decision=decision, **fields
     )
@@ -94,7 +94,7 @@ def confirm(agreement_id: bytes, version: int, party: bytes, decision: str, **fi
 
 @state_record
 class Defined:
-    """A version of an agreement, as its definition has it."""
+    """A version of an agreement, from its definition."""
 
     operation_id: bytes
     definers: frozenset[bytes]  # for whom the sender of the definition speaks
@@ -121,14 +121,14 @@ class Decision:
 
 @state_record
 class Highest:
-    """The highest version of an agreement that is defined."""
+    """The highest defined version of an agreement."""
 
     highest_version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Agreements:
-    """All versions and decisions, and which versions are active at `as_of`."""
+    """All versions and decisions, and the versions active at `as_of`."""
 
     definitions: Mapping[tuple[bytes, int], Defined]  # by (agreement_id, version)
     decisions: Mapping[tuple[bytes, int, bytes], Decision]  # by (agreement_id, version, party)
@@ -140,7 +140,7 @@ class Agreements:
         return all(confirmation is not None and confirmation.decision == "accept" for confirmation in latest)
 
     def active_version(self, agreement_id: bytes, at: int) -> int | None:
-        """D-158; None if no version is active."""
+        """Return the highest active version at a time (D-158); None if no version is active."""
         versions = (
             version
             for (known_id, version), defined in self.definitions.items()
@@ -154,7 +154,7 @@ _Record = Defined | Decision | Highest
 
 
 class AgreementFold(ActingFold[_Key, _Record, Agreements]):
-    """Agreements as their parties have left them."""
+    """Fold of agreements and their parties' decisions."""
 
     name = "operation.agreement"
     schemas = SchemaSet([DEFINITION, CONFIRMATION, DELEGATED])

@@ -1,4 +1,4 @@
-"""What all operation profiles share: identifiers, bodies, and for whom a client key speaks (001 spec-3 §1, D-137)."""
+"""Common parts of the operation profiles: identifiers, bodies, speakers of client keys (001 spec-3 §1, D-137)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,23 +16,23 @@ MAX_LIST: Final = 1_024  # elements of a list in a body
 
 
 def operation_id_of(msg_id: bytes) -> bytes:
-    """The name by which operations refer to each other (§1.1); a raw msg_id is resolved as well (D-89)."""
+    """Return the name by which operations refer to each other (§1.1). A raw msg_id is resolved as well (D-89)."""
     return H(_OPERATION_ID + msg_id)
 
 
 def account_id_of(identity: bytes) -> bytes:
-    """The account of an identity, where no configuration names another owner (D-138)."""
+    """Return the account of an identity. Configuration may name another owner (D-138)."""
     return H(_ACCOUNT + identity)
 
 
 class Operation(Body):
-    """Base of the bodies."""
+    """Base of the bodies of operations."""
 
     __slots__ = ()
 
 
 class Speaks(NamedTuple):
-    """From `since` on, and up to and including `until`, a client key speaks for an identity; times are ts* (D-27)."""
+    """Period from `since` up to and including `until` in which a client key speaks for an identity, in ts* (D-27)."""
 
     client_id: bytes
     identity: bytes
@@ -42,7 +42,7 @@ class Speaks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Speakers:
-    """For whom client keys speak besides themselves (D-137). Configuration of the reader, or taken from an ID view."""
+    """Identities for which client keys speak besides themselves (D-137), from configuration or an ID view."""
 
     records: frozenset[Speaks] = frozenset()
     _by_client: Mapping[bytes, tuple[Speaks, ...]] = field(init=False, repr=False, compare=False)
@@ -74,7 +74,7 @@ class Speakers:
         return cls(frozenset(records))
 
     def identities(self, client_id: bytes, at: int) -> frozenset[bytes]:
-        """Everyone for whom the key speaks at a time: always itself."""
+        """Return the identities for which the key speaks at a time, itself included."""
         records = self._by_client.get(client_id)
         if records is None:
             return frozenset((client_id,))

@@ -59,7 +59,7 @@ class Differences(NamedTuple):
 
 
 def compare_files(published: Iterable[ContentFile], present: Iterable[ContentFile]) -> Differences:
-    """Compare files by path with those that were published."""
+    """Compare files by path with the published ones."""
     before, now = ({file.path: file for file in files} for files in (published, present))
     return Differences(
         changed=tuple(sorted(path for path in before.keys() & now.keys() if before[path] != now[path])),
@@ -69,12 +69,12 @@ def compare_files(published: Iterable[ContentFile], present: Iterable[ContentFil
 
 
 def list_root(hashes: Iterable[bytes]) -> bytes:
-    """The root over items, given by the SHA-256 of each, in their order."""
+    """Return the root over items, given by the SHA-256 of each, in their order."""
     return _root(hashes)
 
 
 def tree_root(files: Iterable[ContentFile]) -> bytes:
-    """The root over the files of a directory, in any order; BadPath for a path that could mean two things."""
+    """Return the root over the files of a directory, in any order. Raise BadPath for an ambiguous path."""
     by_path: dict[bytes, ContentFile] = {}
     for file in files:
         path = _checked(file.path)

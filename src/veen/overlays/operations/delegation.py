@@ -44,7 +44,7 @@ _ID: Final = schema_id(_NAME)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegatedExecution(Operation, kind=_NAME):
-    """delegated.execution.v1"""
+    """Execution of an operation by an agent for a principal."""
 
     principal_identity: Bytes32
     agent_identity: Bytes32
@@ -73,7 +73,7 @@ def delegate(
     parent_operation_id: bytes | None = None,
     metadata: Any = None,
 ) -> Draft:
-    """The operation `inner`, done by `agent` for `principal`; expires_at of the operation stays in the header."""
+    """Build the draft by which `agent` executes `inner` for `principal`. Its expires_at stays in the header."""
     body = DelegatedExecution(
         principal_identity=principal,
         agent_identity=agent,
@@ -90,7 +90,7 @@ def delegate(
 
 
 class KnownCap(NamedTuple):
-    """A token with the time at which a hub took it into its journal, and the time of its revocation, if any."""
+    """A token with the time at which a hub stored it in its journal, and the time of its revocation, if any."""
 
     token: CapToken
     issued_at: int
@@ -101,12 +101,12 @@ class KnownCap(NamedTuple):
 
 
 class Caps(Mapping[bytes, KnownCap]):
-    """Verified tokens by auth_ref (D-139). Whoever asks a hub for issued_at checks the answer of the hub."""
+    """Verified tokens by auth_ref (D-139). Callers that ask a hub for issued_at verify the answer."""
 
     __slots__ = ("_by_ref", "issuers")
 
     def __init__(self, caps: Iterable[KnownCap] = (), *, issuers: Iterable[bytes] | None = None) -> None:
-        """CapabilityError for a token that its issuer has not signed.
+        """Index tokens. Raise CapabilityError for a token that its issuer has not signed.
 
         `issuers` are the keys that a chain may begin with. None: the hub that took the tokens has decided that.
         """
@@ -129,11 +129,11 @@ class Caps(Mapping[bytes, KnownCap]):
         return auth_ref in self._by_ref
 
     def find(self, auth_ref: bytes) -> KnownCap | None:
-        """As `get`, which the base class makes of an exception: folds ask for every link of every chain."""
+        """Return the token of an auth_ref, or None. Faster than `get`: folds look up every link of every chain."""
         return self._by_ref.get(auth_ref)
 
     def settings(self) -> list[list[Any]]:
-        """An auth_ref is the hash of the whole token."""
+        """Return the tokens that decide the state. An auth_ref is the hash of the whole token."""
         rows: list[list[Any]] = [[ref, cap.issued_at, cap.revoked_at] for ref, cap in sorted(self._by_ref.items())]
         return rows if self.issuers is None else [*rows, ["issuers", *sorted(self.issuers)]]
 
@@ -142,7 +142,7 @@ NO_CAPS: Final = Caps()
 
 
 def check_chain(body: DelegatedExecution, event: Event, caps: Caps, voice: Container[bytes]) -> None:
-    """Violation unless the principal's authority has reached the sender, link by link (§4.3, D-92).
+    """Raise Violation unless the principal's authority reaches the sender, link by link (§4.3, D-92).
 
     `voice` has the identities for which the sender speaks.
     """
@@ -178,12 +178,12 @@ def check_chain(body: DelegatedExecution, event: Event, caps: Caps, voice: Conta
 
 @functools.cache
 def _names_of(body: type[Body]) -> tuple[str, ...]:
-    """The names of the fields of a body, in the order of the wire."""
+    """Return the names of the fields of a body, in the order of the wire."""
     return tuple(field.name for field in dataclasses.fields(body))  # type: ignore[arg-type]  # every body is a dataclass
 
 
 def inner_body(body: DelegatedExecution, event: Event, schemas: Mapping[bytes, AnySchema]) -> Body:
-    """The embedded operation; Violation if it cannot be read."""
+    """Decode the embedded operation. Raise Violation if it cannot be read."""
     schema = schemas.get(body.operation_schema)
     if schema is None:
         raise Violation("DELEG.INNER", f"the schema {body.operation_schema.hex()} of the operation is not known here")
@@ -204,7 +204,7 @@ def inner_body(body: DelegatedExecution, event: Event, schemas: Mapping[bytes, A
 
 @state_record
 class Execution:
-    """A valid delegated execution. The whole chain stays, so that responsibility can be told later (D3)."""
+    """A valid delegated execution, with the whole chain, which shows the responsible parties (D3)."""
 
     msg_id: bytes
     client_id: bytes
@@ -216,7 +216,7 @@ class Execution:
 
 
 class DelegationFold(Speaking[bytes, Execution, dict[bytes, Execution]]):
-    """Valid delegated executions by operation_id. `inner` are the schemas of the operations that may be embedded."""
+    """Fold of valid delegated executions by operation_id. `inner` are the schemas that may be embedded."""
 
     name = "operation.delegated"
     version = 2  # as `ActingFold`
@@ -264,7 +264,7 @@ class DelegationFold(Speaking[bytes, Execution, dict[bytes, Execution]]):
 
 
 class ReferencesFold(Compact[set[bytes], frozenset[bytes]]):
-    """The auth_refs that the chains of a log name: what a reader has to resolve before it folds operations."""
+    """Fold of the auth_refs in the chains of a log, which a reader resolves before it folds operations."""
 
     name = "operation.references"
     schemas = SchemaSet([DELEGATED])
@@ -284,7 +284,7 @@ class ReferencesFold(Compact[set[bytes], frozenset[bytes]]):
 
 
 def _all_operations() -> SchemaSet:
-    """Imported here, since the modules of the other profiles import this one."""
+    """Return the schemas of all operations. Imported here because those modules import this one."""
     from veen.overlays.operations.schemas import EMBEDDABLE
 
     return EMBEDDABLE

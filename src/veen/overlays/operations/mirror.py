@@ -1,4 +1,4 @@
-"""federation.mirror.v1: what a source hub signed, stated in the log of another hub (001 spec-3 §10, D-149).
+"""federation.mirror.v1: statements in the log of a hub about entries that another hub signed (001 spec-3 §10, D-149).
 
 Two hubs that state each other's roots cannot show two histories without both logs showing it. A statement holds facts
 of a receipt and no payload. `attest` verifies before anything is stated (F1); `differences` compares a statement with
@@ -57,7 +57,7 @@ MIRROR: Final = Schema(FederationMirror.KIND, FederationMirror, needs_parent=Tru
 
 
 def hub_identifier(hub_id: bytes) -> str:
-    """The name of a hub in mirror records; addresses belong to discovery (D-149)."""
+    """Return the name of a hub in mirror records. Addresses belong to discovery (D-149)."""
     return f"hub:{hub_id.hex()}"
 
 
@@ -74,7 +74,7 @@ def attest(
     mirror_time: int | None = None,
     metadata: Any = None,
 ) -> Draft:
-    """A statement about an entry of the source; VerifyError or SignatureError if anything of it does not hold (F1).
+    """Build a statement about an entry of the source. Raise VerifyError or SignatureError if a check fails (F1).
 
     Checked are the signature of the client, I1, I2 and hub_sig under one of `hub_pks`, and with `proof` that the entry
     stands under `root` of `tree_size` entries, a root that the caller trusts (I3).
@@ -101,7 +101,7 @@ def attest(
 
 @state_record
 class Mirrored:
-    """What was stated of one position of a source."""
+    """Statement about one position of a source."""
 
     msg_id: bytes
     client_id: bytes
@@ -111,7 +111,7 @@ class Mirrored:
 
 
 def differences(stated: Mirrored, receipt: Receipt) -> list[str]:
-    """What a statement says otherwise than the receipt of the source (§10.4); the receipt is verified by the caller."""
+    """Return the differences between a statement and the source's receipt (§10.4). The caller verifies the receipt."""
     findings = []
     if stated.leaf_hash != receipt.leaf_hash:
         findings.append(f"leaf_hash is stated as {stated.leaf_hash.hex()}, the source has {receipt.leaf_hash.hex()}")
@@ -128,11 +128,11 @@ class MirrorSource:
 
     @property
     def upto(self) -> int:
-        """The highest position that was stated."""
+        """The highest position with a statement."""
         return max(self.positions, default=0)
 
     def gaps(self) -> list[tuple[int, int]]:
-        """The runs of positions below `upto` of which nothing is stated, as (first, last)."""
+        """Return the ranges of positions below `upto` without a statement, as (first, last)."""
         gaps, expected = [], 1
         for seq in sorted(self.positions):
             if seq > expected:
@@ -145,7 +145,7 @@ _Key = tuple[str, bytes, int]  # (source_hub_identifier, source_label, source_st
 
 
 class MirrorFold(Speaking[_Key, Mirrored, dict[tuple[str, bytes], MirrorSource]]):
-    """Statements by source. `mirrors` is not used: parent_id names the entry at the source here, and marks no copy.
+    """Fold of statements by source. It ignores `mirrors`: parent_id names the entry at the source and marks no copy.
 
     A copy of a statement that a bridge made has another parent_id, so it has no effect by MIRR.PARENT.
 

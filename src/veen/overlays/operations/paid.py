@@ -61,7 +61,7 @@ PAID: Final = Schema(PaidOperation.KIND, PaidOperation)
 
 
 def pay(body: PaidOperation, *, now: int | None = None) -> Draft:
-    """With ttl_seconds, `now` gives the header the expires_at that folds judge by (D-90)."""
+    """Build a draft. With ttl_seconds, `now` sets expires_at of the header, which folds compare (D-90)."""
     if body.ttl_seconds is None:
         return PAID.draft(body)
     if now is None:
@@ -71,7 +71,7 @@ def pay(body: PaidOperation, *, now: int | None = None) -> Draft:
 
 @state_record
 class Paid:
-    """A payment that counted. Side effects of the operation are keyed by its operation_id (P2)."""
+    """A valid payment. Side effects of the operation are keyed by its operation_id (P2)."""
 
     msg_id: bytes
     client_id: bytes
@@ -88,7 +88,7 @@ class Paid:
 
 @state_record
 class Right:
-    """What the owner of an account allows a subject to debit."""
+    """Permission of a subject to debit an account, given by its owner."""
 
     granted_by: bytes  # operation_id of the grant
     grant_msg_id: bytes
@@ -101,7 +101,7 @@ class Right:
 
 @state_record
 class Rights:
-    """All live rights of one subject to one account."""
+    """All valid rights of one subject to one account."""
 
     debits: tuple[Right, ...]
 
@@ -124,7 +124,7 @@ class PaidLedger:
         return self.balances.get((account_id, currency), 0)
 
     def sums(self) -> dict[str, int]:
-        """Of each currency the sum over all accounts: 0, or money appeared or disappeared."""
+        """Return the sum over all accounts of each currency. It is 0 unless money appeared or disappeared."""
         sums: dict[str, int] = {}
         for (_, currency), balance in self.balances.items():
             sums[currency] = sums.get(currency, 0) + balance
@@ -136,7 +136,7 @@ _Record = int | Paid | Rights | Holder
 
 
 class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
-    """All accounts. Without issuing accounts nobody has anything to spend.
+    """Fold of all accounts. Without issuing accounts nobody can spend.
 
     issuing     the accounts that may go below zero
     owners      account_id → identity, for accounts whose id is not derived from their owner
@@ -242,7 +242,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
         return isinstance(holder, Holder) and holder.holder in voice
 
     def on_bound(self, state: Table[Any, Any], stream_id: bytes, identity: bytes, principal: bytes) -> None:
-        """The account of a key belongs to the principal of the key, and that of a principal to its successors."""
+        """Make a principal the owner of its key's account, and a successor the owner of its principal's account."""
         state["holder", account_id_of(identity), stream_id] = Holder(holder=principal)
 
     def _right_accounts(self, state: Table[_Key, _Record], account_id: bytes, stream_id: bytes) -> tuple[bytes, ...]:
@@ -258,7 +258,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
         return tuple(dict.fromkeys(accounts))
 
     def _debit_right(self, state: Table[_Key, _Record], act: Act[PaidOperation], currency: str) -> tuple[_Key, Rights]:
-        """The rights of a sender who is not the owner, as they are after this debit."""
+        """Return the rights of a sender who is not the owner, reduced by this debit. Raise Violation if too small."""
         body, e = act.body, act.event
         has_right = False
         accounts = self._right_accounts(state, body.payer_account, e.stream_id)
@@ -280,13 +280,13 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
     # --- rights ------------------------------------------------------------------------------------------------
 
     def _accounts(self, voice: Voice, names: Collection[bytes]) -> list[bytes]:
-        """The accounts of the sender, of which those are derived that belong to `names`."""
+        """Return the accounts of the sender: those derived from `names`, and those with a configured owner."""
         derived = (account_id_of(identity) for identity in names)
         configured = (account for account, owner in self._owners.items() if owner in voice)
         return sorted({*(account for account in derived if account not in self._owners), *configured})
 
     def _allow(self, state: Table[_Key, _Record], act: Act[AccessGrant]) -> None:
-        """Only grants of the owner with an amount concern a ledger; `AccessFold` judges the others."""
+        """Apply a grant. Only grants of the owner with an amount concern a ledger; `AccessFold` checks the others."""
         body = act.body
         if body.maximum_amount is None:
             return
@@ -308,7 +308,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
             state[key] = Rights(debits=(*live, right))
 
     def _disallow(self, state: Table[_Key, _Record], act: Act[AccessRevoke]) -> None:
-        """An owner who names what means none of the rights he gave must hear of it: nothing was taken back."""
+        """Apply a revocation. Raise Violation if an owner names none of the rights it gave: nothing is revoked."""
         body, changed, had_any = act.body, {}, False
         target = body.target_capability_reference
         accounts = self._accounts(act.identities, act.identities.names)
@@ -337,7 +337,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
         )
 
     def show(self, state: Table[_Key, _Record], as_of: int) -> PaidLedger:
-        """No balance depends on the time of the question."""
+        """Return the ledger. No balance depends on the time of the query."""
         balances: dict[tuple[bytes, bytes], int] = {}
         operations: dict[bytes, Paid] = {}
         for (kind, key, currency), record in self.records(state):
@@ -352,7 +352,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
 
 
 def _encoding(act: Act[PaidOperation]) -> bytes:
-    """The one encoding of an operation: that of its event, where all free-form maps in it are sorted (D-03)."""
+    """Return the canonical encoding of an operation: that of its event, with all free-form maps sorted (D-03)."""
     body = act.body
     if not act.is_delegated and cbor.is_sorted(body.operation_args) and cbor.is_sorted(body.metadata):
         return act.event.body

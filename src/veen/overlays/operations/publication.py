@@ -34,7 +34,7 @@ _SEMANTIC: Final = re.compile(r"v?(\d{1,18})\.(\d{1,18})\.(\d{1,18})(-[0-9A-Za-z
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPublication(Operation, kind="data.publication.v1"):
-    """A version of published content, by its root."""
+    """A version of published content, with its root."""
 
     publication_id: Bytes32
     publisher_identity: Bytes32
@@ -80,7 +80,7 @@ def publish(
 
 @state_record
 class Published:
-    """A version of a publication, and the message that has it."""
+    """A version of a publication, with its message."""
 
     operation_id: bytes
     msg_id: bytes
@@ -97,7 +97,7 @@ class Published:
 
 
 def check_content(published: Published, content_root: bytes) -> None:
-    """Violation unless an artefact with this root is what was published (§6.3). The caller checks the receipt."""
+    """Raise Violation unless an artefact with this root is the published one (§6.3). The caller checks the receipt."""
     if content_root != published.content_root:
         raise Violation(
             "PUB.ROOT",
@@ -107,12 +107,12 @@ def check_content(published: Published, content_root: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Publications:
-    """Every version that counts, by (publication_id, version)."""
+    """Valid versions by (publication_id, version)."""
 
     versions: Mapping[tuple[bytes, str], Published]
 
     def current(self, publication_id: bytes, rule: Survivorship = "latest") -> tuple[str, Published] | None:
-        """The version that survives (P2): the latest in logical order, or the highest by semantic versioning."""
+        """Return the surviving version (P2): the latest in logical order, or the highest by semantic versioning."""
         versions = [
             (version, published)
             for (known_id, version), published in self.versions.items()
@@ -124,7 +124,7 @@ class Publications:
 
 
 def _rank(version: str) -> tuple[Any, ...]:
-    """The order of semantic versions; what is none comes before all that are. A pre-release precedes its release."""
+    """Return the sort key of a semantic version. Other texts precede versions; a pre-release precedes its release."""
     match = _SEMANTIC.fullmatch(version)
     if match is None:
         return (0,)
@@ -149,7 +149,7 @@ _Record = Published | Owner
 
 
 class PublicationFold(ActingFold[_Key, _Record, Publications]):
-    """What was published, each version once."""
+    """Fold of publications, each version once."""
 
     name = "operation.publication"
     schemas = SchemaSet([PUBLICATION, DELEGATED])

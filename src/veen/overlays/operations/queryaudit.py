@@ -50,7 +50,7 @@ QUERY_AUDIT: Final = Schema(QueryAudit.KIND, QueryAudit)
 
 
 def audit(requester: bytes, resource: str, resource_class: str, **fields: Any) -> Draft:
-    """`fields` are the other fields of QueryAudit."""
+    """Build a draft. `fields` are the other fields of QueryAudit."""
     body = QueryAudit(
         requester_identity=requester, resource_identifier=resource, resource_class=resource_class, **fields
     )
@@ -58,7 +58,7 @@ def audit(requester: bytes, resource: str, resource_class: str, **fields: Any) -
 
 
 def result_digest_of(result: cbor.Item) -> bytes:
-    """The digest of a result (QAUD-03): Ht("veen/query-result", deterministic CBOR of it, keys sorted bytewise).
+    """Return the digest of a result (QAUD-03): Ht("veen/query-result", deterministic CBOR, keys sorted bytewise).
 
     Byte strings, texts, integers, booleans, null, lists and maps; a result in another form is digested as its bytes.
     """
@@ -82,7 +82,7 @@ class Audited(NamedTuple):
 
 
 class AuditedAccess(NamedTuple):
-    """An access that is known from elsewhere, such as the log of a database."""
+    """An access known from another source, such as the log of a database."""
 
     requester: bytes
     resource: str
@@ -106,7 +106,7 @@ def _audited(e: Event, body: QueryAudit, msg_id: bytes) -> Audited:
 
 
 class QueryAuditFold(Compact[dict[bytes, Audited], dict[bytes, Audited]]):
-    """Who read what: accesses by operation_id. `services` are client_ids; None: records of every writer count."""
+    """Fold of accesses by operation_id. `services` are client_ids; None: records of every writer are valid."""
 
     name = "operation.queryaudit"
     schemas = SchemaSet([QUERY_AUDIT])
@@ -137,7 +137,7 @@ class QueryAuditFold(Compact[dict[bytes, Audited], dict[bytes, Audited]]):
 
 
 class ServiceAuditFold(Speaking[bytes, Audited, dict[bytes, Audited]]):
-    """The same where `services` are identities, of which keys may speak by a binding (D-179): order decides then."""
+    """Fold of accesses where `services` are identities. Keys may be bound to them (D-179), so order matters."""
 
     name = QueryAuditFold.name
     version = 2
@@ -180,7 +180,7 @@ def make_fold(
 
 
 def missing(accesses: Iterable[AuditedAccess], audited: Iterable[Audited]) -> list[AuditedAccess]:
-    """The accesses that no message tells of (Q1, QAUD.MISSING). A message accounts for one access."""
+    """Return the accesses without a message (Q1, QAUD.MISSING). A message accounts for one access."""
     left = list(audited)
     unaudited = []
     for access in accesses:

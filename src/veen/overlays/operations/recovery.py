@@ -104,7 +104,7 @@ def execute(target: bytes, new: bytes, approvals: Iterable[bytes], **fields: Any
 
 
 class Guarded(NamedTuple):
-    """The guardians of an identity, and how many of them must approve."""
+    """The guardians of an identity, and the number of approvals that a recovery needs."""
 
     guardians: frozenset[bytes]
     threshold: int
@@ -112,7 +112,7 @@ class Guarded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """The policy of a domain: guardians by target, those of all other targets, and who may execute (None: anyone)."""
+    """The policy of a domain: guardians by target, those of all other targets, and the executors (None: anyone)."""
 
     by_target: Mapping[bytes, Guarded]
     others: Guarded | None = None
@@ -127,7 +127,7 @@ class Guards:
         by_target: Mapping[bytes, tuple[Collection[bytes], int]] | None = None,
         executors: Collection[bytes] | None = None,
     ) -> "Guards":
-        """ValueError for a threshold that is below 1: nobody would have to approve."""
+        """Return a policy. Raise ValueError for a threshold below 1, with which nobody would have to approve."""
         named = {target: _guarded(*policy) for target, policy in (by_target or {}).items()}
         others = _guarded(guardians, threshold) if guardians else None
         return cls(named, others, None if executors is None else frozenset(executors))
@@ -171,7 +171,7 @@ class Approval:
 
 @state_record
 class Remapped:
-    """What an execution has done."""
+    """Result of an execution."""
 
     executed_by: bytes  # operation_id
     new_identity: bytes
@@ -182,27 +182,27 @@ class Remapped:
 
 @state_record
 class Asked:
-    """The identities that were asked for as the successor of a target."""
+    """The identities requested as the successor of a target."""
 
     asked_for: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Recoveries:
-    """Requests, decisions, and who was replaced by whom."""
+    """Requests, decisions, and replaced identities with their successors."""
 
     requests: Mapping[tuple[bytes, bytes], Requested]  # by (target, new)
     decisions: Mapping[tuple[bytes, bytes, bytes], Approval]  # by (target, new, guardian), of the latest request
     remapped: Mapping[bytes, Remapped]  # by target
 
     def current(self, identity: bytes) -> bytes:
-        """The present successor of an identity, through all recoveries."""
+        """Return the present successor of an identity, through all recoveries."""
         while (step := self.remapped.get(identity)) is not None:
             identity = step.new_identity
         return identity
 
     def speaks(self) -> tuple[Speaks, ...]:
-        """For other folds: from its recovery on, an identity is spoken for by its successors."""
+        """Return the successors that speak for recovered identities, from each recovery on, for other folds."""
         return tuple(Speaks(self.current(target), target, step.ts) for target, step in sorted(self.remapped.items()))
 
 
@@ -213,7 +213,7 @@ _Record = Requested | Approval | Remapped | Asked
 
 
 class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
-    """Recoveries under the policy `guards`; without one nobody is a guardian, and no recovery succeeds."""
+    """Fold of recoveries under the policy `guards`. Without guardians no recovery succeeds."""
 
     name = "operation.recovery"
     schemas = SchemaSet([REQUEST, APPROVAL, EXECUTION, DELEGATED])
@@ -281,7 +281,7 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         )
 
     def _guardian(self, state: Table[_Key, _Record], target: bytes, approver: bytes) -> bytes:
-        """The guardian of the configuration who the approver is, be it by a recovery of his own."""
+        """Return the configured guardian that the approver is or has replaced. Raise Violation if there is none."""
         if _step(state, approver) is not None:
             raise Violation("RECOV.SUPERSEDED", "the approver was replaced by a recovery")
         guarded = self._guards.guarding(target)
@@ -322,7 +322,7 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
 
     @staticmethod
     def _referenced(state: Table[_Key, _Record], body: RecoveryExecution, guarded: Guarded | None) -> tuple[bytes, ...]:
-        """The guardians whose standing approvals the references name."""
+        """Return the guardians whose valid approvals the references name. Raise Violation for other references."""
         standing: dict[bytes, bytes] = {}  # operation_id and msg_id → guardian
         for guardian in guarded.guardians if guarded is not None else ():
             decision = state.get(("decision", body.target_identity, body.new_identity, guardian))
@@ -358,7 +358,7 @@ def _step(state: Table[_Key, _Record], identity: bytes) -> bytes | None:
 
 
 def _current(state: Table[_Key, _Record], identity: bytes) -> bytes:
-    """Remaps have no cycle: `_check_cycle` refuses what would close one."""
+    """Follow the remaps of an identity. They have no cycle: `_check_cycle` refuses what would close one."""
     while (new := _step(state, identity)) is not None:
         identity = new
     return identity

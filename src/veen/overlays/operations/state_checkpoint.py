@@ -1,4 +1,4 @@
-"""state.checkpoint.v1: who folds a log says which state it has at which root, and anyone can check it (001 spec-3 §7).
+"""state.checkpoint.v1: statements of a state at a root of the log, which anyone can check (001 spec-3 §7).
 
 A checkpoint names a state class (the name of a fold), the position and root up to which a log was folded, and the hash
 of the state there (D-93). The body has room for one label; a state that is made of several is bound to each of them by
@@ -43,7 +43,7 @@ class StateCheckpoint(Body, kind="state.checkpoint.v1"):
             raise InvalidBody("STATE.CUTS", "none of the cuts is at upto_stream_seq with mmr_root")
 
     def cuts_in(self, label: bytes) -> tuple[Cut, ...]:
-        """What the state was folded from, by label: the cuts it names or, without any, its place in `label`."""
+        """Return the cuts from which the state was folded. Default: its position in `label`."""
         named = _cuts_of(self.metadata)
         return named or (Cut(label=label, upto_seq=self.upto_stream_seq, mmr_root=self.mmr_root),)
 
@@ -69,13 +69,13 @@ CHECKPOINT: Final = Schema(StateCheckpoint.KIND, StateCheckpoint)
 
 
 def state_id_of(fold: AnyFold, stream_ids: Sequence[bytes]) -> bytes:
-    """A name for the whole state that a fold, under its settings, makes of some streams."""
+    """Return the name of the whole state that a fold, under its settings, makes of some streams."""
     what = (fold.name, fold.mirrors, fold.settings(), sorted(set(stream_ids)))
     return Ht("veen/state-id", state_bytes(what))
 
 
 def checkpoint(*, state_id: bytes, state_class: str, state_hash: bytes, cuts: Sequence[Cut]) -> Draft:
-    """The statement about a state at some cuts; upto_stream_seq and mmr_root are those of the longest label."""
+    """Build a statement about a state at some cuts; upto_stream_seq and mmr_root are those of the longest label."""
     if not cuts:
         raise ValueError("a checkpoint is bound to at least one label")
     ordered = sorted(cuts, key=lambda cut: cut.label)
@@ -92,7 +92,7 @@ def checkpoint(*, state_id: bytes, state_class: str, state_hash: bytes, cuts: Se
 
 
 class Stated(NamedTuple):
-    """The checkpoint that counts for one state at one position, and the message that has it."""
+    """The valid checkpoint of one state at one position, and its message."""
 
     order: Order
     msg_id: bytes
@@ -105,7 +105,7 @@ class Stated(NamedTuple):
 
 
 class StateCheckpointFold(Compact[dict[tuple[bytes, int], Stated], dict[tuple[bytes, int], Stated]]):
-    """By (state_id, upto_stream_seq): of several checkpoints the latest in logical order (S1)."""
+    """Fold by (state_id, upto_stream_seq). Of several checkpoints the latest in logical order is valid (S1)."""
 
     name = "state.checkpoint"
     schemas = SchemaSet([CHECKPOINT])

@@ -28,7 +28,7 @@ _MAX_STREAMS: Final = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamHead(Wire, kind="stream head"):
-    """Where one label of one stream ended, under the hub's signature. `checkpoint` is empty if it has no entry."""
+    """The end of one label of a stream, signed by the hub. `checkpoint` is empty if the label has no entry."""
 
     FORM: ClassVar[Form] = "array"
 
@@ -43,7 +43,7 @@ class StreamHead(Wire, kind="stream head"):
         return Ht("sdr/log-leaf", self.label + u64be(self.last_seq) + self.mmr_root)
 
     def sealed(self) -> Checkpoint | None:
-        """The hub's CHECKPOINT, which must be about this head; None for a stream without entries."""
+        """Return the hub's CHECKPOINT, which must be about this head; None for a stream without entries."""
         if not self.last_seq:
             if self.checkpoint or self.mmr_root != EMPTY_ROOT:
                 raise InvalidBody("SDR.CHECKPOINT", "a stream without entries has neither root nor CHECKPOINT")
@@ -55,7 +55,7 @@ class StreamHead(Wire, kind="stream head"):
 
 
 def log_root_of(streams: Sequence[StreamHead]) -> bytes:
-    """One root over the heads, which are sorted by label."""
+    """Return one root over the heads, which are sorted by label."""
     tree = Mmr(tags=_TAGS)
     for head in streams:
         tree.append(head.leaf())
@@ -87,7 +87,7 @@ class RecorderCheckpoint(Body, kind="sdr.checkpoint.v1"):
 
     @property
     def events(self) -> int:
-        """How many entries it covers."""
+        """Number of entries that it covers."""
         return sum(head.last_seq for head in self.streams)
 
 
@@ -117,6 +117,6 @@ CHECKPOINT_TABLE: Final = TypedTable(
 
 
 def checkpoint(heads: Sequence[StreamHead], **fields: Any) -> Draft:
-    """A record over these heads, ready to be sent to record/infrastructure/checkpoints."""
+    """Build a record over these heads, to be sent to record/infrastructure/checkpoints."""
     streams = tuple(sorted(heads, key=lambda head: head.label))
     return CHECKPOINT.draft(RecorderCheckpoint(log_root=log_root_of(streams), streams=streams, **fields))

@@ -43,7 +43,7 @@ CHANGES: Final = tuple(_NEEDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange(Body, kind="sdr.config.v1"):
-    """One change."""
+    """One change of the configuration."""
 
     ver: ClassVar[Version] = VERSION
     change: Annotated[str, Choice(*CHANGES)]
@@ -105,13 +105,13 @@ CONFIG_TABLE: Final = TypedTable(
 
 
 def change(kind: str, *, ts: int, **fields: Any) -> Draft:
-    """A record ready to be sent to record/infrastructure/changes."""
+    """Build a record, to be sent to record/infrastructure/changes."""
     return CONFIG.draft(ConfigChange(change=kind, ts=ts, **fields))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """What the records up to some moment say. A value: `after` gives the next one."""
+    """The configuration after some records. A value: `after` returns the next one."""
 
     mapping: Mapping[str, bytes] = field(default_factory=dict)  # event_type -> stream_id
     streams: Mapping[bytes, str] = field(default_factory=dict)  # every stream that was named
@@ -124,7 +124,7 @@ class Configuration:
 
     @property
     def is_closed(self) -> bool:
-        """After the first `map` record every event type must be mapped (D-122)."""
+        """True after the first `map` record: every event type must then be mapped (D-122)."""
         return bool(self.mapping)
 
     def after(self, record: ConfigChange) -> "Configuration":
@@ -158,7 +158,7 @@ class Configuration:
         return new
 
     def to_tree(self) -> cbor.Item:
-        """As one deterministic CBOR value."""
+        """Return the configuration as one deterministic CBOR value."""
         return {
             "mapping": dict(sorted(self.mapping.items())),
             "streams": [[stream_id, name] for stream_id, name in sorted(self.streams.items())],
@@ -175,7 +175,7 @@ class Configuration:
         }
 
     def profile_id(self) -> bytes:
-        """sdr_profile_id: which SDR0 configuration this is (D-124)."""
+        """Return sdr_profile_id, the id of this SDR0 configuration (D-124)."""
         return Ht("sdr/profile", cbor.encode(cbor.sort_keys(self.to_tree())))
 
 
@@ -186,7 +186,7 @@ def _known(value: bytes | None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The configuration at every moment, and the records that do not count."""
+    """The configuration at every moment, and the records without effect."""
 
     moments: tuple[tuple[int, Configuration], ...]  # from this hub time on; ascending
     issues: tuple[Issue, ...]
@@ -196,7 +196,7 @@ class History:
         return self.moments[-1][1] if self.moments else Configuration()
 
     def at(self, ts: int) -> Configuration:
-        """What counted in the second `ts`; a record of the same second counts already."""
+        """Return the configuration in the second `ts`, records of the same second included."""
         at = bisect_right(self.moments, ts, key=lambda moment: moment[0])
         return self.moments[at - 1][1] if at else Configuration()
 

@@ -20,7 +20,7 @@ MAX_TIME: Final = 253_402_300_799  # the last second of the year 9999, behind wh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderEvent(Body, kind="sdr.event.v1"):
-    """One event as a recorder has it."""
+    """One event of a recorder."""
 
     subject_id: str
     principal_id: Bytes32
@@ -51,7 +51,7 @@ EVENT: Final = Schema(RecorderEvent.KIND, RecorderEvent)
 def event(
     *, subject_id: str, principal_id: bytes, event_type: str, event_time: int, origin: str, payload: Any = None
 ) -> Draft:
-    """An event ready to be sent. `principal_id` is the client_id it will be sent under."""
+    """Build an event. `principal_id` is the client_id that will send it."""
     return EVENT.draft(
         RecorderEvent(
             subject_id=subject_id,
@@ -65,7 +65,7 @@ def event(
 
 
 def read(found: Event) -> Typed[RecorderEvent] | Issue:
-    """The event in an entry whose schema is EVENT. Codes: those of `decode`, SDR.*, and SDR.PRINCIPAL (I3)."""
+    """Decode an event of the schema EVENT. Codes: those of `decode`, SDR.*, and SDR.PRINCIPAL (I3)."""
     typed = decode(found, EVENT)
     if isinstance(typed, Typed) and typed.body.principal_id != found.client_id:
         what = "principal_id is not the client that signed the message"

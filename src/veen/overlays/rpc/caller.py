@@ -22,7 +22,7 @@ _EARLY: Final = 1_024  # answers that came before their call was known to have b
 
 
 class NoAnswer(VeenError, code="RPC.NO_ANSWER"):
-    """Nobody answered in time. The call may still be carried out: call again with the same idem, or look at the log."""
+    """No answer in time. The call may still run: call again with the same idem, or read the log."""
 
     def __init__(self, method: str, msg_id: bytes) -> None:
         super().__init__(method, msg_id)
@@ -33,7 +33,7 @@ class NoAnswer(VeenError, code="RPC.NO_ANSWER"):
 
 
 class RpcFailed(VeenError):
-    """The server said no. Handlers raise it to say so; callers get it with the same code."""
+    """A refusal by the server. Handlers raise it; callers get it with the same code."""
 
     code = "RPC.INTERNAL"  # an error has the server's own, which may be one of its application
 
@@ -47,14 +47,14 @@ class RpcFailed(VeenError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """How long to wait before calling again: `first` seconds, then `factor` times as long each time."""
+    """Waiting times between calls: `first` seconds, then `factor` times as long each time."""
 
     first: float = 1.0
     factor: float = 2.0
     longest: float = 60.0
 
     def wait(self, attempt: int) -> float:
-        """After the attempt with this number, counted from 0."""
+        """Return the seconds to wait after an attempt; attempts are numbered from 0."""
         return min(self.first * self.factor ** min(attempt, 64), self.longest)
 
 
@@ -100,7 +100,7 @@ class Caller:
         idem: int | None = None,
         backoff: Backoff | None = None,
     ) -> Any:
-        """The result; RpcFailed if the server refuses, NoAnswer if nobody answers within `timeout` seconds.
+        """Return the result. Raise RpcFailed if the server refuses, NoAnswer after `timeout` seconds.
 
         With `backoff` the call is sent again while no answer comes. That is safe only with `idem`, by which a server
         knows that it is the same call.

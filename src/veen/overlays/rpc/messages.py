@@ -35,7 +35,7 @@ class RpcRequest(Body, kind="rpc.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RpcFault(Body, kind="rpc.res.v1 error"):
-    """Why a call failed."""
+    """The error of a failed call."""
 
     code: str
     detail: str | None = None
@@ -84,7 +84,7 @@ def call(
 
 
 def answer(msg_id: bytes, result: Any) -> Draft:
-    """The reply to the call with this msg_id."""
+    """Build the reply to the call with this msg_id."""
     return REPLY.draft(RpcReply(ok=True, result=result), parent_id=msg_id)
 
 
@@ -96,12 +96,12 @@ CallKey = tuple[str, bytes, int] | bytes
 
 
 def call_key(event: Event, body: RpcRequest) -> CallKey:
-    """What makes two calls one: (method, client_id, idem), or the msg_id (RPC0.3)."""
+    """Return the key that equal calls share: (method, client_id, idem), or the msg_id (RPC0.3)."""
     return event.leaf_hash if body.idem is None else (body.method, event.client_id, body.idem)
 
 
 def deadline_of(event: Event, body: RpcRequest) -> int | None:
-    """The last second of the hub's time in which an answer is of use."""
+    """Return the last second of the hub's time in which an answer is useful; None without a timeout."""
     return None if body.timeout_ms is None else event.ts + -(-body.timeout_ms // 1000)
 
 
@@ -141,7 +141,7 @@ class _State(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallState:
-    """One call as the log tells it. `status` is open, answered, failed or timed_out."""
+    """One call by the log. `status` is open, answered, failed or timed_out."""
 
     method: str
     client_id: bytes
@@ -158,7 +158,7 @@ class RpcView:
 
 
 class RpcFold(Compact[_State, RpcView]):
-    """Calls and answers. With `servers`, only their replies count."""
+    """Fold of calls and answers. With `servers`, only their replies are valid."""
 
     name = "rpc"
     schemas = SchemaSet([CALL, REPLY])

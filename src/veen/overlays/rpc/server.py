@@ -1,4 +1,4 @@
-"""The serving end of RPC0: carry out requests in the order of the log, each once (001 spec-1 RPC0.2, RPC0.3, D-86)."""
+"""The server of RPC0: it carries out requests in the order of the log, each once (001 spec-1 RPC0.2, RPC0.3, D-86)."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ Handler = Callable[[Any, CallContext], Awaitable[Any]]
 
 
 class _Answers:
-    """Every answer to a call with `idem`, so that the same call gets the same answer and is carried out once (RPC0.3).
+    """Answers to calls with `idem`, so that an equal call gets the same answer and is carried out once (RPC0.3).
 
     The newest are in memory, the others in a temporary file that ends with the server: the log has all of them. A call
     without `idem` needs none, as a message is in the log once.
@@ -69,7 +69,7 @@ class _Answers:
         return None if row is None else RpcReply.from_bytes(row[0])
 
     def keep(self, key: CallKey, reply: RpcReply) -> None:
-        """Keep the first answer to a call. An error of the file ends the server: it must not forget and go on."""
+        """Store the first answer to a call. An error of the file ends the server: it must not forget answers."""
         if isinstance(key, bytes) or self.get(key) is not None:
             return
         self._newest[key] = reply
@@ -88,7 +88,7 @@ def _stored_key(key: CallKey) -> bytes:
 
 
 class Server:
-    """Carries out the calls of a stream, one after another in the order of the log.
+    """A server that carries out the calls of a stream, one after another in the order of the log.
 
     Before anything else it reads what is there: calls that were answered are not carried out again, those that were
     not are. A crash between carrying out and answering leads to a second try, so handlers should themselves be
@@ -123,7 +123,7 @@ class Server:
         self._open: OrderedDict[bytes, Typed[RpcRequest] | tuple[Event, Issue]] = OrderedDict()  # by msg_id
 
     async def run(self, *, from_seq: int = 1) -> None:
-        """Serve until cancelled. What lies before `from_seq` is neither carried out nor remembered."""
+        """Serve until cancelled. Calls before `from_seq` are neither carried out nor remembered."""
         last = await self._catch_up(self._stream, from_seq)
         elsewhere = {call.body.reply_to for call in self._open.values() if isinstance(call, Typed)} - {None}
         for stream in sorted(stream for stream in elsewhere if stream is not None):
@@ -139,7 +139,7 @@ class Server:
                     await self._serve(_request(entry.event))
 
     async def _catch_up(self, stream: Stream, from_seq: int) -> int:
-        """Note calls and strike out those that were answered; the last position read."""
+        """Read calls and drop those that have an answer; return the last position read."""
         last = from_seq - 1
         async with contextlib.aclosing(self._link.read(stream, from_seq=from_seq)) as entries:
             async for entry in entries:

@@ -19,13 +19,13 @@ _MAX_ATTACHED: Final = 1_024
 
 
 class NotApproved(VerifyError):
-    """Fewer approvers than required have signed this very transfer."""
+    """A transfer that fewer approvers than required have signed."""
 
     hint = "Collect the missing approvals for exactly these fields, then send the transfer."
 
 
 def digest_of(transfer: Transfer) -> bytes:
-    """approval_hash of the transfer: source, destination, amount, time and transfer_id."""
+    """Return approval_hash of the transfer: source, destination, amount, time and transfer_id."""
     return approval_hash(
         wallet_id=transfer.wallet_id,
         to_wallet_id=transfer.to_wallet_id,
@@ -66,7 +66,7 @@ class Quorum:
             raise ValueError(f"{self.threshold} of {len(self.approvers)} approvers can never or always approve")
 
     def approved_by(self, transfer: Transfer, approvals: Iterable[TransferApproval]) -> frozenset[bytes]:
-        """The approvers whose signatures hold, each counted once."""
+        """Return the approvers with a valid signature."""
         approvers: set[bytes] = set()
         for approval in approvals:
             counts = approval.approver in self.approvers and approval.approver not in approvers
@@ -80,7 +80,7 @@ class Quorum:
         return len(self.approved_by(transfer, approvals)) >= self.threshold
 
     def check(self, transfer: Transfer, approvals: Iterable[TransferApproval]) -> None:
-        """NotApproved unless the transfer may be sent."""
+        """Raise NotApproved unless the transfer may be sent."""
         approvals = tuple(approvals)
         if not self.is_met(transfer, approvals):
             count = len(self.approved_by(transfer, approvals))
@@ -88,13 +88,13 @@ class Quorum:
 
 
 def attach(transfer: Transfer, approvals: Iterable[TransferApproval]) -> Transfer:
-    """The transfer with its approvals in the metadata, each once and in one order. What was signed stays the same."""
+    """Return the transfer with its approvals in the metadata, sorted, each once. The signed fields do not change."""
     rows = [[approval.approver, approval.signature] for approval in sorted(set(approvals))]
     return replace(transfer, metadata={**(transfer.metadata or {}), METADATA_KEY: rows})
 
 
 def attached(transfer: Transfer) -> tuple[TransferApproval, ...]:
-    """The approvals in the metadata. Metadata is free-form: what is not of the right shape is no approval."""
+    """Return the approvals in the metadata. Metadata is free-form; entries of another form are skipped."""
     rows: Any = (transfer.metadata or {}).get(METADATA_KEY)
     if type(rows) is not list:
         return ()
@@ -111,7 +111,7 @@ def _is_pair(row: Any) -> bool:
 
 
 def unapproved(quorum: Quorum, events: Iterable[Typed[Any]]) -> Iterator[Typed[Transfer]]:
-    """The transfers that were sent without the approvals they needed: for auditors."""
+    """Yield the transfers sent without the approvals they needed, for auditors."""
     for event in events:
         if isinstance(event.body, Transfer) and not quorum.is_met(event.body, attached(event.body)):
             yield event

@@ -14,7 +14,7 @@ from veen.overlays.wallet.ids import wallet_id_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open(Body, kind="wallet.open.v1"):
-    """The wallet exists from here on."""
+    """Opening of a wallet."""
 
     wallet_id: Bytes32
     realm_id: Bytes32
@@ -30,13 +30,13 @@ class Open(Body, kind="wallet.open.v1"):
 
     @property
     def ts(self) -> int:
-        """The time of the event under the name that the other eight have for it."""
+        """The time of the event, by the name that the other eight bodies use."""
         return self.created_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close(Body, kind="wallet.close.v1"):
-    """Nothing enters or leaves the wallet any more."""
+    """Closing of a wallet: nothing enters or leaves it any more."""
 
     wallet_id: Bytes32
     ts: Uint
@@ -44,7 +44,7 @@ class Close(Body, kind="wallet.close.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Payment(Body):
-    """What deposit and withdraw have in common."""
+    """Base of deposit and withdraw."""
 
     wallet_id: Bytes32
     amount: Uint  # in the smallest unit of the currency
@@ -54,17 +54,17 @@ class _Payment(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deposit(_Payment, kind="wallet.deposit.v1"):
-    """Money comes in from outside."""
+    """Deposit of money from outside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdraw(_Payment, kind="wallet.withdraw.v1"):
-    """Money goes out."""
+    """Withdrawal of money."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer(Body, kind="wallet.transfer.v1"):
-    """Money goes from one wallet to another, sent on the stream of the source."""
+    """Transfer from one wallet to another, sent on the stream of the source."""
 
     wallet_id: Bytes32
     to_wallet_id: Bytes32
@@ -76,7 +76,7 @@ class Transfer(Body, kind="wallet.transfer.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adjust(Body, kind="wallet.adjust.v1"):
-    """A correction by whoever keeps the books."""
+    """A correction of the balance."""
 
     wallet_id: Bytes32
     delta: Integer  # may be negative
@@ -87,7 +87,7 @@ class Adjust(Body, kind="wallet.adjust.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit(Body, kind="wallet.limit.v1"):
-    """How much may leave the wallet in a day; None clears the limit and is written as null (D-04)."""
+    """Daily limit of outgoing money; None clears it and is written as null (D-04)."""
 
     wallet_id: Bytes32
     daily_limit: Uint | None
@@ -100,7 +100,7 @@ class Limit(Body, kind="wallet.limit.v1"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hold(Body):
-    """What freeze and unfreeze have in common."""
+    """Base of freeze and unfreeze."""
 
     wallet_id: Bytes32
     ts: Uint
@@ -109,12 +109,12 @@ class _Hold(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freeze(_Hold, kind="wallet.freeze.v1"):
-    """Nothing leaves the wallet; it still receives (D-99)."""
+    """Freeze of a wallet: nothing leaves it; it still receives (D-99)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfreeze(_Hold, kind="wallet.unfreeze.v1"):
-    """Ends a freeze."""
+    """End of a freeze."""
 
 
 WalletBody = Open | Close | Deposit | Withdraw | Transfer | Adjust | Limit | Freeze | Unfreeze

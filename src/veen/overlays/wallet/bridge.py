@@ -1,4 +1,4 @@
-"""WALBR0, the pure part of a bridge: what to check, what to copy, what to leave out (WAL §11, D-85).
+"""WALBR0, the pure part of a bridge: verify, copy, skip (WAL §11, D-85).
 
 A bridge reads wallet streams of hub A with proofs and sends copies to hub B. A copy has the schema and the very bytes
 of the body; its parent_id is the msg_id of the original, also when what was read is itself a copy: so a chain or a ring
@@ -32,7 +32,7 @@ from veen.overlays.wallet.rules import Record, apply
 def verify_entry(
     msg: Msg, receipt: Receipt, *, hub_pks: Iterable[bytes], proof: MmrProof | None = None, event: Event | None = None
 ) -> None:
-    """A VerifyError unless the sender signed `msg`, the hub gave it this receipt, and the proof leads to its root.
+    """Raise VerifyError unless `msg` is signed, the receipt is its own and the hub's, and the proof leads to its root.
 
     `event` is what was opened from `msg`: it must be of this entry, and what it says is then as good as the receipt.
     """
@@ -60,7 +60,7 @@ def _check_hub_sig(receipt: Receipt, hub_pks: Iterable[bytes]) -> None:
 
 
 def copy_of(event: Event, mirrors: WalletMirrors, hub_id: bytes | None = None) -> Draft:
-    """What a bridge sends for `event`: its schema, the body byte for byte, and the original as parent.
+    """Return the copy of `event` that a bridge sends: its schema, the body byte for byte, and the original as parent.
 
     `mirrors` is that of the ledger on hub A: it tells whether the event is a copy itself. `hub_id` is that of hub A;
     with it the copy states its origin, so that limits and expiry are judged at the times of hub A (D-193).
@@ -73,7 +73,7 @@ def copy_of(event: Event, mirrors: WalletMirrors, hub_id: bytes | None = None) -
 
 @dataclass(slots=True)
 class BridgedReferences:
-    """Which events hub B holds, as originals or as copies. Begin with a read of B: then a restart sends nothing twice.
+    """Events on hub B, as originals or copies. Read B first: then a restart sends nothing twice.
 
     `fold` is the ledger of hub A, with its policy and with the bridges of both hubs.
     """
@@ -85,11 +85,11 @@ class BridgedReferences:
     hub_id: bytes | None = None  # of hub A: copies then state where they come from (D-193)
 
     def note(self, events: Iterable[Event]) -> None:
-        """Events that are on B."""
+        """Add events that are on B."""
         self.identities.update(self.fold.mirrors.identity(event) for event in events if event.hdr.schema in SCHEMAS)
 
     def missing(self, events: Iterable[Event]) -> Iterator[tuple[Event, Draft]]:
-        """The wallet events of A that B lacks, in logical order, each once, with its copy.
+        """Yield the wallet events of A that B lacks, in logical order, each once, with its copy.
 
         What the policy of A refuses stays on A: under the bridge's key it would count on B. Where that policy names
         owners, `events` must begin with those that opened the wallets and bound the keys of their owners. A copy counts
@@ -123,7 +123,7 @@ Seen = BridgedReferences  # the name in documents of earlier versions
 
 
 class NotAuthoritative(VeenError):
-    """Another hub has the authority over this wallet; this one only holds copies."""
+    """A wallet over which another hub has the authority; this hub has copies only."""
 
     hint = "Send the event to the authoritative hub; a bridge brings the copy here."
 
@@ -137,7 +137,7 @@ class NotAuthoritative(VeenError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authorities:
-    """Which hub may originate changes of which wallet (WAL §11.2): by wallet, else by realm, else one for all."""
+    """Hubs that may originate changes of wallets (WAL §11.2): by wallet, else by realm, else one for all."""
 
     by_wallet: Mapping[bytes, bytes] = field(default_factory=dict)  # hub_id by wallet_id
     by_realm: Mapping[bytes, bytes] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class Authorities:
         return self.by_wallet.get(wallet_id) or by_realm or self.default
 
     def check(self, hub_id: bytes, wallet_id: bytes, realm_id: bytes | None = None) -> None:
-        """NotAuthoritative unless `hub_id` may originate changes of the wallet. Producers ask before they send."""
+        """Raise NotAuthoritative unless `hub_id` may originate changes of the wallet. Producers call it."""
         authority = self.of(wallet_id, realm_id)
         if authority is not None and authority != hub_id:
             raise NotAuthoritative(wallet_id, authority)

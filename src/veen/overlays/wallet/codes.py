@@ -1,4 +1,4 @@
-"""Why an event of the wallet layer has no effect: stable codes (WAL §13, D-98)."""
+"""Codes of wallet events without effect: stable names (WAL §13, D-98)."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The conformance sets of WAL §14, each with the operations that it demands. We claim all four."""
+"""The conformance sets of WAL §14, each with the operations that it requires. VEEN conforms to all four."""
 
 from enum import Enum
 from typing import Final
@@ -11,7 +11,7 @@ _CONTROL: Final = _LIMITS | {"freeze", "unfreeze", "adjust"}
 
 
 class Conformance(Enum):
-    """Each set holds the one before it. `bridges`: copies are told by their parent_id (WALBR0)."""
+    """Conformance sets, each including the one before. `bridges`: copies are recognised by parent_id (WALBR0)."""
 
     CORE = ("WAL v0.0.1 Core", _CORE, False)
     LIMITS = ("WAL v0.0.1 Limits", _LIMITS, False)
@@ -23,7 +23,7 @@ class Conformance(Enum):
 
 
 def claims_of(operations: frozenset[str], *, bridges: bool) -> tuple[Conformance, ...]:
-    """What an implementation of these operations may claim."""
+    """Return the sets to which an implementation of these operations conforms."""
     return tuple(c for c in Conformance if c.operations <= operations and (bridges or not c.bridges))
 
 

@@ -1,4 +1,4 @@
-"""The ledger in parallel: assume that every event counts, and look closer only where that may be wrong.
+"""The ledger in parallel: assume that every event is valid, and replay only wallets for which that may be wrong.
 
 A window of events is summarized per wallet: how its balance moves and how low it gets on the way. Windows merge
 (associative), so many machines can summarize many cuts of the log. `settle` then compares with the state before the
@@ -21,7 +21,7 @@ from veen.overlays.wallet.rules import Changes, LedgerState, Wallet, apply, mark
 
 
 class Flow(NamedTuple):
-    """How one wallet moves through a window, if nothing is refused."""
+    """Changes of one wallet in a window, if nothing is refused."""
 
     net: int = 0
     low: int = 0  # the lowest sum on the way, at most 0: the balance before must not be less than -low
@@ -50,7 +50,7 @@ Mark = tuple[bytes, bytes]  # what an id was used for, and by which wallet
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a run of events would do."""
+    """Summary of a run of events, if nothing is refused."""
 
     flows: Mapping[bytes, Flow] = field(default_factory=dict)  # by wallet_id
     trades: frozenset[tuple[bytes, bytes]] = frozenset()  # who sends to whom
@@ -73,7 +73,7 @@ class Window:
 
 
 def summarize(bodies: Iterable[WalletBody]) -> Window:
-    """The window of `bodies`, which stand in logical order."""
+    """Return the window of `bodies`, which are sorted in logical order."""
     flows: dict[bytes, Flow] = {}
     trades: set[tuple[bytes, bytes]] = set()
     marks: dict[bytes, Mark] = {}
@@ -97,7 +97,7 @@ def summarize(bodies: Iterable[WalletBody]) -> Window:
 
 
 def _open(opened: dict[bytes, Open], flows: Mapping[bytes, Flow], body: Open) -> None:
-    """Only the first one counts (D-99), and one after a move only tells that the wallet was not open before it."""
+    """Record an opening. Only the first is valid (D-99). After a move it proves that the wallet was not open."""
     if body.wallet_id not in flows:
         opened.setdefault(body.wallet_id, body)
 
@@ -110,7 +110,7 @@ def _note(marks: dict[bytes, Mark], uneasy: set[bytes], key: bytes, mark: Mark) 
 
 
 def _moves(body: WalletBody) -> tuple[tuple[bytes, Flow], ...]:
-    """The wallets that the event moves; none if it does more than that, or if it moves nothing (D-99)."""
+    """Return the flows of a payment; none if the event does more than move money, or moves nothing (D-99)."""
     match body:
         case Deposit(wallet_id=wallet_id, amount=amount):
             return ((wallet_id, Flow(net=amount, deposited=amount)),)
@@ -127,7 +127,7 @@ def _moves(body: WalletBody) -> tuple[tuple[bytes, Flow], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What addition has settled, and the wallets whose events have to be replayed.
+    """Result of a window: records settled by addition, and the wallets to replay.
 
     Either both wallets of a transfer are to be replayed or neither is.
     """
@@ -140,7 +140,7 @@ class Settled:
 
 
 def settle(state: LedgerState, window: Window, owns: Callable[[Wallet | None, bytes], bool] | None = None) -> Settled:
-    """The window applied to the state before it. `owns` judges the senders of the window (`Policy.owns`)."""
+    """Apply the window to the state before it. `owns` checks the senders of the window (`Policy.owns`)."""
     before = {wallet_id: _before(state, window, wallet_id) for wallet_id in {*window.flows, *window.opened}}
     uneasy = set(window.uneasy)
     for key, (_, wallet_id) in window.marks.items():
@@ -169,7 +169,7 @@ def settle(state: LedgerState, window: Window, owns: Callable[[Wallet | None, by
 
 
 def _before(state: LedgerState, window: Window, wallet_id: bytes) -> Wallet | None:
-    """The wallet as the first move of the window finds it; None if it is not there."""
+    """Return the wallet as the first move of the window meets it; None if it does not exist."""
     record = state.get(wallet_id)
     wallet = record if isinstance(record, Wallet) else None
     body = window.opened.get(wallet_id)
@@ -195,7 +195,7 @@ def _currency(wallet: Wallet | None) -> str | None:
 
 
 def _closure(uneasy: Iterable[bytes], trades: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
-    """All wallets that are connected with an uneasy one by trades."""
+    """Return all wallets that trades connect with an uneasy one."""
     partners: dict[bytes, set[bytes]] = {}
     for source, to in trades:
         partners.setdefault(source, set()).add(to)

@@ -12,13 +12,13 @@ NONCE_BYTES: Final = 16
 
 
 def check_currency(currency: str) -> None:
-    """Currency codes are ASCII (D-94), printable and not empty; which of them are in use is policy (WAL-03)."""
+    """Check that a currency code is printable ASCII and not empty (D-94). Policy decides which are in use (WAL-03)."""
     if not currency or not currency.isascii() or not currency.isprintable():
         raise InvalidBody(INVALID_CURRENCY, "a currency code is a printable ASCII text")
 
 
 def wallet_id_of(realm_id: bytes, ctx_id: bytes, currency: str) -> bytes:
-    """The wallet of one owner in one currency. Both ids have 32 bytes, or the joined bytes would be ambiguous."""
+    """Return the wallet_id of an owner and a currency. Both ids have 32 bytes, so the concatenation is unambiguous."""
     check_currency(currency)
     for name, value in (("realm_id", realm_id), ("ctx_id", ctx_id)):
         if len(value) != 32:
@@ -28,12 +28,12 @@ def wallet_id_of(realm_id: bytes, ctx_id: bytes, currency: str) -> bytes:
 
 @lru_cache(maxsize=65_536)  # folds ask for every event, and wallets are few
 def wallet_stream(wallet_id: bytes) -> bytes:
-    """The stream_id on which everything that changes the wallet is sent."""
+    """Return the stream_id of the events that change the wallet."""
     return Ht("wallet/stream", wallet_id)
 
 
 def transfer_id_of(*, wallet_id: bytes, to_wallet_id: bytes, amount: int, ts: int, nonce: bytes) -> bytes:
-    """The default transfer_id (D-97). `nonce` is 16 random bytes; retries keep the id, and nobody recomputes it.
+    """Return the default transfer_id (D-97). `nonce` is 16 random bytes; retries keep the id, and nobody recomputes it.
 
     The document's Ht("wallet/xfer", msg_id) cannot be computed: the id is part of the message that msg_id hashes.
     """
@@ -43,5 +43,5 @@ def transfer_id_of(*, wallet_id: bytes, to_wallet_id: bytes, amount: int, ts: in
 
 
 def approval_hash(*, wallet_id: bytes, to_wallet_id: bytes, amount: int, ts: int, transfer_id: bytes) -> bytes:
-    """What the approvers of a transfer sign (WAL §9); ts as u64be (D-100)."""
+    """Return the hash that approvers of a transfer sign (WAL §9); ts as u64be (D-100)."""
     return Ht("wallet/approval", wallet_id + to_wallet_id + u64be(amount) + u64be(ts) + transfer_id)

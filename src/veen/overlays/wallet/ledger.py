@@ -23,7 +23,7 @@ from veen.overlays.wallet.rules import UNOPENED, LedgerState, Record, Wallet, ap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """All money of one currency. `balance = deposited - withdrawn + adjusted`, or money appeared or disappeared."""
+    """All money of one currency. `balance = deposited - withdrawn + adjusted` unless money appeared or disappeared."""
 
     deposited: int = 0
     withdrawn: int = 0
@@ -38,18 +38,18 @@ class Ledger:
     wallets: Mapping[bytes, Wallet]
 
     def wallet(self, wallet_id: bytes) -> Wallet:
-        """The wallet; an unopened one, if nothing is known of it."""
+        """Return the wallet; an unopened one if it is unknown."""
         return self.wallets.get(wallet_id, UNOPENED)
 
     def balance(self, wallet_id: bytes) -> int:
         return self.wallet(wallet_id).balance
 
     def get(self, key: bytes) -> Wallet | None:
-        """A ledger is a state that rules can be applied to; it does not know which transfer_ids and refs were used."""
+        """Return a wallet, as `LedgerState` requires. A ledger does not contain the used transfer_ids and refs."""
         return self.wallets.get(key)
 
     def supply(self) -> dict[str, Supply]:
-        """The control sums of each currency."""
+        """Return the control sums of each currency."""
         sums: dict[str, Supply] = {}
         for wallet in self.wallets.values():
             if wallet.currency is not None:
@@ -64,7 +64,7 @@ class Ledger:
 
 
 class LedgerFold(Speaking[bytes, Record, Ledger]):
-    """All wallets. `mirrors` names the bridges; what they bring has been judged where it came from."""
+    """Fold of all wallets. `mirrors` names the bridges; their copies were checked on their own hub."""
 
     name = "wallet.ledger"
     version = 2  # skew, owners of shared streams, copies from bridges only (D-175, D-176)
@@ -79,7 +79,7 @@ class LedgerFold(Speaking[bytes, Record, Ledger]):
         super().__init__(speaks=policy.reads_bindings, mirrors=self.copies)
 
     def screen(self, event: Typed[WalletBody], voice: Voice | None = None) -> bool:
-        """Whether the event may count at all, whatever the state is; a Violation if the policy forbids it."""
+        """Return True if the event may be valid in some state. Raise Violation if the policy forbids it."""
         e, body = event
         if not self._is_trusted_copy(event):
             if self.copies.is_echo(e, body):
@@ -90,7 +90,7 @@ class LedgerFold(Speaking[bytes, Record, Ledger]):
         return True
 
     def sender_to_check(self, event: Typed[WalletBody], voice: Voice | None = None) -> bytes | None:
-        """The key that must act for the owner of the wallet; None if the event counts from any key."""
+        """Return the key that must act for the owner of the wallet; None if any key may send the event."""
         e, body = event
         if self._is_trusted_copy(event) or not self.policy.needs_owner(body, e.client_id, e.auth_ref, voice):
             return None
@@ -100,7 +100,7 @@ class LedgerFold(Speaking[bytes, Record, Ledger]):
         return self.copies.original_of(event.event) is not None
 
     def admit(self, state: Table[Any, Any], event: Typed[WalletBody], owners: LedgerState | None = None) -> bool:
-        """Return True if the sender may do this here and now; a Violation if it may not.
+        """Return True if the event is valid from this sender now. Raise Violation if the sender may not send it.
 
         `state` says who speaks for whom, and whose the wallets are unless `owners` does.
         """
@@ -120,7 +120,7 @@ class LedgerFold(Speaking[bytes, Record, Ledger]):
                 state[key] = record
 
     def show(self, state: Table[bytes, Record], as_of: int) -> Ledger:
-        """No balance depends on the time of the question."""
+        """Return the ledger. No balance depends on the time of the query."""
         wallets = {key: record for key, record in state.items() if type(record) is Wallet}
         return Ledger(dict(sorted(wallets.items())))
 

@@ -36,7 +36,7 @@ _MARK_TAG: Final = tag_prefix("veen/wallet-letter")
 
 @dataclass(frozen=True, slots=True)
 class LetterMirrors(WalletMirrors):
-    """Copies by the letter of §11.4: the parent_id of a wallet event is what it copies."""
+    """Mirrors by the letter of §11.4: the parent_id of a wallet event names its original."""
 
     def identity(self, event: Event) -> bytes:
         return event.hdr.parent_id or event.leaf_hash
@@ -46,7 +46,7 @@ class LetterMirrors(WalletMirrors):
 
 
 class LetterLedgerFold(LedgerFold):
-    """All wallets, by the letter. It has a state class of its own, so its states never mix with those of the default.
+    """Fold of all wallets by the letter. Its own state class keeps its states apart from those of the default.
 
     Who speaks for whom is not asked either: the text knows no such rule.
     """

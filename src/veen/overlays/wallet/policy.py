@@ -1,4 +1,4 @@
-"""Who may do what, in which currencies: configuration of the reader (WAL §2.2, §8; WAL-03, WAL-17).
+"""Policy of wallets: permitted senders, operations and currencies, set by the reader (WAL §2.2, §8; WAL-03, WAL-17).
 
 A hub admits by stream and cannot see what a message says, so a capability for a wallet's stream lets its holder write
 any of the nine events there. What of it counts is decided here, by everyone who folds, under the same policy. Two
@@ -40,7 +40,7 @@ END_USER: Final = frozenset(("open", "close", "withdraw", "transfer"))
 
 
 def owners_by(keys: Mapping[bytes, Iterable[bytes]]) -> Owners:
-    """By ctx_id the client_ids that act for the account, as `Policy.owners` has them."""
+    """Return the client_ids that act for accounts, by ctx_id, in the form of `Policy.owners`."""
     return {ctx_id: frozenset(client_ids) for ctx_id, client_ids in keys.items()}
 
 
@@ -52,7 +52,7 @@ def _check_operations(operations: frozenset[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalletGrant:
-    """Senders, told by their key or by the capability they used, and the reserved operations that they may perform."""
+    """Permission for senders, given by key or capability, to perform reserved operations."""
 
     operations: frozenset[str]
     clients: frozenset[bytes] = frozenset()  # client_ids
@@ -81,7 +81,7 @@ class WalletGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalletPolicy:
-    """Which events count at all. The default trusts the hub's admission to the stream of each wallet."""
+    """Conditions of a valid event. The default trusts the hub's admission to the stream of each wallet."""
 
     currencies: frozenset[str] | None = None  # None: any
     reserved: frozenset[str] = frozenset()  # operations that need a grant
@@ -115,7 +115,7 @@ class WalletPolicy:
         currencies: Iterable[str] | None = None,
         max_skew_sec: int | None = DEFAULT_SKEW_SEC,
     ) -> Self:
-        """What WAL §8 advises: end users withdraw and transfer, all the rest is done by the institution's services."""
+        """Return the policy of WAL §8: end users withdraw and transfer, services of the institution do the rest."""
         grant = WalletGrant(operations=INSTITUTION, clients=frozenset(services), auth_refs=frozenset(auth_refs))
         return cls(
             currencies=None if currencies is None else frozenset(currencies),
@@ -125,31 +125,31 @@ class WalletPolicy:
         )
 
     def on_shared_streams(self, owners: Owners | None = None) -> Self:
-        """The same policy where wallets share streams: bound keys, the keys of `owners` and those with a grant act."""
+        """Return the policy for shared streams: bound keys, the keys of `owners` and keys with a grant may act."""
         return replace(self, own_streams=False, owners=owners, trust_every_writer=False)
 
     @property
     def reads_bindings(self) -> bool:
-        """True if it matters for whom a key speaks."""
+        """True if bindings of keys to principals affect the result."""
         asks = self.asks_owner or any(grant.principals is not None for grant in self.grants)
         return asks and self.speaks != "off"
 
     def check(self, event: Event, body: WalletBody, voice: Voice | None = None) -> None:
-        """A Violation unless the sender may do this, here and now; whose the wallet is, is for `check_owner`."""
+        """Raise Violation unless the sender may do this here and now. `check_owner` checks the owner of the wallet."""
         if self.own_streams and event.stream_id != wallet_stream(body.wallet_id):
             raise Violation(codes.WRONG_STREAM, f"not the stream of wallet {body.wallet_id.hex()}")
         self.check_time(body, event.ts)
         self.check_grant(body, event.client_id, event.auth_ref, voice)
 
     def check_time(self, body: WalletBody, now: int) -> None:
-        """A Violation if the time in the event is far from `now`: ts*, for an event that is in the log (D-175)."""
+        """Raise Violation if the time in the event is far from `now`, which is ts* for a log entry (D-175)."""
         if self.max_skew_sec is not None and abs(body.ts - now) > self.max_skew_sec:
             raise Violation(codes.SKEW, f"ts {body.ts}, but the hub's time is {now}")
 
     def check_grant(
         self, body: WalletBody, client_id: bytes, auth_ref: bytes | None, voice: Voice | None = None
     ) -> None:
-        """A Violation for a reserved operation without a grant, and for opening the wallet of somebody else."""
+        """Raise Violation for a reserved operation without a grant, and for opening the wallet of another owner."""
         operation = OPERATIONS[type(body)]
         if operation in self.reserved and not self._is_granted(body, client_id, auth_ref, voice):
             raise Violation(codes.UNAUTHORIZED_OPERATION, f"{operation} by {client_id.hex()}")
@@ -159,17 +159,17 @@ class WalletPolicy:
     def needs_owner(
         self, body: WalletBody, client_id: bytes, auth_ref: bytes | None, voice: Voice | None = None
     ) -> bool:
-        """Whether the event counts only from a key of the wallet's owner."""
+        """Return True if the event is valid only from a key of the wallet's owner."""
         return self.asks_owner and not self._is_granted(body, client_id, auth_ref, voice)
 
     def owns(self, wallet: Wallet | None, client_id: bytes) -> bool:
-        """Whether the key acts for the owner of the wallet, without a look at bindings."""
+        """Return True if the key acts for the owner of the wallet, bindings aside."""
         if not self.asks_owner:
             return True
         return wallet is not None and wallet.owner is not None and self._acts_for(wallet.owner, client_id, None)
 
     def check_owner(self, state: LedgerState, body: WalletBody, client_id: bytes, voice: Voice | None = None) -> None:
-        """A Violation unless the key acts for the owner of the wallet; `open` names its owner and passed before."""
+        """Raise Violation unless the key acts for the wallet's owner. `open` names its owner and was checked before."""
         if type(body) is Open:
             return
         wallet = state.get(body.wallet_id)
@@ -194,7 +194,7 @@ class WalletPolicy:
         return voice.any_of(keys) or any(ctx_id_of(pk, owner.realm_id) == owner.ctx_id for pk in voice.principals)
 
     def check_currency(self, currency: str) -> None:
-        """WAL-03. Apart from `check`: it holds for what a trusted bridge brings as well."""
+        """Raise Violation for a currency that is not in use (WAL-03). Applies to copies of trusted bridges as well."""
         if self.currencies is not None and currency not in self.currencies:
             raise Violation(codes.INVALID_CURRENCY, f"currency {currency} is not in use here")
 
@@ -233,7 +233,7 @@ class WalletMirrors(Mirrors):
         return sha256(_IDENTITY_TAG + original + event.hdr.schema + event.body).digest()
 
     def is_echo(self, event: Event, body: WalletBody) -> bool:
-        """A transfer mirrored onto the stream of its destination (WAL §5.5); its source has credited it (D-100)."""
+        """Return True for a transfer copied onto its destination's stream (WAL §5.5). Its source credits it (D-100)."""
         return (
             type(body) is Transfer
             and event.hdr.parent_id is not None

@@ -29,7 +29,7 @@ class WalletOwner(NamedTuple):
 
 
 class Wallet(NamedTuple):
-    """The state of one wallet (WAL §4), and where its money came from and went.
+    """The state of one wallet (WAL §4), with the sources and uses of its money.
 
     A tuple, because a ledger makes two of them for every transfer. In the canonical form it is a list in this order.
     balance = deposited - withdrawn + adjusted + received - sent, always.
@@ -51,7 +51,7 @@ class Wallet(NamedTuple):
     sent: int = 0
 
     def spendable(self, ts: int) -> int:
-        """How much may leave the wallet at `ts`."""
+        """Return the amount that may leave the wallet at `ts`."""
         if not self.exists or self.closed or self.frozen:
             return 0
         if self.daily_limit is None:
@@ -68,13 +68,13 @@ Changes = dict[bytes, Record]
 
 
 class LedgerState(Protocol):
-    """What rules need of a state: a Table, or a dict."""
+    """Protocol of a state for the rules: a Table, or a dict."""
 
     def get(self, key: bytes, /) -> Record | None: ...
 
 
 def apply(state: LedgerState, body: bodies.WalletBody) -> Changes:
-    """What `body` changes, or the Violation for which it changes nothing."""
+    """Return the records that `body` changes. Raise Violation if it has no effect."""
     return _RULES[type(body)](state, body)
 
 
@@ -101,12 +101,12 @@ def _unclosed(state: LedgerState, wallet_id: bytes) -> Wallet:
 
 
 def _is_later_day(last_ts: int, ts: int) -> bool:
-    """needs_reset of WAL §5.7 (D-99). A counter never starts again for an earlier day: senders choose ts (D-175)."""
+    """Return needs_reset of WAL §5.7 (D-99). An earlier day resets nothing: senders choose ts (D-175)."""
     return ts // DAY_SEC > last_ts // DAY_SEC
 
 
 def _spend(wallet: Wallet, amount: int, ts: int) -> tuple[int, int]:
-    """pending_daily_spent and last_limit_reset_ts after `amount` has left the wallet, if it may."""
+    """Return pending_daily_spent and last_limit_reset_ts after a debit. Raise Violation if it is not allowed."""
     if wallet.frozen:
         raise Violation(codes.FROZEN, "the wallet is frozen")
     spent, reset_ts = wallet.pending_daily_spent, wallet.last_limit_reset_ts
@@ -129,7 +129,7 @@ _REF_TAG: Final = tag_prefix("veen/wallet-ref")
 
 
 def mark_of(body: bodies.WalletBody) -> tuple[bytes, bytes] | None:
-    """Under which key the event is remembered, if at all, and what tells a retry of it from another use of the key.
+    """Return the key of the mark of an event and the value that tells a retry from another use; None without a mark.
 
     A transfer_id is unique over all wallets (WAL §5.5); a ref belongs to one wallet and one operation. A ref is hashed:
     it has any length, and who holds the state should not have to hold it.
@@ -145,7 +145,7 @@ def mark_of(body: bodies.WalletBody) -> tuple[bytes, bytes] | None:
 
 
 def _first(state: LedgerState, body: bodies.WalletBody) -> Changes | None:
-    """The mark that the event leaves behind; None if an equal one has left it already."""
+    """Return the mark that the event leaves; None if an equal one exists."""
     mark = mark_of(body)
     if mark is None:
         return {}
@@ -280,7 +280,7 @@ def _adjust(state: LedgerState, body: bodies.Adjust) -> Changes:
 
 
 def _limit(state: LedgerState, body: bodies.Limit) -> Changes:
-    """As the pseudocode has it: needs no open wallet, and clearing keeps the counter (D-99)."""
+    """Apply a limit, as the pseudocode does: no open wallet is needed, and clearing keeps the counter (D-99)."""
     wallet = _wallet(state, body.wallet_id)
     reset_ts = wallet.last_limit_reset_ts
     if body.daily_limit is not None and reset_ts == 0:

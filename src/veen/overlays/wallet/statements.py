@@ -1,4 +1,4 @@
-"""Statements: what happened in one wallet over a range, every line provable on its own (WAL §12).
+"""Statements of one wallet over a period. Every line is provable on its own (WAL §12).
 
 A line names the place of its event and its leaf_hash. With an inclusion proof, anyone can check it against a
 checkpoint, without trusting whoever wrote the statement; with the whole log, anyone can fold the statement again.
@@ -21,7 +21,7 @@ from veen.overlays.wallet.rules import UNOPENED, Record, Wallet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One event that counted, as the wallet saw it."""
+    """The effect of one valid event on the wallet."""
 
     label: bytes
     stream_seq: int
@@ -35,7 +35,7 @@ class Line:
     ref: bytes | None = None  # the ref, or the transfer_id
 
     def verify(self, proof: MmrProof, checkpoint: Checkpoint) -> None:
-        """A VerifyError unless the event stands where the line says. The checkpoint's signature is for the caller."""
+        """Raise VerifyError unless the event is at the position of the line. The caller verifies the checkpoint."""
         if checkpoint.label_curr != self.label:
             raise VerifyError("the CHECKPOINT is of another label")
         proof.verify(
@@ -60,7 +60,7 @@ class Statement:
     refused: tuple[Issue, ...]  # events for this wallet that had no effect, and why
 
     def check(self) -> None:
-        """A VerifyError unless the figures add up."""
+        """Raise VerifyError unless the figures add up."""
         balance = self.opening
         for number, line in enumerate(self.lines, start=1):
             balance += line.delta
@@ -81,7 +81,7 @@ def statement(
     until: int | None = None,
     prefix: Progress[bytes, Record] | None = None,
 ) -> Statement:
-    """The statement from the events of all wallet streams, in any order; until the last of them by default.
+    """Return the statement from the events of all wallet streams, in any order. Default end: the last of them.
 
     `prefix` is a summary of everything before some point, such as a snapshot's: then only what follows is read again.
     Lines can be told only for events that are not in it, so it must end before `since`.
@@ -114,7 +114,7 @@ def statement(
 
 
 class _Watch(LedgerFold):
-    """The ledger with an eye on one wallet."""
+    """The ledger, with a record of the changes of one wallet."""
 
     def __init__(self, fold: LedgerFold, wallet_id: bytes) -> None:
         super().__init__(mirrors=fold.mirrors, policy=fold.policy)

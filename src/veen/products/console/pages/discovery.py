@@ -11,7 +11,7 @@ from veen.products.console.views import Console, PageView, Query
 
 
 async def discovery(console: Console, query: Query) -> PageView:
-    folded = await console.events.folded(DirectoryFold(), now=now())
+    folded = await console.events.fold(DirectoryFold(), now=now())
     directory = folded.state
     listings = [*directory.hubs.values(), *directory.overlays.values(), *directory.services.values()]
     sections = [

@@ -36,7 +36,7 @@ async def operations(console: Console, query: Query) -> PageView:
     streams: dict[bytes, FoldedStreams] = {}
     command = "veen op agreement list STREAM"
     for name, (group, noun) in _nouns().items():
-        folded = await console.events.folded(noun.fold(), now=now())
+        folded = await console.events.fold(noun.fold(), now=now())
         facts, columns, listed = noun.list(folded.state, folded.as_of)
         rows = [tuple(map(_cell, columns, row)) for row in listed]
         data[name] = {**plain(facts), **folded.about()}
