@@ -89,7 +89,7 @@ class SchemaSet(Mapping[bytes, AnySchema]):
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def named(self, name: str) -> AnySchema | None:
+    def find_name(self, name: str) -> AnySchema | None:
         return self._by_name.get(name)
 
     def versions(self, family: str) -> list[AnySchema]:
