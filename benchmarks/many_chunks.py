@@ -112,7 +112,7 @@ class Nowhere:
     def row(self, row: bytes) -> None:
         """Only the digest is of interest."""
 
-    verified = row
+    evidence = row
 
 
 def main() -> None:

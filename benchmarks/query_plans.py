@@ -45,7 +45,7 @@ class Nowhere:
     def row(self, row: bytes) -> None:
         """Only its hash is of interest."""
 
-    verified = row
+    evidence = row
 
 
 def below(pid: int) -> Iterator[int]:

@@ -242,7 +242,7 @@ class _Nowhere:
     def row(self, row: bytes) -> None:
         """Only its hash is of interest."""
 
-    verified = row
+    evidence = row
 
 
 def _open(job: QueryJob, slices: list[Slice]) -> int:

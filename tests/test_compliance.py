@@ -79,7 +79,7 @@ def test_a_section_is_done_only_if_nothing_of_it_is_open(tool, shown):
     for heading in sections.headings:
         document = heading.get("read_as", heading["document"])
         for section in heading["sections"]:
-            names = [row.name for row in sections.stated(document, section) if row.name in missing]
+            names = [row.name for row in sections.requirements_of(document, section) if row.name in missing]
             row = sections.row(heading["document"], section)
             assert ("not done: " + ", ".join(names) in row) if names else ("not done" not in row), row
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,25 @@ from veen._moved import MOVED, PACKAGES
 for name, today in sorted({**MOVED, **PACKAGES}.items()):
     assert importlib.import_module(name) is sys.modules[today], name
 """
+
+
+# Each line a module and a name that documents and examples imported before public names were declared.
+DOCUMENTED = Path(__file__).with_name("documented_imports.txt")
+IMPORTS = """
+import importlib, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+for line in open(sys.argv[1], encoding="ascii"):
+    module, name = line.split()
+    if not hasattr(importlib.import_module(module), name):
+        importlib.import_module(f"{module}.{name}")
+"""
+
+
+def test_what_documents_imported_before_is_still_there():
+    command = [sys.executable, "-c", IMPORTS, str(DOCUMENTED)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(DOCUMENTED.read_text("ascii").splitlines()) > 90
 
 
 def test_an_old_name_gives_the_module_of_today_and_a_warning():

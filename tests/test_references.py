@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 SPEC = ROOT / "docs" / "spec"
@@ -100,7 +101,7 @@ def test_every_page_that_is_mentioned_exists():
 
 def test_every_link_between_documents_leads_somewhere():
     broken = []
-    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]:
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text("utf-8")):
             if "://" not in target and not (path.parent / target).exists():
                 broken.append(f"{target} in {path.relative_to(ROOT)}")
@@ -156,3 +157,12 @@ def test_no_tracked_file_names_a_registry_or_a_path_of_one_machine():
     assert hits == []
     assert foreign.search("see /" + "root/x")
     assert foreign.search("https://" + hosts[0])
+
+
+def test_a_build_server_and_hooks_run_our_own_check_and_nothing_from_elsewhere():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "check.yml").read_text("utf-8"))
+    (job,) = workflow["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert [step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step] == ["actions/checkout"]
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
+    assert [repo["repo"] for repo in hooks["repos"]] == ["local"]

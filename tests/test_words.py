@@ -5,11 +5,11 @@ import ast
 import pytest
 
 import words
-from words import Offence, banned_locals, doubles, moods, parse_diff, participles, questions, report
+from words import Offence, doubles, find_banned, moods, parse_diff, participles, questions, report
 
 
 def names(source):
-    return [offence.name for offence in banned_locals("a.py", ast.parse(source))]
+    return [offence.name for offence in find_banned("a.py", ast.parse(source))]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from make_vectors import KEYS, SEEDS, World, _checkpoint_a, _reissued, _two_receipts, control_records, object_token
+from make_vectors import KEYS, SEEDS, World, _checkpoint_a, _reissue, _two_receipts, control_records, object_token
 from make_vectors import READER_SK as STREAM_SK
 from veen.client.generations.fold import Announced, KeyState, LabelCursor, OpenInvite, Replaced, ShreddedGeneration
 from veen.client.generations.records import (
@@ -158,7 +158,7 @@ def build(a: World) -> dict[str, Any]:
 
 
 def _signature(obj: Wire) -> dict[str, Any]:
-    """Which bytes are signed, under which tag, by which key: for objects that are not signed as MSG and RECEIPT are."""
+    """Return the signed bytes, the tag and the key of objects that are not signed as MSG and RECEIPT are."""
     for kind, tag, key, signer in (
         (IdentityCard, "veen/card", 6, "id_sign_pk"),
         (Manifest, "veen/portable-set", 5, "id_sign_pk"),
@@ -188,7 +188,7 @@ def _signature(obj: Wire) -> dict[str, Any]:
 
 
 def _countersignature(obj: Wire) -> dict[str, Any]:
-    """The second key that signs the same bytes, for statements that need two."""
+    """Return the second key that signs the same bytes, for statements that need two."""
     if isinstance(obj, SpeaksBinding):
         return _signature(obj) | {"public": obj.client_id, "sig": obj.sig_client}
     if isinstance(obj, PrincipalNext):
@@ -206,7 +206,7 @@ def _row(name: str, obj: Wire) -> dict[str, Any]:
 
 
 def fields_of(objs: Iterable[Wire]) -> dict[str, list[str]]:
-    """The fields of every kind that occurs, in order: the n-th has the key n in a map."""
+    """Return the fields of every kind that occurs, in order: the n-th has the key n in a map."""
     names: dict[str, list[str]] = {}
 
     def walk(value: Any) -> None:
@@ -372,31 +372,31 @@ def words() -> dict[str, Any]:
 
 def _bech32(prefix: str, data: bytes) -> str:
     """With the checksum constant of BIP 173, which BIP 350 replaced."""
-    return _worded(prefix, bech32._regroup(data), 1)
+    return _encode_words(prefix, bech32._regroup(data), 1)
 
 
 def _with_bits(prefix: str, data: bytes) -> str:
-    """The last bits, which fill up the last letter, are not zero."""
+    """Return base64 with non-zero bits that fill up the last letter."""
     values = bech32._regroup(data)
     spare = len(values) * 5 - len(data) * 8
     assert spare  # noqa: S101 - the vector needs bits to spoil
     values[-1] |= 1
-    return _worded(prefix, values, bech32._BECH32M)
+    return _encode_words(prefix, values, bech32._BECH32M)
 
 
-def _worded(prefix: str, values: list[int], constant: int) -> str:
-    remainder = bech32._polymod([*bech32._expanded(prefix), *values, *[0] * 6]) ^ constant
+def _encode_words(prefix: str, values: list[int], constant: int) -> str:
+    remainder = bech32._polymod([*bech32._expand_prefix(prefix), *values, *[0] * 6]) ^ constant
     letters = [*values, *(remainder >> 5 * (5 - place) & 31 for place in range(6))]
     return f"{prefix}1{''.join(bech32._ALPHABET[value] for value in letters)}"
 
 
-def _derived_token() -> CapToken:
+def _make_derived_token() -> CapToken:
     """Of a principal, for one of its client keys."""
     return CapToken.issue(KEYS["client"], KEYS["stranger"].public, [stream_id_of("room")], ttl=600)
 
 
-def _derived(hub: ed25519.SigningKey) -> ControlRecord:
-    body = CapDerive.from_parent(_derived_token(), object_token().auth_ref())
+def _derive_record(hub: ed25519.SigningKey) -> ControlRecord:
+    body = CapDerive.from_parent(_make_derived_token(), object_token().auth_ref())
     return ControlRecord.issue(hub, None, body, hub_ts=1_700_000_000)
 
 
@@ -486,7 +486,7 @@ def objects(a: World) -> list[tuple[str, Wire]]:
         ("keystore", SealedKeystore.from_bytes(_keystore(secrets).file_bytes())),
         ("recovery_slot", RecoverySlot.for_key(bytes(range(32)), bytes(16), _draws())[0]),
         ("former_keys", _StoredFormer(id_sign=bytes(range(32)), dh_sk=DH_SK, generation=3, replaced_at=NOW)),
-        *_shared_keys(token),
+        *_list_shared_keys(token),
         ("version_request", VersionRequest()),
         ("label_request", LabelRequest(label=label)),
         ("ok_response", OkResponse(ok=True)),
@@ -566,7 +566,7 @@ def objects(a: World) -> list[tuple[str, Wire]]:
     ]
 
 
-def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
+def _list_shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
     """Keys that pass from person to person: generations, invitations, contacts (D-171)."""
     draws, alice, owner, invite = _draws(), card(), ID_SIGN, KEYS["client"]
     old = replace(stream_keys(), gen=0, owner_pk=owner.public)
@@ -639,7 +639,7 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
         ("key_state_with_ends", replace(state, authors=(ended,), ends=(H(b"an end"),), replaced=(following,))),
         ("label_cursor", cursor),
         ("key_state", state),
-        *_speaking(),
+        *_list_speaking(),
         ("contact", contact),
         ("contact_book", ContactBook(contacts=(contact,))),
         ("invitation", invitation),
@@ -651,8 +651,8 @@ def _shared_keys(token: CapToken) -> list[tuple[str, Wire]]:
     ]
 
 
-def _speaking() -> list[tuple[str, Wire]]:
-    """A client key that is bound to a principal, the ends of bindings, and the principal's next key (D-179)."""
+def _list_speaking() -> list[tuple[str, Wire]]:
+    """Return a client key that is bound to a principal, the ends of bindings, and the principal's next key (D-179)."""
     stream_id, client, following = stream_id_of("orders"), KEYS["client"], KEYS["stranger"]
     end = SpeaksEnd.issue(ID_SIGN, stream_id=stream_id, client_id=client.public, reason="lost", ended_at=NOW + 60)
     return [
@@ -667,7 +667,7 @@ def _speaking() -> list[tuple[str, Wire]]:
 
 
 def _cutover(hub: ed25519.SigningKey, label: bytes, root: bytes) -> list[tuple[str, Wire]]:
-    """A primary that is fenced, the replica that goes on, and what the replica asked for before."""
+    """Return a fenced primary, the replica that continues, and the earlier requests of the replica."""
     heads = root_of_heads([(label, 7, root), (bytes(32), 1, bytes(32))])
     fence = HubFence(upto=8, root=heads)
     promote = HubPromote(source="http://127.0.0.1:8080", upto=8, root=heads, complete=True)
@@ -679,9 +679,9 @@ def _cutover(hub: ed25519.SigningKey, label: bytes, root: bytes) -> list[tuple[s
         ("hub.fence", fence),
         ("hub.promote", promote),
         ("control_record_hub.fence", fenced),
-        ("cap.derive", _derived(hub).body),
-        ("control_record_cap.derive", _derived(hub)),
-        ("derive_request", DeriveRequest(token=_derived_token(), parent_ref=object_token().auth_ref())),
+        ("cap.derive", _derive_record(hub).body),
+        ("control_record_cap.derive", _derive_record(hub)),
+        ("derive_request", DeriveRequest(token=_make_derived_token(), parent_ref=object_token().auth_ref())),
         ("control_record_hub.promote", ControlRecord.issue(hub, fenced, promote, hub_ts=1_700_000_060)),
         ("attached_entry", attached),
         ("stored_attachment", stored),
@@ -741,11 +741,11 @@ def proofs() -> dict[str, Any]:
         "roots": [tree.root(size) for size in range(1, 9)],
         "consistency": consistency,
         "range": ranges,
-        "refused": _refused_proofs(tree),
+        "refused": _list_refused_proofs(tree),
     }
 
 
-def _refused_proofs(tree: MmrTree) -> list[dict[str, Any]]:
+def _list_refused_proofs(tree: MmrTree) -> list[dict[str, Any]]:
     old = prove_consistency(tree.node_at, 3, 7)
     part = prove_range(tree.node_at, 3, 5, 7)
     other = H(b"another node")
@@ -786,14 +786,14 @@ def control(a: World) -> dict[str, Any]:
     chain = [_record(record) for _, record in control_records(a, object_token())]
     second = chain[1]
 
-    def issued(**changes: Any) -> ControlRecord:
+    def reissue(**changes: Any) -> ControlRecord:
         changed = replace(second, **changes)
         return replace(changed, hub_sig=KEYS["hub"].sign(changed.signing_digest()))
 
     refused = [
         ("missing_record", chain[2], "seq"),
-        ("another_predecessor", issued(prev_hash=H(b"another record")), "prev_hash"),
-        ("time_runs_back", issued(hub_ts=chain[0].hub_ts - 1), "hub_ts"),
+        ("another_predecessor", reissue(prev_hash=H(b"another record")), "prev_hash"),
+        ("time_runs_back", reissue(hub_ts=chain[0].hub_ts - 1), "hub_ts"),
         ("another_key", replace(second, hub_sig=KEYS["stranger"].sign(second.signing_digest())), "hub_sig"),
     ]
     return {
@@ -808,7 +808,7 @@ def control(a: World) -> dict[str, Any]:
 def evidence(a: World, label: bytes) -> list[dict[str, Any]]:
     """Evidence is in the first file; here the two statements stand apart, as two people hold them."""
     receipt = a.entries[label][3][1]
-    other = _reissued(receipt, leaf_hash=H(b"another message"), mmr_root=H(b"another root"))
+    other = _reissue(receipt, leaf_hash=H(b"another message"), mmr_root=H(b"another root"))
     from veen.core.objects.evidence import Equivocation
 
     packed = Equivocation.of(receipt, other, one_pk=KEYS["hub"].public)
@@ -845,7 +845,7 @@ def pow_cookies() -> list[dict[str, Any]]:
 
 
 def _draws() -> Callable[[int], bytes]:
-    """The n-th draw is H("veen/vector-draw" || u64be(n)), cut or repeated to the size."""
+    """Return a source of draws: the n-th is H("veen/vector-draw" || u64be(n)), cut or repeated to the size."""
     numbers: Iterator[int] = count(1)
 
     def draw(size: int) -> bytes:
@@ -993,7 +993,7 @@ def hub_identity() -> dict[str, Any]:
 
 
 def _ephemeral(identity: HubIdentity) -> dict[str, Any]:
-    """The same identity where a root signs it: `witness` plays the root."""
+    """Return the same identity signed by a root: `witness` is the root."""
     root_pk = KEYS["witness"].public
     return {
         "root": "witness",
@@ -1011,26 +1011,26 @@ def birth() -> dict[str, Any]:
     value = json.loads(data)
     stranger = BirthCertificate.issue(KEYS["stranger"], end).to_bytes()
 
-    def changed(**members: Any) -> bytes:
+    def with_members(**members: Any) -> bytes:
         return canonical_json({**value, **members})
 
     good = (("as_written", data, NOW), ("a_line_feed_at_the_end", data + b"\n", NOW), ("the_last_second", data, end))
     refused = (
         ("two_line_feeds", data + b"\n\n", NOW, "format"),
         ("a_space", data.replace(b":", b": ", 1), NOW, "format"),
-        ("a_member_too_many", changed(note=""), NOW, "format"),
+        ("a_member_too_many", with_members(note=""), NOW, "format"),
         ("a_member_missing", canonical_json({name: value[name] for name in value if name != "ver"}), NOW, "format"),
-        ("another_version", changed(ver=2), NOW, "format"),
-        ("capital_digits", changed(hub_pk=value["hub_pk"].upper()), NOW, "format"),
-        ("a_short_key", changed(hub_pk=value["hub_pk"][2:]), NOW, "format"),
-        ("a_short_signature", changed(sig=value["sig"][2:]), NOW, "format"),
-        ("a_time_below_zero", changed(not_after=-1), NOW, "format"),
-        ("a_time_with_a_fraction", changed(not_after=end + 0.5), NOW, "format"),
-        ("a_time_that_is_a_truth", changed(not_after=True), NOW, "format"),
+        ("another_version", with_members(ver=2), NOW, "format"),
+        ("capital_digits", with_members(hub_pk=value["hub_pk"].upper()), NOW, "format"),
+        ("a_short_key", with_members(hub_pk=value["hub_pk"][2:]), NOW, "format"),
+        ("a_short_signature", with_members(sig=value["sig"][2:]), NOW, "format"),
+        ("a_time_below_zero", with_members(not_after=-1), NOW, "format"),
+        ("a_time_with_a_fraction", with_members(not_after=end + 0.5), NOW, "format"),
+        ("a_time_that_is_a_truth", with_members(not_after=True), NOW, "format"),
         ("not_an_object", canonical_json([value]), NOW, "format"),
         ("more_than_1024_bytes", b" " * 1025, NOW, "format"),
-        ("another_time_than_was_signed", changed(not_after=end + 1), NOW, "signature"),
-        ("signed_by_another_key", changed(sig=json.loads(stranger)["sig"]), NOW, "signature"),
+        ("another_time_than_was_signed", with_members(not_after=end + 1), NOW, "signature"),
+        ("signed_by_another_key", with_members(sig=json.loads(stranger)["sig"]), NOW, "signature"),
         ("of_another_key", stranger, NOW, "key"),
         ("a_second_too_late", data, end + 1, "time"),
     )

@@ -50,7 +50,7 @@ LEFT_OUT: Final = (
 
 
 class BuildFailed(Exception):
-    """Why there is no image."""
+    """A failed build of an image."""
 
 
 def run(*words: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
@@ -71,7 +71,7 @@ def debian_python() -> str:
 
 
 def unpack_packages(names: Sequence[str], work: Path, rootfs: Path) -> None:
-    """The files of packages, without running anything of theirs."""
+    """Unpack the files of packages without running their scripts."""
     debs = work / "debs"
     debs.mkdir(exist_ok=True)
     run("apt-get", "download", *names, cwd=debs)
@@ -89,7 +89,7 @@ def unpack_packages(names: Sequence[str], work: Path, rootfs: Path) -> None:
 
 
 def install(wheel: Path, python: str, rootfs: Path) -> None:
-    """The wheel and what it needs, for that Python, from wheels alone."""
+    """Install the wheel and its dependencies for that Python, from wheels only."""
     library = rootfs / "opt" / "veen" / "lib"
     version = python.removeprefix("python")
     # fmt: off
@@ -142,7 +142,7 @@ def prepare(rootfs: Path) -> None:
 
 
 def build(output: Path, wheel: Path, version: str) -> dict[str, str]:
-    """The image ids by name; the OCI layout is output/veen."""
+    """Build the images; return their ids by name. The OCI layout is output/veen."""
     for program in ("buildah", "apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise BuildFailed(f"{program} is not installed")
@@ -183,7 +183,7 @@ def build(output: Path, wheel: Path, version: str) -> dict[str, str]:
 
 
 def build_wheel(work: Path) -> Path:
-    """The wheel of this checkout; the same source gives the same bytes."""
+    """Build the wheel of this checkout; the same source gives the same bytes."""
     env = os.environ | {"SOURCE_DATE_EPOCH": "315532800"}  # zip files know no earlier year than 1980
     run(
         sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps",

@@ -12,8 +12,11 @@ from veen.overlays.framework.nouns import Noun
 
 INDEX: Final = Path(__file__).parents[1] / "src" / "veen" / "cli" / "index.json"
 DECLARED: Final = (
+    "veen.overlays.crud",
     "veen.overlays.id.nouns",
+    "veen.overlays.kv",
     "veen.overlays.operations.nouns",
+    "veen.overlays.queue",
     "veen.overlays.wallet.nouns",
 )  # each has NOUNS, by name
 

@@ -65,7 +65,7 @@ class Sections:
         self._by_name = {heading["document"]: heading for heading in headings}
         self._cited = {cited for row in rows for cited in row.sections}
 
-    def stated(self, document: str, section: str) -> list[Requirement]:
+    def requirements_of(self, document: str, section: str) -> list[Requirement]:
         """Return the requirements of a section and of the sections in it."""
         names = {*self._by_name[document]["sections"], *(name for where, name in self._cited if where == document)}
         inside = {name for name in names if self._is_inside(document, name, section)}
@@ -91,7 +91,7 @@ class Sections:
     def row(self, document: str, section: str) -> str:
         """Return the row of one section."""
         source = self._by_name[document].get("read_as", document)
-        stated, different = self.stated(source, section), self.different(source, section)
+        stated, different = self.requirements_of(source, section), self.different(source, section)
         missing = [row.name for row in stated if row.name in self.not_done]
         silent = self._by_name[source].get("silent", {}).get(section)
         decisions = sorted({*different, *(each for row in stated for each in row.decisions)}, key=_number)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from traceability import REQUIREMENTS, InventoryError, Requirement, check_marks, marked_ids, read_requirements
+from traceability import REQUIREMENTS, InventoryError, Requirement, check_marks, read_marks, read_requirements
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = Path("docs/conformance.md")
@@ -63,7 +63,7 @@ def collect_tests(known: Mapping[str, Requirement]) -> Mapping[str, Sequence[str
         raise ConformanceError(f"skipped as a whole, so the table would depend on this machine: {modules}")
     tests: dict[str, set[str]] = {}
     for item in collector.items:
-        for identifier in marked_ids(item):
+        for identifier in read_marks(item):
             tests.setdefault(identifier, set()).add(item.nodeid.partition("[")[0])
     return {identifier: sorted(names) for identifier, names in tests.items()}
 
@@ -87,7 +87,7 @@ def _summary_row(name: str, requirements: Iterable[Requirement], tests: Mapping[
 
 
 def render(known: Mapping[str, Requirement], tests: Mapping[str, Sequence[str]]) -> str:
-    """The whole document. Equal arguments give equal bytes."""
+    """Return the whole document. Equal arguments give equal bytes."""
     groups: dict[str, list[Requirement]] = {}
     for requirement in known.values():
         groups.setdefault(requirement.group, []).append(requirement)

@@ -23,7 +23,7 @@ def slug(text: str, separator: str) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """A hook of MkDocs."""
+    """Set the navigation: a hook of MkDocs."""
     config["nav"] = navigation((Path(config["docs_dir"]) / "index.md").read_text("utf-8"))
     return config
 

@@ -1,4 +1,4 @@
-"""What the published histories are about: who writes which events, and how their state is read (docs/vectors.md).
+"""Subjects of the published histories: the writers of events, and the reading of their state (docs/vectors.md).
 
 A `Subject` draws the next message of a random history. tools/history_vectors.py keeps it or draws another one, so that
 every event of a good history counts, and one or two of a faulty one do not.
@@ -80,7 +80,7 @@ class Step(NamedTuple):
 
 @dataclass
 class Scene:
-    """What a writer knows: the history so far, and a source of choices."""
+    """State of a writer: the history so far, and a source of choices."""
 
     rng: Random
     settings: Mapping[str, Any]
@@ -101,11 +101,11 @@ class Scene:
         return KEYS[self.pick("alice", "alice", "bob", "carol", "mallory")]
 
     def name(self) -> bytes:
-        """An identity: a client key, or a principal that some client keys may be bound to."""
+        """Return an identity: a client key, or a principal that some client keys may be bound to."""
         return self.pick(ALICE, BOB, PRINCIPALS[0].public)  # type: ignore[no-any-return]  # one of the three
 
     def msg_id(self) -> bytes:
-        """The msg_id of an earlier event; of none if there is none."""
+        """Return the msg_id of an earlier event, or one of no event if there is none."""
         return self.rng.choice(self.events).msg_id if self.events else bytes(32)
 
     def reference(self) -> bytes:
@@ -153,7 +153,7 @@ def _damage(scene: Scene, draft: Draft) -> Draft:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a history comes to: the canonical state, and the events without effect."""
+    """Result of a history: the canonical state, and the events without effect."""
 
     tag: str
     state: bytes
@@ -188,7 +188,7 @@ def _by_fold(make: Callable[..., AnyFold], letter: Callable[..., AnyFold] | None
 
 
 def unhex(value: Any) -> Any:
-    """Settings as folds take them: hex of 32 bytes and more becomes bytes."""
+    """Return settings as folds take them: hex of 32 bytes and more becomes bytes."""
     if isinstance(value, dict):
         return {unhex(key): unhex(element) for key, element in value.items()}
     if isinstance(value, list):
@@ -385,66 +385,66 @@ def write_wallet(scene: Scene) -> Step:
 _WALLET_ID: Final = {name: wallet_id_of(REALM, *account) for name, account in WALLETS.items()}
 
 
-def _sent(draft: Draft, name: str = "alice") -> Step:
+def _send(draft: Draft, name: str = "alice") -> Step:
     return Step(draft, KEYS[name], wallet_stream(body_of(draft).wallet_id))
 
 
-def _opened(scene: Scene, *names: str) -> Iterator[tuple[Step, int]]:
+def _open_wallets(scene: Scene, *names: str) -> Iterator[tuple[Step, int]]:
     """Open wallets and pay 100 into that of alice."""
     for name in names:
         ctx_id, currency = WALLETS[name]
         draft = drafts.open_wallet(realm_id=REALM, ctx_id=ctx_id, currency=currency, created_at=scene.now)
-        yield _sent(draft, name), 1
-    yield _sent(drafts.deposit(_WALLET_ID["alice"], 100, ts=scene.now)), 1
+        yield _send(draft, name), 1
+    yield _send(drafts.deposit(_WALLET_ID["alice"], 100, ts=scene.now)), 1
 
 
 def _transfer(scene: Scene, to: str, amount: int = 10) -> Step:
-    return _sent(drafts.transfer(_WALLET_ID["alice"], _WALLET_ID[to], amount, ts=scene.now, transfer_id=IDS[0]))
+    return _send(drafts.transfer(_WALLET_ID["alice"], _WALLET_ID[to], amount, ts=scene.now, transfer_id=IDS[0]))
 
 
 def script_another_day(scene: Scene) -> Iterator[tuple[Step, int]]:
-    yield from _opened(scene, "alice")
-    yield _sent(drafts.limit(_WALLET_ID["alice"], 10, ts=scene.now)), 1
-    yield _sent(drafts.withdraw(_WALLET_ID["alice"], 8, ts=scene.now)), 1
-    yield _sent(drafts.withdraw(_WALLET_ID["alice"], 7, ts=scene.now - 90_000)), 1
-    yield _sent(drafts.withdraw(_WALLET_ID["alice"], 6, ts=scene.now)), 1
+    yield from _open_wallets(scene, "alice")
+    yield _send(drafts.limit(_WALLET_ID["alice"], 10, ts=scene.now)), 1
+    yield _send(drafts.withdraw(_WALLET_ID["alice"], 8, ts=scene.now)), 1
+    yield _send(drafts.withdraw(_WALLET_ID["alice"], 7, ts=scene.now - 90_000)), 1
+    yield _send(drafts.withdraw(_WALLET_ID["alice"], 6, ts=scene.now)), 1
 
 
 def script_frozen_source(scene: Scene) -> Iterator[tuple[Step, int]]:
-    yield from _opened(scene, "alice", "bob")
-    yield _sent(drafts.freeze(_WALLET_ID["alice"], ts=scene.now)), 1
+    yield from _open_wallets(scene, "alice", "bob")
+    yield _send(drafts.freeze(_WALLET_ID["alice"], ts=scene.now)), 1
     yield _transfer(scene, "bob"), 1
 
 
 def script_another_currency(scene: Scene) -> Iterator[tuple[Step, int]]:
-    yield from _opened(scene, "alice", "carol")
+    yield from _open_wallets(scene, "alice", "carol")
     yield _transfer(scene, "carol"), 1
 
 
 def script_used_transfer_id(scene: Scene) -> Iterator[tuple[Step, int]]:
-    yield from _opened(scene, "alice", "bob", "carol")
+    yield from _open_wallets(scene, "alice", "bob", "carol")
     yield _transfer(scene, "bob"), 1
     yield _transfer(scene, "bob", 20), 1
     yield _transfer(scene, "carol", 20), 1
 
 
 def script_to_oneself(scene: Scene) -> Iterator[tuple[Step, int]]:
-    yield from _opened(scene, "alice")
+    yield from _open_wallets(scene, "alice")
     yield _transfer(scene, "alice"), 1
 
 
 def script_repeated_ref(scene: Scene) -> Iterator[tuple[Step, int]]:
-    yield from _opened(scene, "alice")
+    yield from _open_wallets(scene, "alice")
     for _ in range(2):
-        yield _sent(drafts.deposit(_WALLET_ID["alice"], 5, ts=scene.now, ref=b"r1")), 1
+        yield _send(drafts.deposit(_WALLET_ID["alice"], 5, ts=scene.now, ref=b"r1")), 1
 
 
 def script_stolen_identity(scene: Scene) -> Iterator[tuple[Step, int]]:
-    """An event of a stranger that comes first and names a payment as its parent."""
-    yield from _opened(scene, "alice", "bob")
-    yield _sent(drafts.deposit(_WALLET_ID["bob"], 7, ts=scene.now)), 5
+    """Write an event of a stranger that comes first and names a payment as its parent."""
+    yield from _open_wallets(scene, "alice", "bob")
+    yield _send(drafts.deposit(_WALLET_ID["bob"], 7, ts=scene.now)), 5
     forged = drafts.deposit(_WALLET_ID["alice"], 0, ts=scene.now)
-    yield _sent(replace(forged, parent_id=scene.events[-1].msg_id), "mallory"), -2
+    yield _send(replace(forged, parent_id=scene.events[-1].msg_id), "mallory"), -2
 
 
 def script_dated_ahead(scene: Scene) -> Iterator[tuple[Step, int]]:
@@ -506,7 +506,7 @@ def write_speaks(scene: Scene) -> Step:
 
 
 def _or_binding(write: Callable[[Scene], Draft], one_in: int = 8) -> Write:
-    """An operation in the main stream, or a binding of the key of its sender."""
+    """Write an operation in the main stream, or a binding of the key of its sender."""
 
     def draw(scene: Scene) -> Step:
         if scene.chance(one_in):
@@ -537,7 +537,7 @@ def _caps(rows: Any) -> delegation.Caps:
     )
 
 
-def delegated(scene: Scene, inner: Draft) -> Draft:
+def delegate_inner(scene: Scene, inner: Draft) -> Draft:
     agent, links = scene.pick((ALICE, 1), (ALICE, 1), (BOB, 2), (CAROL, 3))
     chain = scene.rng.choice([[_LINKS[0], _LINKS[links]]] * 4 + [_LINKS[:1], [bytes(32)], _LINKS[2::-1]])
     return delegation.delegate(inner, principal=PRINCIPALS[0].public, agent=agent, chain=chain)
@@ -571,11 +571,11 @@ def write_paid(scene: Scene) -> Draft:
 
 def write_paid_or_delegated(scene: Scene) -> Draft:
     draft = write_paid(scene)
-    return delegated(scene, draft) if scene.chance(4) else draft
+    return delegate_inner(scene, draft) if scene.chance(4) else draft
 
 
 def write_delegated(scene: Scene) -> Draft:
-    return delegated(scene, write_access(scene))
+    return delegate_inner(scene, write_access(scene))
 
 
 def write_agreement(scene: Scene) -> Draft:
@@ -597,10 +597,10 @@ def write_publication(scene: Scene) -> Draft:
         version=scene.pick("1", "2", "v1.2.0", "1.10.0-rc.1"),
         labels=scene.pick(None, ("x", "y")),
     )
-    return _damaged_text(draft, version="") if scene.chance(15) else draft
+    return _damage_text(draft, version="") if scene.chance(15) else draft
 
 
-def _damaged_text(draft: Draft, **changes: Any) -> Draft:
+def _damage_text(draft: Draft, **changes: Any) -> Draft:
     tree = cbor.decode(draft.body)
     assert isinstance(tree, dict)  # noqa: S101 - every body is a map
     return replace(draft, body=cbor.encode({**tree, **changes}))
@@ -679,7 +679,7 @@ def write_class(scene: Scene) -> Step:
     draft = label_class.classify(
         scene.pick(*IDS), scene.pick("user", "bulk", "other"), retention_hint=scene.pick(None, 3600)
     )
-    draft = _damaged_text(draft, **{"class": ""}) if scene.chance(12) else draft
+    draft = _damage_text(draft, **{"class": ""}) if scene.chance(12) else draft
     key = KEYS["service"] if not scene.chance(6) else scene.person()
     return Step(draft, key, realm.admin_streams().label_class if not scene.chance(8) else MAIN)
 
@@ -692,7 +692,7 @@ def write_schema(scene: Scene) -> Step:
         owner=scene.pick(None, ALICE),
         ts=scene.now + scene.pick(0, -9, 99),
     )
-    draft = _damaged_text(draft, name="") if scene.chance(12) else draft
+    draft = _damage_text(draft, name="") if scene.chance(12) else draft
     key = KEYS["service"] if not scene.chance(6) else scene.person()
     return Step(draft, key, realm.admin_streams().schema_meta if not scene.chance(8) else MAIN)
 
@@ -711,7 +711,7 @@ def write_state(scene: Scene) -> Step:
     )
     if scene.chance(8):
         wrong = scene.pick({"state_class": ""}, {"upto_stream_seq": 99}, {"metadata": {"cuts": [[1]]}})
-        draft = _damaged_text(draft, **wrong)
+        draft = _damage_text(draft, **wrong)
     return Step(draft, scene.person(), MAIN)
 
 
@@ -735,11 +735,11 @@ def write_discovery(scene: Scene) -> Step:
                 version="1",
             )
         )
-        draft = _damaged_text(draft, endpoints=[{"kind": "https", "url": f"{scheme}://hub.example"}])
+        draft = _damage_text(draft, endpoints=[{"kind": "https", "url": f"{scheme}://hub.example"}])
     elif kind == "overlay":
         advert = discovery.OverlayAdvert(overlay_id=ident, name="kv", version="1", schemas=(), tags=(), ttl_sec=ttl_sec)
         draft = discovery.advertise(advert)
-        draft = _damaged_text(draft, name="") if scene.chance(8) else draft
+        draft = _damage_text(draft, name="") if scene.chance(8) else draft
     else:
         draft = discovery.advertise(
             discovery.ServiceAdvert(
@@ -783,7 +783,7 @@ def write_recorder(scene: Scene) -> Step:
             ("payload", {"max_payload": 1000}),
         )
         draft = recorder_config.change(change, ts=scene.now, **fields)
-        draft = _damaged_text(draft, change=scene.pick(*recorder_config.CHANGES)) if scene.chance(8) else draft
+        draft = _damage_text(draft, change=scene.pick(*recorder_config.CHANGES)) if scene.chance(8) else draft
         return Step(draft, KEYS["service"] if not scene.chance(6) else scene.person(), CHANGES)
     if kind < 4:
         key = scene.person()
@@ -795,7 +795,7 @@ def write_recorder(scene: Scene) -> Step:
             origin="app",
             payload=scene.pick(None, {"ip": "192.0.2.1"}),
         )
-        draft = _damaged_text(draft, **scene.pick({"origin": ""}, {"event_time": 2**60})) if scene.chance(8) else draft
+        draft = _damage_text(draft, **scene.pick({"origin": ""}, {"event_time": 2**60})) if scene.chance(8) else draft
         return Step(draft, key, MAIN)
     head = recorder_checkpoint.StreamHead(
         stream_id=MAIN, label=IDS[0], epoch=0, last_seq=0, mmr_root=recorder_checkpoint.EMPTY_ROOT, checkpoint=b""
@@ -803,12 +803,12 @@ def write_recorder(scene: Scene) -> Step:
     draft = recorder_checkpoint.checkpoint(
         [head], hub_id=IDS[1], hub_pk=KEYS["hub"].public, profile_id=IDS[2], sdr_profile_id=IDS[2], ts=scene.now
     )
-    draft = _damaged_text(draft, log_root=IDS[0]) if scene.chance(5) else draft
+    draft = _damage_text(draft, log_root=IDS[0]) if scene.chance(5) else draft
     return Step(draft, KEYS["service"], CHECKPOINTS)
 
 
 def read_recorder(settings: Any, events: Sequence[Event], policy: str) -> Reading:
-    """The configuration after the history; faults of changes, events and checkpoints (001 products §3, D-122)."""
+    """Return the configuration after the history, with faults of changes, events and checkpoints (products §3)."""
     ordered = sorted(events, key=lambda event: event.order)
     history = recorder_config.history_of(
         [event for event in ordered if event.stream_id == CHANGES], unhex(settings)["admins"]
@@ -858,7 +858,7 @@ def write_airgap(scene: Scene) -> Step:
             origin_receipt=receipt.to_bytes(),
         )
         draft = airgap.IMPORT.draft(body, parent_id=parent)
-        draft = _damaged_text(draft, origin_msg_id=bytes(32)) if scene.chance(8) else draft
+        draft = _damage_text(draft, origin_msg_id=bytes(32)) if scene.chance(8) else draft
     return Step(draft, KEYS["bridge"], MAIN)
 
 

@@ -23,7 +23,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from history_subjects import KEYS, SUBJECTS, Scene, Script, Step, Subject, draw_step
-from make_vectors import OUTPUT, READER_IKM, READER_PK, READER_SK, _hexed
+from make_vectors import OUTPUT, READER_IKM, READER_PK, READER_SK, _to_hex
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.event import Event
 from veen.core.hashing import H
@@ -292,7 +292,7 @@ def _earlier_of_author(log: Log, at: int) -> list[Entry]:
 
 
 def _pairs(log: Log, at: int, *changed: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    """The entries up to `at`, which `changed` replaces, and one more."""
+    """Return the entries up to `at`, which `changed` replaces, and one more."""
     pairs = [(entry.msg.to_bytes(), entry.receipt.to_bytes()) for entry in log.entries]
     return [*pairs[:at], *changed, *pairs[at + 1 : at + 2]]
 
@@ -306,7 +306,7 @@ def _upto(log: Log, at: int) -> Log:
 
 
 def _with_msg(log: Log, at: int, msg: Msg, *rules: str) -> Broken:
-    """The hub admits this message in place of the entry, and signs what is true of it."""
+    """Admit this message in place of the entry, with a RECEIPT that is true for it."""
     entry = log.entries[at]
     receipt = _upto(log, at).receipt(entry.receipt.label, msg.leaf_hash(), entry.receipt.hub_ts)
     return Broken(_pairs(log, at, (msg.to_bytes(), receipt.to_bytes())), at + 1, list(rules))
@@ -319,7 +319,7 @@ def _with_receipt(log: Log, at: int, rule: str, key: SigningKey = HUB, **changes
     return Broken(_pairs(log, at, (entry.msg.to_bytes(), receipt.to_bytes())), at + 1, [rule])
 
 
-def _resealed(log: Log, at: int, *, label: bytes | None = None, seq: int = 0, ack: int | None = None) -> Msg:
+def _reseal(log: Log, at: int, *, label: bytes | None = None, seq: int = 0, ack: int | None = None) -> Msg:
     entry = log.entries[at]
     prev_ack = entry.msg.prev_ack if ack is None else ack
     return log.seal(entry.step, label or entry.msg.label, entry.msg.client_seq + seq, prev_ack)
@@ -332,15 +332,15 @@ def _author_sig(log: Log, at: int) -> Broken:
 
 
 def _ct_hash(log: Log, at: int) -> Broken:
-    """The author signs another ct_hash than that of the ciphertext."""
+    """Let the author sign another ct_hash than that of the ciphertext."""
     entry = log.entries[at]
     msg = replace(entry.msg, ct_hash=_flip(entry.msg.ct_hash))
     msg = replace(msg, sig=entry.step.key.sign(msg.signing_digest()))
     return _with_msg(log, at, msg, "CT_HASH")
 
 
-def _swapped(log: Log, at: int) -> Broken:
-    """The receipts of an entry and of the next one in its label change places."""
+def _swap(log: Log, at: int) -> Broken:
+    """Exchange the receipts of an entry and of the next one in its label."""
     pairs = [(entry.msg.to_bytes(), entry.receipt.to_bytes()) for entry in log.entries]
     label = log.entries[at].receipt.label
     other = next(n for n in range(at + 1, len(pairs)) if log.entries[n].receipt.label == label)
@@ -348,8 +348,8 @@ def _swapped(log: Log, at: int) -> Broken:
     return Broken(pairs[: other + 1], at + 1, ["SEQ", "LEAF", "ROOT"])
 
 
-def _left_out(log: Log, at: int) -> Broken:
-    """The hub does not show an entry."""
+def _leave_out(log: Log, at: int) -> Broken:
+    """Leave out an entry."""
     label, author = log.entries[at].receipt.label, log.entries[at].msg.client_id
     following = next(n for n in range(at + 1, len(log.entries)) if log.entries[n].receipt.label == label)
     msg = log.entries[following].msg
@@ -361,24 +361,24 @@ def _left_out(log: Log, at: int) -> Broken:
     return Broken(pairs[:at] + pairs[at + 1 :], following, rules)
 
 
-def _replayed(log: Log, at: int) -> Broken:
-    """The hub admits an earlier message of the author again."""
+def _replay(log: Log, at: int) -> Broken:
+    """Admit an earlier message of the author again."""
     return _with_msg(log, at, _earlier_of_author(log, at)[-1].msg, "CLIENT_SEQ")
 
 
 def _another_label(log: Log, at: int) -> Broken:
-    return _with_msg(log, at, _resealed(log, at, label=H(b"another label")), "LABEL")
+    return _with_msg(log, at, _reseal(log, at, label=H(b"another label")), "LABEL")
 
 
 def _another_leaf(log: Log, at: int) -> Broken:
-    """The hub signs a leaf that is not that of the message, and the root with it."""
+    """Sign a leaf that is not that of the message, and the root with it."""
     entry = log.entries[at]
     receipt = _upto(log, at).receipt(entry.receipt.label, H(b"another leaf"), entry.receipt.hub_ts)
     return Broken(_pairs(log, at, (entry.msg.to_bytes(), receipt.to_bytes())), at + 1, ["LEAF"])
 
 
 def _format(log: Log, at: int) -> Broken:
-    """A byte follows the message."""
+    """Add a byte after the message."""
     entry = log.entries[at]
     return Broken(_pairs(log, at, (entry.msg.to_bytes() + b"\x00", entry.receipt.to_bytes())), at + 1, ["FORMAT"])
 
@@ -387,17 +387,17 @@ _FAULTS: Final[dict[str, Callable[[Log, int], Broken]]] = {
     "author_sig": _author_sig,
     "ct_hash": _ct_hash,
     "root": lambda log, at: _with_receipt(log, at, "ROOT", mmr_root=H(b"another root")),
-    "swapped_receipts": _swapped,
-    "repeated_seq": lambda log, at: _with_msg(log, at, _resealed(log, at, seq=-1), "CLIENT_SEQ"),
+    "swapped_receipts": _swap,
+    "repeated_seq": lambda log, at: _with_msg(log, at, _reseal(log, at, seq=-1), "CLIENT_SEQ"),
     "hub_sig": lambda log, at: _with_receipt(log, at, "HUB_SIG", KEYS["stranger"]),
-    "left_out": _left_out,
-    "seq_gap": lambda log, at: _with_msg(log, at, _resealed(log, at, seq=1), "CLIENT_SEQ"),
+    "left_out": _leave_out,
+    "seq_gap": lambda log, at: _with_msg(log, at, _reseal(log, at, seq=1), "CLIENT_SEQ"),
     "ack_ahead": lambda log, at: _with_msg(
-        log, at, _resealed(log, at, ack=log.entries[at].receipt.stream_seq), "ACK_AHEAD"
+        log, at, _reseal(log, at, ack=log.entries[at].receipt.stream_seq), "ACK_AHEAD"
     ),
-    "replayed": _replayed,
+    "replayed": _replay,
     "another_label": _another_label,
-    "ack_back": lambda log, at: _with_msg(log, at, _resealed(log, at, ack=0), "ACK_BACK"),
+    "ack_back": lambda log, at: _with_msg(log, at, _reseal(log, at, ack=0), "ACK_BACK"),
     "another_leaf": _another_leaf,
     "format": _format,
 }
@@ -454,21 +454,21 @@ def histories(subject: Subject, kinds: Sequence[str]) -> tuple[list[dict[str, An
     rows, codes, logs = [], set[str](), list[tuple[Any, Log]]()
     numbers = count(1)
 
-    def named(what: str) -> tuple[str, Any]:
+    def next_name(what: str) -> tuple[str, Any]:
         number = next(numbers)
         return f"{subject.name}/{number:02} {what}", subject.settings[number % len(subject.settings)]
 
     for _ in range(2 * subject.quarter):
-        name, settings = named("good")
+        name, settings = next_name("good")
         logs.append((settings, make_log(subject, name, settings)))
         rows.append(history(subject, logs[-1][1], settings))
     for _ in range(subject.quarter):
-        name, settings = named("refused")
+        name, settings = next_name("refused")
         logs.append((settings, make_log(subject, name, settings, codes)))
         rows.append(history(subject, logs[-1][1], settings))
     left = list(kinds)
     for _ in range(subject.quarter):
-        name, settings = named("broken")
+        name, settings = next_name("broken")
         log = make_log(subject, name, settings)
         rng = Random(f"veen/histories {name} fault")  # noqa: S311 - as above
         kind, broken = next((k, b) for k in left if (b := break_log(log, k, rng)) is not None)
@@ -505,7 +505,7 @@ def build(subject: Subject, first: int) -> dict[str, Any]:
 def render(subject: Subject) -> str:
     """Return the text of a file: one history a line, byte strings in lower-case hex."""
     first = sum(other.quarter for other in SUBJECTS[: SUBJECTS.index(subject)])
-    whole: Any = _hexed(build(subject, first))
+    whole: Any = _to_hex(build(subject, first))
     rows = whole.pop("histories")
     dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     members = "".join(f"{dumps(name)}:{dumps(value)},\n" for name, value in whole.items())

@@ -45,7 +45,7 @@ _PATTERNS: Final = (
 
 
 class Observed:
-    """What was seen of one place in a shape: types, fields, elements, patterns."""
+    """Observations of one place in a shape: types, fields, elements, patterns."""
 
     def __init__(self) -> None:
         self.types: set[str] = set()
@@ -119,8 +119,8 @@ def _type(value: Any) -> str:
     return names[type(value)]
 
 
-def widened(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """A schema that accepts what either accepts."""
+def widen(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that accepts everything that either one accepts."""
     if VERDICT in (old, new):
         return VERDICT
     if not old:
@@ -140,12 +140,12 @@ def widened(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         together: dict[str, Any] = {}
         for part in objects:
             for element in (part.get("additionalProperties", {}), *part.get("properties", {}).values()):
-                together = widened(together, element)
+                together = widen(together, element)
         schema["additionalProperties"] = together
     elif objects and all("properties" in part for part in objects):
         names = dict.fromkeys(name for part in objects for name in part["properties"])
         schema["properties"] = {
-            name: widened(*(part["properties"].get(name, {}) for part in (old, new))) if len(objects) == 2
+            name: widen(*(part["properties"].get(name, {}) for part in (old, new))) if len(objects) == 2
             else objects[0]["properties"][name]
             for name in names
         }  # fmt: skip
@@ -155,7 +155,7 @@ def widened(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     arrays = [part for part in (old, new) if "array" in _types(part)]
     items = [part["items"] for part in arrays if "items" in part]
     if items:
-        schema["items"] = items[0] if len(items) == 1 else widened(*items)
+        schema["items"] = items[0] if len(items) == 1 else widen(*items)
     return schema
 
 
@@ -195,19 +195,19 @@ def merge(directory: Path) -> None:
                 observed.add(value)
         assert observed is not None  # noqa: S101 - one of the two has the command
         old = shapes.get(command)
-        schema = widened((old or {}).get("schema", {}), observed.schema())
+        schema = widen((old or {}).get("schema", {}), observed.schema())
         shapes[command] = {"version": 1 if old is None else old["version"], **(old or {}), "schema": schema}
         listed = listed or (old or {}).get("lines")
         if listed:
             shapes[command]["lines"] = listed
     for command, observed in starts.items():
         row = shapes.setdefault(command, {"version": 1})
-        row["start"] = widened(row.get("start", {}), observed.schema())
+        row["start"] = widen(row.get("start", {}), observed.schema())
     SHAPES.write_text(json.dumps(dict(sorted(shapes.items())), indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 def _list_of(whole: Observed | None, lines: list[dict[str, Any]]) -> str | None:
-    """The member of the one object whose elements --ndjson prints one by one, if it does."""
+    """Return the member of the one object whose elements --ndjson prints one by one, if there is one."""
     if whole is None or not lines or set(lines[0]) == set(whole.required or ()):
         return None
     lists = [name for name, part in whole.fields.items() if "array" in part.types]

@@ -166,7 +166,7 @@ def _across(start: int, end: int, y: int) -> str:
 
 
 def rooms() -> str:
-    """The rooms on one screen."""
+    """Draw the rooms on one page."""
     top, height, gap = 52, 58, 12
     parts = ['<text class="head" x="20" y="30">The rooms of src/veen: each imports only from those below it</text>']
     for number, row in enumerate(ROOMS):
@@ -182,7 +182,7 @@ def rooms() -> str:
 
 
 def steps(title: str, path: Sequence[Step]) -> str:
-    """A way, from top to bottom."""
+    """Draw a sequence of steps from top to bottom."""
     top, height, gap = 52, 56, 22
     parts = [f'<text class="head" x="20" y="30">{escape(title)}</text>']
     for number, step in enumerate(path):

@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import GenericAlias, ModuleType
 
 import click
 
@@ -41,7 +41,7 @@ _QUOTED = re.compile(r"((?:->|:) )'([^']+)'")  # a type by its name
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Groups and commands with the words that call them, a group before its commands."""
+    """Return groups and commands by name, a group before its commands."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -53,7 +53,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[t
 
 
 def help_of(words: tuple[str, ...], command: click.Command) -> str:
-    """The help of a command as a terminal shows it, without the options that every command has."""
+    """Return the help of a command as a terminal shows it, without the options that every command has."""
     own = copy.copy(command)
     own.params = [param for param in command.params if not set(param.opts) & set(COMMON)]
     own.add_help_option = False
@@ -84,7 +84,7 @@ def _cell(text: str) -> str:
 
 
 def errors_page() -> str:
-    """The codes by family, in the order of the catalogue."""
+    """Return the page of codes by family, in the order of the catalogue."""
     families: dict[str, list[str]] = {}
     for code, row in catalogue().items():
         family = row.part_of or ".".join(code.split(".")[:-1]) or "Query service"
@@ -106,11 +106,13 @@ def errors_page() -> str:
 
 
 def _doc(thing: object) -> str:
-    return inspect.cleandoc(thing.__doc__ or "") if isinstance(thing.__doc__, str) else ""
+    """Return the docstring; that of the base for a method without one."""
+    doc = inspect.getdoc(thing) if inspect.isfunction(thing) else thing.__doc__
+    return inspect.cleandoc(doc) if isinstance(doc, str) else ""
 
 
 def _signature(name: str, thing: object) -> str:
-    """How it is called, as a block of code."""
+    """Return the signature of a function as a block of code."""
     function = thing.__func__ if isinstance(thing, classmethod | staticmethod) else thing
     signature = inspect.signature(function)  # type: ignore[arg-type]
     shown = [_shown(item) for name, item in signature.parameters.items() if name not in ("self", "cls")]
@@ -145,7 +147,9 @@ def _plain(signature: str) -> str:
 def _members(kind: type) -> Iterator[str]:
     """Public methods and properties in the order of their declaration; of `SyncClient` those that `Client` lacks."""
     for name, member in vars(kind).items():
-        if name.startswith("_") or (kind is SyncClient and hasattr(Client, name)):
+        if name.startswith("_") or name in getattr(kind, "__dataclass_fields__", ()):
+            continue
+        if kind is SyncClient and hasattr(Client, name):
             continue
         if isinstance(member, property):
             yield f"#### `{kind.__name__}.{name}`\n\n{_doc(member)}\n"
@@ -165,6 +169,8 @@ def _names(module: str) -> Iterator[str]:
         elif inspect.isclass(thing):
             yield f"### `{name}`\n\n{_doc(thing)}\n"
             yield from _members(thing)
+        elif isinstance(thing, GenericAlias):
+            yield f"### `{name}`\n\nThe type `{thing}`.\n"
         elif callable(thing):
             yield f"### `{name}()`\n\n{_signature(name, thing)}\n{_doc(thing)}\n"
         else:
@@ -186,7 +192,7 @@ def _public(module: ModuleType) -> Iterator[str]:
 
 
 def _table(module: ModuleType) -> str:
-    """The names of a module, each with its sentence; a module below it is public with its names, too."""
+    """Return the names of a module, each with its sentence; a module below it is public with its names, too."""
     rows = ["| name | |", "|---|---|"]
     for name in _public(module):
         thing = getattr(module, name)

@@ -39,7 +39,7 @@ SHOWN = {
 
 @contextmanager
 def demo() -> Iterator[Any]:
-    """The notice of a console that runs: its address."""
+    """Start the demo; yield the address that a running console prints."""
     process = subprocess.Popen(
         [sys.executable, "-m", "veen", "demo", "--console", "--json"],
         stdout=subprocess.DEVNULL,
@@ -75,7 +75,7 @@ def docs() -> None:
 
 @contextmanager
 def tour() -> Iterator[tuple[Any, str, Any]]:
-    """A browser that has shown the token, the URL of the console, and its pages."""
+    """Yield a browser with a session, the URL of the console, and its pages."""
     with demo() as notice, Browser.started() as browser:
         yield browser, notice["url"], pages_of(visited(browser, notice["address"]))
 

@@ -303,7 +303,7 @@ def _subclasses(cls: type[Any]) -> Iterator[type[Wire]]:
 
 
 def fields_of(cls: type[Wire]) -> dict[str, str]:
-    """What each field holds, by its name on the wire."""
+    """Return the description of each field by its name on the wire."""
     return {field.name: field.type.words + "; optional" * field.optional for field in cls.wire_fields()}
 
 

@@ -98,15 +98,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def render() -> str:
-    """The whole file: members in a fixed order, byte strings in lower-case hex, one value a line."""
-    return json.dumps(_hexed(build()), indent=1, ensure_ascii=False) + "\n"
+    """Return the whole file: members in a fixed order, byte strings in lower-case hex, one value a line."""
+    return json.dumps(_to_hex(build()), indent=1, ensure_ascii=False) + "\n"
 
 
 def render_beyond() -> str:
-    """The other file, in the same form."""
+    """Return the other file, in the same form."""
     import beyond_vectors  # which uses the worlds of this module
 
-    return json.dumps(_hexed(beyond_vectors.build(scenario_a().world)), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(_to_hex(beyond_vectors.build(scenario_a().world)), indent=1, ensure_ascii=False) + "\n"
 
 
 def build() -> dict[str, Any]:
@@ -122,20 +122,20 @@ def build() -> dict[str, Any]:
         "other_objects": [_object_json(name, obj) for name, obj in [*records[1:], *envelopes(a.world), prekey()]],
         "scenarios": {"A": a.json, "B": b.json, "C": c.json, "D": d.json},
         "equivocation": equivocations(a.world),
-        "malformed": malformed(a.world, d.world),
+        "malformed": list_malformed(a.world, d.world),
     }
 
 
-def _hexed(value: Any) -> Json:
+def _to_hex(value: Any) -> Json:
     """Byte strings become hex, wire objects the hex of their one encoding."""
     if isinstance(value, Wire):
         return value.to_bytes().hex()
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Mapping):
-        return {key: _hexed(element) for key, element in value.items()}
+        return {key: _to_hex(element) for key, element in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_hexed(element) for element in value]
+        return [_to_hex(element) for element in value]
     return value
 
 
@@ -210,7 +210,7 @@ class Draft:
 
 @dataclass(kw_only=True)
 class World:
-    """What a scenario's hub is told beforehand, and what happens to it."""
+    """Setup of a scenario's hub, and its events."""
 
     profiles: Sequence[str]
     streams: Sequence[str]
@@ -357,7 +357,7 @@ class World:
         original_seq: int | None = None,
     ) -> None:
         """`draft` is a bare Msg where the bytes were altered after signing, or were sent before."""
-        refused: dict[str, Any] = _refused_json(refusal)
+        refused: dict[str, Any] = _refusal_json(refusal)
         if retry_after is not None:
             refused["retry_after"] = retry_after
         if original_seq is not None:
@@ -379,7 +379,7 @@ class World:
         return record
 
     def refuse_token(self, note: str, token: CapToken, hub_ts: int) -> None:
-        self._authorize(note, token, hub_ts, {"refused": _refused_json(Refusal.CAP_INVALID)})
+        self._authorize(note, token, hub_ts, {"refused": _refusal_json(Refusal.CAP_INVALID)})
 
     def _authorize(self, note: str, token: CapToken, hub_ts: int, expect: dict[str, Any]) -> None:
         self.steps.append(
@@ -394,7 +394,7 @@ class World:
         )
 
 
-def _refused_json(refusal: Refusal) -> dict[str, Any]:
+def _refusal_json(refusal: Refusal) -> dict[str, Any]:
     return {"code": refusal.code, "stage": refusal.stage.value, "detail_enum": refusal.detail_enum}
 
 
@@ -457,7 +457,7 @@ def scenario_a() -> Scenario:
             }
             for first_seq, last_seq in ((2, 5), (1, 7), (4, 4), (6, 7))
         ],
-        "refused": refused_proofs(tree),
+        "refused": list_refused_proofs(tree),
     }
     checkpoints = [
         _checkpoint_json(f"upto_{upto}", _checkpoint_a(world, upto), "hub", stream="test") for upto in (4, size)
@@ -483,7 +483,7 @@ def _checkpoint_a(world: World, upto_seq: int) -> Checkpoint:
     return Checkpoint.issue(KEYS["hub"], label_prev=label, label_curr=label, upto_seq=upto_seq, mmr_root=root, epoch=0)
 
 
-def refused_proofs(tree: MmrTree) -> list[dict[str, Any]]:
+def list_refused_proofs(tree: MmrTree) -> list[dict[str, Any]]:
     """Inclusion proofs that decode, and must not pass verification (spec §5.4)."""
     size = tree.size
     good = prove_inclusion(tree.node_at, 3, size)
@@ -578,7 +578,7 @@ def scenario_b() -> Scenario:
         ("a header above the limit", whole[:32] + u32be(16_385) + whole[36:], Refusal.FIELD_SIZE),
         ("a body above the limit", whole[:36] + u32be(1_048_321) + whole[40:], Refusal.FIELD_SIZE),
     ):
-        world.refuse(note, _recomposed(signed, altered), time + 2, refusal)
+        world.refuse(note, _recompose(signed, altered), time + 2, refusal)
     unknown = world.draft("client", 3, 4, profile=PRESETS["bulk"])
     world.refuse("a profile this hub does not support (I4)", unknown, time + 2, Refusal.PROFILE)
     world.accept("and the log goes on", world.draft("client", 3, 4), time + 3)
@@ -586,8 +586,8 @@ def scenario_b() -> Scenario:
     return _scenario("B: several writers, replays and gaps", world)
 
 
-def _recomposed(msg: Msg, ciphertext: bytes) -> Msg:
-    """The client's own signature over another ciphertext."""
+def _recompose(msg: Msg, ciphertext: bytes) -> Msg:
+    """Return a message with the client's own signature over another ciphertext."""
     return Msg.compose(
         KEYS["client"],
         profile_id=msg.profile_id,
@@ -802,7 +802,7 @@ def object_token() -> CapToken:
 
 
 def envelopes(a: World) -> list[tuple[str, Wire]]:
-    """Requests and responses of the data plane (spec §10.4, §10.6)."""
+    """Return requests and responses of the data plane (spec §10.4, §10.6)."""
     label = a.label("test")
     tree = a.trees[label]
     (msg, receipt), (next_msg, next_receipt) = a.entries[label][:2]
@@ -835,7 +835,7 @@ def envelopes(a: World) -> list[tuple[str, Wire]]:
 
 
 def control_records(a: World, token: CapToken) -> list[tuple[str, Wire]]:
-    """A journal with one record of every kind, in one chain."""
+    """Return a journal with one record of every kind, in one chain."""
     label = a.label("test")
     root = a.trees[label].root()
     bodies: list[Wire] = [
@@ -891,13 +891,13 @@ def _object_json(name: str, obj: Wire) -> dict[str, Any]:
 # --- equivocation -------------------------------------------------------------------------------------------
 
 
-def _reissued(receipt: Receipt, key: str = "hub", **changes: Any) -> Receipt:
+def _reissue(receipt: Receipt, key: str = "hub", **changes: Any) -> Receipt:
     changed = replace(receipt, **changes)
     return replace(changed, hub_sig=KEYS[key].sign(changed.signing_digest()))
 
 
 def _two_receipts(receipt: Receipt) -> Equivocation:
-    other = _reissued(receipt, leaf_hash=H(b"another message"), mmr_root=H(b"another message"))
+    other = _reissue(receipt, leaf_hash=H(b"another message"), mmr_root=H(b"another message"))
     return Equivocation.of(receipt, other, one_pk=KEYS["hub"].public)
 
 
@@ -905,7 +905,7 @@ def equivocations(a: World) -> list[dict[str, Any]]:
     label = a.label("test")
     receipt = a.entries[label][3][1]
     hub, hub_next = KEYS["hub"].public, KEYS["hub_next"].public
-    other = _reissued(receipt, leaf_hash=H(b"another message"), mmr_root=H(b"another root"))
+    other = _reissue(receipt, leaf_hash=H(b"another message"), mmr_root=H(b"another root"))
     checkpoint = Checkpoint.issue(
         KEYS["hub"], label_prev=label, label_curr=label, upto_seq=4, mmr_root=H(b"another root"), epoch=0
     )
@@ -913,13 +913,13 @@ def equivocations(a: World) -> list[dict[str, Any]]:
     two = Equivocation.of(receipt, other, one_pk=hub)
     true: list[tuple[str, Equivocation]] = [
         ("two_receipts", two),
-        ("two_receipts_same_leaf", Equivocation.of(receipt, _reissued(receipt, mmr_root=H(b"x")), one_pk=hub)),
-        ("two_receipts_same_root", Equivocation.of(receipt, _reissued(receipt, leaf_hash=H(b"x")), one_pk=hub)),
+        ("two_receipts_same_leaf", Equivocation.of(receipt, _reissue(receipt, mmr_root=H(b"x")), one_pk=hub)),
+        ("two_receipts_same_root", Equivocation.of(receipt, _reissue(receipt, leaf_hash=H(b"x")), one_pk=hub)),
         ("receipt_and_checkpoint", Equivocation.of(receipt, checkpoint, one_pk=hub)),
         ("two_checkpoints", Equivocation.of(honest, checkpoint, one_pk=hub)),
         (
             "two_keys_of_one_hub",
-            Equivocation.of(receipt, _reissued(other, "hub_next"), one_pk=hub, other_pk=hub_next),
+            Equivocation.of(receipt, _reissue(other, "hub_next"), one_pk=hub, other_pk=hub_next),
         ),
     ]
     later = a.entries[label][4][1]
@@ -929,17 +929,17 @@ def equivocations(a: World) -> list[dict[str, Any]]:
         ("same_statement_twice", replace(two, second=two.first), "order"),
         ("one_key_listed_twice", replace(two, hub_pks=(hub, hub)), "hub_pks"),
         ("another_key", replace(two, hub_pks=(hub_next,)), "hub_sig"),
-        ("altered_statement", _sorted_pair(hub, receipt, altered), "hub_sig"),
-        ("different_positions", _sorted_pair(hub, receipt, later), "position"),
-        ("receipts_that_agree", _sorted_pair(hub, receipt, _reissued(receipt, hub_ts=9)), "agree"),
-        ("receipt_and_checkpoint_that_agree", _sorted_pair(hub, receipt, honest), "agree"),
+        ("altered_statement", _sort_pair(hub, receipt, altered), "hub_sig"),
+        ("different_positions", _sort_pair(hub, receipt, later), "position"),
+        ("receipts_that_agree", _sort_pair(hub, receipt, _reissue(receipt, hub_ts=9)), "agree"),
+        ("receipt_and_checkpoint_that_agree", _sort_pair(hub, receipt, honest), "agree"),
     ]
     proven = [{"name": name, "cbor": e, "json": e.to_json(), "verdict": "proven"} for name, e in true]
     refused = [{"name": name, "cbor": e, "json": e.to_json(), "verdict": f"refused: {why}"} for name, e, why in false]
     return proven + refused
 
 
-def _sorted_pair(hub_pk: bytes, one: Receipt | Checkpoint, other: Receipt | Checkpoint) -> Equivocation:
+def _sort_pair(hub_pk: bytes, one: Receipt | Checkpoint, other: Receipt | Checkpoint) -> Equivocation:
     first, second = sorted((one, other), key=lambda statement: statement.to_bytes())
     return Equivocation(hub_pks=(hub_pk,), first=first, second=second)
 
@@ -952,7 +952,7 @@ _SIZE: Final = Refusal.FIELD_SIZE.detail_enum
 _VERSION: Final = Refusal.VERSION.detail_enum
 
 
-def malformed(a: World, d: World) -> list[dict[str, Any]]:
+def list_malformed(a: World, d: World) -> list[dict[str, Any]]:
     label = a.label("test")
     tree = a.trees[label]
     msg, receipt = a.entries[label][0]
@@ -987,7 +987,7 @@ def malformed(a: World, d: World) -> list[dict[str, Any]]:
 
 
 def _generic(obj: Wire) -> list[_Case]:
-    """What is wrong for every object, whatever it holds. Its first item is `ver` in most."""
+    """Yield faults that apply to every object. The first item is `ver` in most."""
     data, tree = obj.to_bytes(), obj.to_tree()
     count = data[0] & 0x1F
     wide, endless = (0x98, 0x9F) if obj.FORM == "array" else (0xB8, 0xBF)
@@ -1042,12 +1042,12 @@ def _generic(obj: Wire) -> list[_Case]:
 
 
 def _pairs(pairs: Sequence[tuple[Any, Any]]) -> bytes:
-    """A map of these pairs, also where keys repeat."""
+    """Return a map of these pairs, also if keys repeat."""
     return bytes([0xA0 + len(pairs)]) + b"".join(cbor.encode(key) + cbor.encode(value) for key, value in pairs)
 
 
 def _with(tree: Any, changes: Mapping[Any, Any]) -> bytes:
-    """The encoding of a copy of `tree`, some of whose places hold something else."""
+    """Return the encoding of a copy of `tree` with other values in some places."""
     copy = list(tree) if type(tree) is list else dict(tree)
     for key, value in changes.items():
         copy[key] = value

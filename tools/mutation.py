@@ -83,7 +83,7 @@ GROUPS: Final[Mapping[str, Group]] = {
 
 
 def configure(name: str, group: Group) -> Path:
-    """The working directory of a group: links to the sources, and a pyproject.toml of its own."""
+    """Create the working directory of a group: links to the sources, and its own pyproject.toml."""
     work = WORK / name
     work.mkdir(parents=True, exist_ok=True)
     for link in LINKS:
@@ -113,7 +113,7 @@ def outcomes(work: Path, group: Group) -> Iterator[tuple[str, str]]:
 
 
 def draw(mutants: Sequence[str], size: int | None) -> list[str]:
-    """The mutants to run: all of them, or a sample that depends on nothing but their names."""
+    """Return the mutants to run: all of them, or a sample that depends only on their names."""
     if size is None or len(mutants) <= size:
         return list(mutants)
     return sorted(random.Random(SEED).sample(sorted(mutants), size))  # noqa: S311 - a sample, not a secret

@@ -37,7 +37,7 @@ _EPOCH_1980: Final = "315532800"  # zip files know no earlier year
 
 
 class CheckFailed(Exception):
-    """Why this is no release."""
+    """A check that a release does not pass."""
 
 
 class Interpreter(NamedTuple):
@@ -64,7 +64,7 @@ def run(*words: str | Path, env: dict[str, str] | None = None, cwd: Path | None 
 
 
 def source_time() -> str:
-    """The time of the commit, in place of the time of the build."""
+    """Return the time of the commit, used instead of the time of the build."""
     try:
         return os.environ.get("SOURCE_DATE_EPOCH") or run("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
     except (CheckFailed, FileNotFoundError):
@@ -146,7 +146,7 @@ def try_release(wheel: Path, interpreter: Interpreter, place: Path) -> Path:
 
 
 def write_sbom(python: Path, path: Path) -> int:
-    """The components of an environment as CycloneDX; how many."""
+    """Write the components of an environment as CycloneDX; return their number."""
     program = Path(sys.executable).parent / "cyclonedx-py"
     if not program.exists():
         raise CheckFailed("cyclonedx-py is not installed here: install the extra release (make release-check does)")

@@ -17,8 +17,8 @@ __all__ = [
     "InventoryError",
     "Requirement",
     "check_marks",
-    "marked_ids",
     "pytest_collection_modifyitems",
+    "read_marks",
     "read_requirements",
 ]
 
@@ -61,15 +61,15 @@ def read_requirements(path: Path) -> Mapping[str, Requirement]:
     return requirements
 
 
-def marked_ids(item: pytest.Item) -> Iterator[str]:
-    """The ids of all `req` marks of a test, from its function, class and module."""
+def read_marks(item: pytest.Item) -> Iterator[str]:
+    """Return the ids of all `req` marks of a test, from its function, class and module."""
     for mark in item.iter_markers("req"):
         for identifier in mark.args:
             yield str(identifier)
 
 
 def check_marks(items: Iterable[pytest.Item], known: Mapping[str, Requirement]) -> Sequence[str]:
-    """What is wrong with the marks, one sentence each, sorted."""
+    """Return the faults of the marks, one sentence each, sorted."""
     problems: set[str] = set()
     for item in items:
         name = item.nodeid.partition("[")[0]  # one sentence for all cases of a parametrised test
@@ -77,7 +77,7 @@ def check_marks(items: Iterable[pytest.Item], known: Mapping[str, Requirement]) 
             problems.add(f'{name}: req takes requirement ids, as in @pytest.mark.req("MSG-03")')
         problems.update(
             f"{name}: {identifier} is not in {REQUIREMENTS.as_posix()}"
-            for identifier in marked_ids(item)
+            for identifier in read_marks(item)
             if identifier not in known
         )
     return sorted(problems)

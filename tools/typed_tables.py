@@ -35,9 +35,9 @@ that the statistics of Parquet tell a reader which file can hold a key.
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_HEAD]
-    place = columns_of_typed(BUILTIN.tables["typed_sdr_event_v1"])[-_shared() :]
+    place = columns_of_typed(BUILTIN.tables["typed_sdr_event_v1"])[-_count_shared() :]
     parts.append("## Columns of every table\n\n" + _rows(place))
     parts[-1] += _rows(PARTITIONS, head=False)
     for overlay in BUILTIN.values():
@@ -56,7 +56,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _shared() -> int:
+def _count_shared() -> int:
     table = BUILTIN.tables["typed_sdr_event_v1"]
     return len(columns_of_typed(table)) - len(table.columns)
 

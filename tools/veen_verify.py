@@ -30,7 +30,7 @@ from nacl.signing import VerifyKey
 TYPE, SIZE, VERSION = "E.FORMAT structural CBOR_INVALID", "E.SIZE structural FIELD_SIZE", "E.FORMAT structural VERSION"
 
 class Failed(Exception):
-    """What does not hold: a sentence; code, stage and detail_enum, or the vectors' word for it; further details."""
+    """A failed check: a sentence; code, stage and detail_enum, or the vectors' word for it; further details."""
 
 def require(condition: object, what: str, code: str = "-") -> None:
     if not condition:
@@ -73,7 +73,7 @@ def outline(tree: Any) -> str:
     return f"b{len(tree)}" if kind is bytes else f"t{tree.encode().hex()}" if kind is str else "?n"[tree is None]
 
 def matches(shape: str, text: str, sizes: bool = True, version: bool = True) -> bool:
-    """Whether an outline has this shape, with or without regard to sizes and to the version."""
+    """Return True if an outline has this shape, with or without regard to sizes and to the version."""
     shape = re.sub(r"=([\w.-]+)", lambda literal: "t" + literal[1].encode().hex(), shape)
     shape = shape if sizes else re.sub(r"\{\d+,\d+\}", "*", re.sub(r"\bb\d+\b", "b", shape))
     for token, real in (("b", r"b\\d+"), ("u", r"u\\d+"), ("t", "t[0-9a-f]*"), ("v", "u1" if version else r"u\\d+")):
@@ -81,7 +81,7 @@ def matches(shape: str, text: str, sizes: bool = True, version: bool = True) -> 
     return re.fullmatch(shape, text) is not None
 
 def check(kind: str, tree: Any) -> Any:
-    """A wrong type outranks a wrong size, and that an unknown version (§8.2)."""
+    """Raise the most important fault: a wrong type outranks a wrong size, and that an unknown version (§8.2)."""
     shape, text = SHAPES[kind], outline(tree)
     require(matches(shape, text, sizes=False, version=False), f"not a well-formed {kind}", TYPE)
     ids = tree[4][1] if kind == "cap_token" else []
@@ -119,7 +119,7 @@ def to_json(value: Any, kind: str = "") -> Any:
     return value.hex() if isinstance(value, bytes) else value
 
 def padding_of(ciphertext: bytes) -> bytes | None:
-    """What follows the parts of a ciphertext; None if they do not fit, or are above a limit (§4.2, §14)."""
+    """Return the bytes after the parts of a ciphertext; None if they do not fit, or are above a limit (§4.2, §14)."""
     hdr, body = (int.from_bytes(ciphertext[at : at + 4], "big") for at in (32, 36))
     fits = 40 <= 40 + hdr + body <= len(ciphertext) and hdr <= 16_384 and body <= 1_048_320
     return ciphertext[40 + hdr + body :] if fits else None
@@ -131,14 +131,14 @@ def ht(tag: str, *parts: bytes) -> bytes: return h(tag.encode(), b"\x00", *parts
 def u64(value: int) -> bytes: return value.to_bytes(8, "big")
 def stream_id_of(name: str) -> bytes: return x(name) if re.fullmatch("[0-9a-fA-F]{64}", name) else h(name.encode())
 
-def signed_by(public: bytes, digest: bytes, signature: bytes) -> bool:
+def is_signed_by(public: bytes, digest: bytes, signature: bytes) -> bool:
     try:
         return VerifyKey(public).verify(digest, signature) == digest
     except CryptoError:
         return False
 
 def digest_of(tree: list[Any]) -> bytes:
-    """What the signature of a MSG, RECEIPT, CHECKPOINT or control record covers; a control record has text at 2."""
+    """Return the digest that signs a MSG, RECEIPT, CHECKPOINT or control record; a control record has text at 2."""
     return ht(f"veen/{'control' if type(tree[2]) is str else 'sig'}", cbor2.dumps(tree[: 9 if len(tree) == 10 else 6]))
 
 def leaf_of(msg: list[Any]) -> bytes:
@@ -161,7 +161,7 @@ def context_of(shared: bytes) -> tuple[bytes, bytes, Callable[[bytes], bytes]]:
 
 # --- The Merkle mountain range (§5). A block is a perfect tree: how many leaves it has, and its hash. ---
 def fold(blocks: Iterable[tuple[int, bytes]], tag: str = "veen/mmr-node") -> list[bytes]:
-    """The peaks, by increasing height, of blocks that begin at leaf 0 and leave no gap."""
+    """Return the peaks, by increasing height, of blocks that begin at leaf 0 without a gap."""
     stack: list[tuple[int, bytes]] = []
     for size, node in blocks:
         while stack and stack[-1][0] == size:
@@ -201,10 +201,10 @@ def check_inclusion(proof: dict[int, Any], leaf: bytes, seq: int, size: int, roo
 def check_msg(msg: list[Any]) -> None:
     require(h(msg[8]) == msg[7], "ct_hash is not the hash of the ciphertext", "E.FORMAT structural CT_HASH")
     require(not any(padding_of(msg[8]) or b""), "padding is not zero", "E.FORMAT structural CT_PADDING")
-    require(signed_by(msg[3], digest_of(msg), msg[9]), "sig is not that of client_id", "E.SIG auth SIG_INVALID")
+    require(is_signed_by(msg[3], digest_of(msg), msg[9]), "sig is not that of client_id", "E.SIG auth SIG_INVALID")
 
 def check_signed(tree: list[Any], *keys: bytes) -> None:
-    require(any(signed_by(key, digest_of(tree), tree[6]) for key in keys), "hub_sig is not the hub's", "hub_sig")
+    require(any(is_signed_by(key, digest_of(tree), tree[6]) for key in keys), "hub_sig is not the hub's", "hub_sig")
 
 def check_equivocation(evidence: dict[int, Any]) -> None:
     hub_pks, first, two = evidence[2], evidence[3], evidence[4]
@@ -279,7 +279,7 @@ def plain_cbor(data: bytes) -> Any:
     return tree
 
 def check_hub(body: Any, hub_pk: bytes | None, hub_id: bytes | None) -> tuple[Any, list[Any]]:
-    """The identity, and those of its keys that the given one leads to (§8.4)."""
+    """Return the identity, and those of its keys that the given one leads to (§8.4)."""
     raw = body[1]
     hub = json.loads(raw)
     canonical = json.dumps(hub, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
@@ -302,7 +302,7 @@ def check_hub(body: Any, hub_pk: bytes | None, hub_id: bytes | None) -> tuple[An
         new, valid_from, old, until = (record[5].get(key) for key in (1, 2, 3, 4))
         listed = [x(a["hub_pk"]) == old and x(b["hub_pk"]) == new and b["valid_from"] == valid_from
                   and a.get("valid_until") == until for a, b in pairs]
-        require(any(listed) and signed_by(old, digest_of(record), record[6]), "a rotation of the hub's keys")
+        require(any(listed) and is_signed_by(old, digest_of(record), record[6]), "a rotation of the hub's keys")
         trusted |= {new} if old in trusted else set()
         seqs.append(record[1])
     require(seqs == sorted(set(seqs)), "rotations are not in their order")
@@ -310,13 +310,13 @@ def check_hub(body: Any, hub_pk: bytes | None, hub_id: bytes | None) -> tuple[An
     require(hub_id is None or hub["hub_id"] == hub_id.hex(), "this is another hub: its hub_id is not the given one")
     reached = trusted & {x(key["hub_pk"]) for key in keys}
     require(not hub_pk or {hub_pk, current} <= reached, "the given key is not this hub's, or leads to no key of it")
-    require(signed_by(current, ht("veen/hub-identity", body[1]), body[2]), "the identity is not signed by its key")
+    require(is_signed_by(current, ht("veen/hub-identity", body[1]), body[2]), "the identity is not signed by its key")
     return hub, [key for key in keys if not hub_pk or x(key["hub_pk"]) in trusted]
 
-def signed_then(tree: list[Any], keys: list[Any], start: int, end: int) -> bool:
-    """Whether one of the keys that are valid at some time in start … end - 1 signed; of all keys if that is empty."""
+def is_signed_then(tree: list[Any], keys: list[Any], start: int, end: int) -> bool:
+    """Return True if one of the keys valid at some time in start … end - 1 signed; any key if that is empty."""
     valid = [k for k in keys if start == end or (k["valid_from"] < end and start < k.get("valid_until", 1 << 64))]
-    return any(signed_by(x(key["hub_pk"]), digest_of(tree), tree[6]) for key in valid)
+    return any(is_signed_by(x(key["hub_pk"]), digest_of(tree), tree[6]) for key in valid)
 
 def check_log(log: Any, keys: list[Any], span: int, stream: Any, salt: bytes) -> tuple[int, bytes]:
     points, epoch = [from_cbor("CHECKPOINT", raw) for raw in log[3]], log[2]
@@ -324,7 +324,7 @@ def check_log(log: Any, keys: list[Any], span: int, stream: Any, salt: bytes) ->
     for point in points:
         require(point[2] == log[1] and point[5] == epoch, "a CHECKPOINT is about another log")
         require(stream is None or point[1] in (log[1], before), "label_prev of a CHECKPOINT")
-        good = signed_then(point, keys, epoch * span, (epoch + 1) * span)
+        good = is_signed_then(point, keys, epoch * span, (epoch + 1) * span)
         require(good, "a CHECKPOINT is not signed by the hub")
     sizes = [point[3] for point in points]
     require(sizes == sorted(set(sizes)) and len(log[4]) == len(points) - 1, "checkpoints and consistency do not fit")
@@ -349,7 +349,7 @@ def check_run(run: Any, proof: Any, label: bytes, size: int, root: bytes, keys: 
         peaks = fold([*blocks, (1, receipt[3])])
         blocks = cover(0, seq, peaks[::-1])
         require(root_of(peaks) == receipt[4], f"entry {seq} does not lead to the root of its RECEIPT")
-        require(signed_then(receipt, keys, receipt[5], receipt[5] + 1), f"RECEIPT {seq} is not signed by the hub")
+        require(is_signed_then(receipt, keys, receipt[5], receipt[5] + 1), f"RECEIPT {seq} is not signed by the hub")
         number, ack, earlier = authors.get(msg[3], (0, 0, 0))  # entries left out since then may be the author's
         follows = number < msg[4] <= number + 1 + unseen - earlier
         require(follows and ack <= msg[5] < seq, f"entry {seq}: the author's numbers do not follow each other")
@@ -359,7 +359,7 @@ def check_run(run: Any, proof: Any, label: bytes, size: int, root: bytes, keys: 
     return result
 
 def check_content(msg: list[Any], content: list[Any]) -> None:
-    """An opening must open header and body; plaintext proves nothing, but its header has a form."""
+    """Check that an opening opens header and body; plaintext proves nothing, but its header has a form."""
     if content and type(content[0]) is list:
         from_cbor("payload_hdr", content[0][0])
     elif content:
@@ -406,7 +406,7 @@ def run(args: Any) -> str:
     check_signed(tree, args.hub_pk)
     if args.command == "checkpoint":
         for key in args.witness:
-            good = any(signed_by(key, digest_of(tree), sig) for sigs in tree[7:] for sig in sigs)
+            good = any(is_signed_by(key, digest_of(tree), sig) for sigs in tree[7:] for sig in sigs)
             require(good, f"{key.hex()} is no witness of this CHECKPOINT")
         return f"CHECKPOINT of label {tree[2].hex()} up to {tree[3]}, root {tree[4].hex()}"
     if args.msg:

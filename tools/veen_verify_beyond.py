@@ -23,7 +23,7 @@ from nacl.bindings import crypto_pwhash_alg, crypto_pwhash_ALG_ARGON2ID13
 from nacl.signing import SigningKey
 
 import veen_verify as base
-from veen_verify import Failed, h, ht, require, root_of, signed_by, u64, x
+from veen_verify import Failed, h, ht, is_signed_by, require, root_of, u64, x
 from veen_verify_vectors import check_files, outcome, same
 
 LETTERS = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
@@ -31,11 +31,11 @@ COID = h(b"the ciphertext of an attachment")
 
 
 def refuse(condition: object, why: str) -> None:
-    """The first reason that applies is the verdict."""
+    """Raise the first reason that applies: it is the verdict."""
     require(condition, why, why)
 
 
-def decoded(data: bytes) -> Any:
+def decode_item(data: bytes) -> Any:
     """One item of deterministic CBOR."""
     try:
         tree = cbor2.loads(data)
@@ -46,7 +46,7 @@ def decoded(data: bytes) -> Any:
 
 
 def sequence(data: bytes) -> Iterator[Any]:
-    """The items of a CBOR sequence, each in its one encoding: encoded again they are the file."""
+    """Return the items of a CBOR sequence, each in its one encoding: encoded again they are the file."""
     while data:
         item = cbor2.loads(data)
         size = len(cbor2.dumps(item))
@@ -85,7 +85,7 @@ def from_word(prefix: str, word: str) -> bytes:
 
 def check_word(prefix: str, word: str) -> bytes:
     data = from_word(prefix, word)
-    tree = decoded(data)
+    tree = decode_item(data)
     if prefix == "veen-stream":
         numbers = list(tree) if type(tree) is dict else []
         refuse(
@@ -97,7 +97,7 @@ def check_word(prefix: str, word: str) -> bytes:
     else:
         refuse(list(tree) == [1, 2, 3, 4, 5, 6] and tree[1] == 1 and len(data) <= 512, "object")
         refuse(
-            signed_by(tree[2], ht("veen/card", cbor2.dumps({n: tree[n] for n in range(1, 6)})), tree[6]), "signature"
+            is_signed_by(tree[2], ht("veen/card", cbor2.dumps({n: tree[n] for n in range(1, 6)})), tree[6]), "signature"
         )
     return data
 
@@ -106,7 +106,7 @@ def check_word(prefix: str, word: str) -> bytes:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The values of a tree in order, byte strings in hex: the same for CBOR and JSON, whatever keys are called."""
+    """Yield the values of a tree in order, byte strings in hex: the same for CBOR and JSON, whatever the keys."""
     if isinstance(tree, dict):
         tree = list(tree.values())
     if isinstance(tree, list):
@@ -115,7 +115,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def check_keys(tree: Any, shown: Any, fields: Any) -> None:
-    """The keys of every map are the places of its names in the fields of some kind; text keys are the names."""
+    """Check that the keys of every map match its names in the fields of some kind; text keys are the names."""
     if isinstance(tree, list):
         for item, other in zip(tree, shown, strict=True):
             check_keys(item, other, fields)
@@ -130,7 +130,7 @@ def check_keys(tree: Any, shown: Any, fields: Any) -> None:
 
 
 def check_object(row: Any, fields: Any) -> None:
-    tree = decoded(x(row["cbor"]))
+    tree = decode_item(x(row["cbor"]))
     require(isinstance(tree, list) == (row["form"] == "array"), f"{row['name']}: form")
     require(row["form"] != "map" or list(tree) == sorted(tree), f"{row['name']}: keys")
     require(leaves(tree) == leaves(row["json"]), f"{row['name']}: the JSON form says something else")
@@ -147,7 +147,7 @@ def check_object(row: Any, fields: Any) -> None:
             covered = cbor2.dumps({key: value for key, value in tree.items() if value != sig})
         require(covered == data and sig in (tree if isinstance(tree, list) else tree.values()), f"{row['name']}: data")
         same(signed, digest=ht(signed["tag"], data))
-        require(signed_by(x(signed["public"]), x(signed["digest"]), sig), f"{row['name']}: signature")
+        require(is_signed_by(x(signed["public"]), x(signed["digest"]), sig), f"{row['name']}: signature")
 
 
 # --- proofs ---------------------------------------------------------------------------------------------------
@@ -159,11 +159,11 @@ def check_proofs(proofs: Any) -> None:
     for size, root in enumerate(roots, start=1):
         require(root_of(base.fold(log[:size])) == root, f"root of {size}")
     for row in proofs["consistency"]:
-        consistency(decoded(x(row["cbor"])), row["from_size"], row["to_size"], roots)
+        consistency(decode_item(x(row["cbor"])), row["from_size"], row["to_size"], roots)
     for row in proofs["range"]:
-        run(decoded(x(row["cbor"])), row["first_seq"], row["last_seq"], row["tree_size"], log, roots)
+        run(decode_item(x(row["cbor"])), row["first_seq"], row["last_seq"], row["tree_size"], log, roots)
     for row in proofs["refused"]:
-        tree = decoded(x(row["cbor"]))
+        tree = decode_item(x(row["cbor"]))
         if row["kind"] == "consistency_proof":
             verdict = outcome(consistency, tree, row["from_size"], row["to_size"], roots)
         else:
@@ -192,7 +192,7 @@ def check_control(control: Any, hub_pk: bytes) -> None:
     before: bytes | None = None
     for row in control["chain"]:
         check_record(x(row["cbor"]), before, hub_pk)
-        same(row, record_hash=h(x(row["cbor"])), signing_digest=base.digest_of(decoded(x(row["cbor"]))))
+        same(row, record_hash=h(x(row["cbor"])), signing_digest=base.digest_of(decode_item(x(row["cbor"]))))
         before = x(row["cbor"])
     first = x(control["chain"][0]["cbor"])
     for row in control["refused_after_the_first"]:
@@ -201,16 +201,16 @@ def check_control(control: Any, hub_pk: bytes) -> None:
 
 
 def check_record(data: bytes, before: bytes | None, hub_pk: bytes) -> None:
-    tree = decoded(data)
-    last: list[Any] = decoded(before) if before else [1, 0, "", 0]
+    tree = decode_item(data)
+    last: list[Any] = decode_item(before) if before else [1, 0, "", 0]
     refuse(tree[1] == last[1] + 1, "seq")
     refuse(tree[4] == (h(before) if before else bytes(32)), "prev_hash")
     refuse(tree[3] >= last[3], "hub_ts")
-    refuse(signed_by(hub_pk, ht("veen/control", cbor2.dumps(tree[:6])), tree[6]), "hub_sig")
+    refuse(is_signed_by(hub_pk, ht("veen/control", cbor2.dumps(tree[:6])), tree[6]), "hub_sig")
 
 
 def check_pow(row: Any) -> None:
-    cookie = decoded(x(row["cbor"]))
+    cookie = decode_item(x(row["cbor"]))
     require(
         list(cookie) == ["challenge", "nonce", "difficulty"] and row["header"] == row["cbor"], f"{row['name']}: shape"
     )
@@ -228,13 +228,13 @@ def check_pow(row: Any) -> None:
 # --- keystore, portable set, files of a hub --------------------------------------------------------------------
 
 
-def derived(root: bytes, info: bytes, size: int) -> bytes:
+def derive(root: bytes, info: bytes, size: int) -> bytes:
     """HKDF-SHA256 with an empty salt, up to 32 bytes."""
     return mac(mac(bytes(32), root, "sha256"), info + b"\x01", "sha256")[:size]
 
 
 def check_keystore(row: Any) -> None:
-    tree = decoded(x(row["cbor"]))
+    tree = decode_item(x(row["cbor"]))
     kdf, memory, passes, salt = (tree[n] for n in (2, 3, 4, 5))
     if kdf == "none":
         root = ht("veen/keystore-plain", salt)
@@ -242,19 +242,19 @@ def check_keystore(row: Any) -> None:
         secret = row["passphrase"].encode()
         root = crypto_pwhash_alg(32, secret, salt, passes, memory * 1024, crypto_pwhash_ALG_ARGON2ID13)
     header = cbor2.dumps({n: tree[n] for n in range(1, 8)})
-    seal_key = derived(root, b"veen/keystore-key", 32)
-    require(derived(root, b"veen/keystore-check", 16) == tree[6], "key_check")
+    seal_key = derive(root, b"veen/keystore-key", 32)
+    require(derive(root, b"veen/keystore-check", 16) == tree[6], "key_check")
     require(ht("veen/keystore-sum", header, tree[8]) == tree[9], "checksum of a keystore")
     same(row, root=root, seal_key=seal_key, header=header, secrets=xdecrypt(tree[8], header, tree[7], seal_key))
 
 
 def check_set(files: dict[str, bytes]) -> None:
     """Reason of a refusal: the file with the fault."""
-    card = decoded(check_word("veen", files["identity_card"].decode()))
+    card = decode_item(check_word("veen", files["identity_card"].decode()))
     refuse("manifest.cbor" in files, "manifest.cbor")
-    manifest = decoded(files["manifest.cbor"])
+    manifest = decode_item(files["manifest.cbor"])
     digest = ht("veen/portable-set", cbor2.dumps({n: manifest[n] for n in range(1, 5)}))
-    refuse(manifest[2] == card[2] and signed_by(manifest[2], digest, manifest[5]), "manifest.cbor")
+    refuse(manifest[2] == card[2] and is_signed_by(manifest[2], digest, manifest[5]), "manifest.cbor")
     listed = {row[1]: row for row in manifest[4]}
     refuse(list(listed) == sorted(listed) and len(listed) == len(manifest[4]), "manifest.cbor")
     for path in sorted(set(files) - set(listed) - {"manifest.cbor"}):
@@ -281,7 +281,7 @@ def check_inside(files: dict[str, bytes]) -> int:
         base.check_signed(base.check("CHECKPOINT", point), *keys)
     for held_token in sequence(files["cap_tokens"]):
         links = zip(base.link_digests(held_token[2]), held_token[2][5], strict=True)
-        require(all(signed_by(held_token[2][2], digest, sig) for digest, sig in links), "a token of the set")
+        require(all(is_signed_by(held_token[2][2], digest, sig) for digest, sig in links), "a token of the set")
     for state in sequence(files["sync_state"]):
         require(root_of(state[11]) == state[10] and state[12] == bytes(32), "a label state")
     for msg in sequence(files["pending.cborseq"]):
@@ -301,7 +301,7 @@ def check_fork(row: Any, keys: Any) -> None:
     value = canonical(data)
     require(sorted(value) == ["forked_at", "labels", "origin_hub_id", "same_identity", "ver"], "fork-origin.json")
     digest = ht("veen/fork-origin", data)
-    require(signed_by(x(keys[row["signer"]]["public"]), digest, x(row["fork-origin.sig"])), "fork-origin.sig")
+    require(is_signed_by(x(keys[row["signer"]]["public"]), digest, x(row["fork-origin.sig"])), "fork-origin.sig")
     heads = [{name: head[name] for name in ("label", "upto_seq", "mmr_root")} for head in value["labels"]]
     same(row, digest=digest, origin_hub_id=value["origin_hub_id"], labels=heads)
 
@@ -314,16 +314,16 @@ def check_identity(row: Any, keys: Any) -> None:
     require(all(h(x(key["hub_pk"])).hex()[:16] == key["key_id"] for key in value["hub_keys"]), "key_id")
     same(row, digest=ht("veen/hub-identity", data))
     require(
-        signed_by(x(keys[row["signer"]]["public"]), x(row["digest"]), x(row["hub-identity.sig"])), "hub-identity.sig"
+        is_signed_by(x(keys[row["signer"]]["public"]), x(row["digest"]), x(row["hub-identity.sig"])), "hub-identity.sig"
     )
     root_pk = keys[row["ephemeral"]["root"]]["public"]
-    signed = signed_by(x(root_pk), x(row["digest"]), x(row["ephemeral"]["hub-identity.sig"]))
+    signed = is_signed_by(x(root_pk), x(row["digest"]), x(row["ephemeral"]["hub-identity.sig"]))
     require(signed, "hub-identity.sig by a root")
     same(row["ephemeral"], **{"hub-root.pk": f"{root_pk}\n".encode(), "pin": f"root:ed25519:{root_pk}"})
 
 
 def check_birth(data: bytes, hub_pk: bytes, now: int) -> None:
-    """Whether a blank directory may begin with a key at this second; the first reason against it is the verdict."""
+    """Check that a blank directory may begin with a key at this second; the first reason against it is the verdict."""
     data = data.removesuffix(b"\n")
     try:
         require(len(data) <= 1024, "too long")
@@ -335,7 +335,7 @@ def check_birth(data: bytes, hub_pk: bytes, now: int) -> None:
         require((len(named), len(sig)) == (32, 64), "sizes")
     except (Failed, ValueError, TypeError) as exc:
         raise Failed("not a birth certificate", "format", {}) from exc
-    refuse(signed_by(named, ht("veen/birth", named + u64(end)), sig), "signature")
+    refuse(is_signed_by(named, ht("veen/birth", named + u64(end)), sig), "signature")
     refuse(named == hub_pk, "key")
     refuse(now <= end, "time")
 
@@ -343,7 +343,7 @@ def check_birth(data: bytes, hub_pk: bytes, now: int) -> None:
 def check_births(v: Any, hub_pk: bytes) -> None:
     digest = ht("veen/birth", hub_pk + u64(v["not_after"]))
     same(v, hub_pk=hub_pk, digest=digest)
-    require(signed_by(hub_pk, digest, x(v["sig"])), "birth: sig")
+    require(is_signed_by(hub_pk, digest, x(v["sig"])), "birth: sig")
     for row in v["good"]:
         check_birth(x(row["birth.json"]), hub_pk, row["now"])
     for row in v["refused"]:
@@ -370,7 +370,12 @@ def check_vectors(v: Any) -> str:
     check_control(v["control"], x(v["keys"]["hub"]["public"]))
     for row in v["evidence"]:
         statements = sorted(x(statement) for statement in row["statements"])
-        packed = {1: 1, 2: [x(key) for key in row["hub_pks"]], 3: decoded(statements[0]), 4: decoded(statements[1])}
+        packed = {
+            1: 1,
+            2: [x(key) for key in row["hub_pks"]],
+            3: decode_item(statements[0]),
+            4: decode_item(statements[1]),
+        }
         same(row, cbor=cbor2.dumps(packed))
         base.check_equivocation(base.from_cbor("equivocation", x(row["cbor"])))
     for row in v["evidence_files"]["good"]:

@@ -20,8 +20,8 @@ from nacl import bindings as sodium
 from nacl.signing import SigningKey
 
 import veen_verify as base
-from veen_verify import Failed, from_cbor, h, ht, require, signed_by, u64, x
-from veen_verify_vectors import check_files, derive_secret, same, shared_secret
+from veen_verify import Failed, from_cbor, h, ht, is_signed_by, require, u64, x
+from veen_verify_vectors import agree_secret, check_files, derive_secret, same
 
 RULES = ("FORMAT", "SEQ", "LABEL", "CT_HASH", "LEAF", "ACK_AHEAD", "CLIENT_SEQ", "ACK_BACK", "ROOT", "AUTHOR_SIG",
          "HUB_SIG")  # fmt: skip
@@ -34,7 +34,7 @@ class Label:
         self.leaves: list[bytes] = []
         self.authors: dict[bytes, tuple[int, int]] = {}
 
-    def broken_rules(self, msg: list[Any], receipt: list[Any], hub_pk: bytes) -> set[str]:
+    def find_broken_rules(self, msg: list[Any], receipt: list[Any], hub_pk: bytes) -> set[str]:
         """Take the next entry; return the names of the rules that it breaks."""
         _, _, label, client_id, client_seq, prev_ack, _, ct_hash, ciphertext, sig = msg
         seq = len(self.leaves) + 1
@@ -50,8 +50,8 @@ class Label:
             "CLIENT_SEQ": client_seq == last_seq + 1,
             "ACK_BACK": prev_ack >= last_ack,
             "ROOT": base.root_of(base.fold(base.ones(self.leaves))) == receipt[4],
-            "AUTHOR_SIG": signed_by(client_id, base.digest_of(msg), sig),
-            "HUB_SIG": signed_by(hub_pk, base.digest_of(receipt), receipt[6]),
+            "AUTHOR_SIG": is_signed_by(client_id, base.digest_of(msg), sig),
+            "HUB_SIG": is_signed_by(hub_pk, base.digest_of(receipt), receipt[6]),
         }
         return {rule for rule, good in holds.items() if not good}
 
@@ -67,7 +67,7 @@ def read_entry(pair: list[str]) -> tuple[list[Any], list[Any]] | None:
 def open_msg(msg: list[Any], reader_sk: bytes) -> None:
     """Header and body must open, and the header must have its form (spec §4.2, §4.5)."""
     enc, pk_r = msg[8][:32], sodium.crypto_scalarmult_base(reader_sk)
-    base.check_content(msg, [shared_secret(sodium.crypto_scalarmult(reader_sk, enc), enc, pk_r)])
+    base.check_content(msg, [agree_secret(sodium.crypto_scalarmult(reader_sk, enc), enc, pk_r)])
 
 
 def check_history(row: Any, hub_pk: bytes, salt: bytes, reader_sk: bytes, clients: set[bytes]) -> None:
@@ -82,7 +82,7 @@ def check_history(row: Any, hub_pk: bytes, salt: bytes, reader_sk: bytes, client
     for number, pair in enumerate(row["log"], start=1):
         msg, receipt = read_entry(pair) or ([], [])
         require(not receipt or receipt[1] in labels, f"entry {number} is of a label that is not listed")
-        rules = labels[receipt[1]].broken_rules(msg, receipt, hub_pk) if receipt else {"FORMAT"}
+        rules = labels[receipt[1]].find_broken_rules(msg, receipt, hub_pk) if receipt else {"FORMAT"}
         if rules:
             listed = fault and (fault["entry"], fault["rules"])
             require((number, [r for r in RULES if r in rules]) == listed, f"entry {number} breaks {sorted(rules)}")

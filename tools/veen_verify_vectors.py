@@ -37,12 +37,12 @@ from veen_verify import (
     from_json,
     h,
     ht,
+    is_signed_by,
     leaf_of,
     link_digests,
     ones,
     require,
     root_of,
-    signed_by,
     stream_id_of,
     to_json,
     u64,
@@ -55,7 +55,7 @@ from veen_verify import (
 KEM = b"HPKE-v1KEM\x00\x20"
 def derive_secret(ikm: bytes) -> bytes: return expand(mac(b"", KEM + b"dkp_prk" + ikm, "sha256"), KEM + b"sk")
 
-def shared_secret(dh: bytes, enc: bytes, pk_r: bytes) -> bytes:
+def agree_secret(dh: bytes, enc: bytes, pk_r: bytes) -> bytes:
     return expand(mac(b"", KEM + b"eae_prk" + dh, "sha256"), KEM + b"shared_secret" + enc + pk_r)
 
 # --- A hub as the vectors describe it: admission in the order of §8.2, with all the state that it depends on. ---
@@ -77,29 +77,29 @@ class Hub:
     def root(self, label: bytes, size: int) -> bytes: return root_of(fold(ones(e[0] for e in self.logs[label][:size])))
 
     def active(self, start: int, end: int) -> list[str]:
-        """The keys valid at some time in start … end - 1, the newest first, which signs (D-41)."""
+        """Return the keys valid at some time in start … end - 1, the newest first, which signs (D-41)."""
         keys = [k for k in self.told["hub_keys"] if k["valid_from"] < end and start < k.get("valid_until", 1 << 64)]
         return [k["key"] for k in sorted(keys, key=lambda k: -k["valid_from"])]
 
     def check_token(self, token: dict[int, Any]) -> None:
         links = zip(link_digests(token), token[5], strict=True)
-        good = all(signed_by(token[2], digest, signature) for digest, signature in links)
+        good = all(is_signed_by(token[2], digest, signature) for digest, signature in links)
         trusted = token[2] in map(self.public, self.told["trusted_issuers"])
         require(good and trusted, "a link or the issuer of the token is bad", "E.CAP auth CAP_INVALID")
 
     def authorize(self, raw: bytes, now: int) -> bytes:
-        """The control record of a token: the first one ever, or a new link of the journal (D-46, D-47)."""
+        """Return the control record of a token: the first one ever, or a new link of the journal (D-46, D-47)."""
         ref, token = ht("veen/cap", raw), from_cbor("cap_token", raw)
         self.check_token(token)
         if ref not in self.caps:
             prev_hash = h(self.journal[-1]) if self.journal else bytes(32)
             items = [1, len(self.journal) + 1, "cap.authorize", now, prev_hash, {1: ref, 2: h(raw), 3: raw}]
-            self.journal.append(signed(self.keys["hub"], items))
+            self.journal.append(sign_items(self.keys["hub"], items))
             self.caps[ref] = {"token": token, "record": self.journal[-1], "issued_at": now}
         return bytes(self.caps[ref]["record"])
 
     def submit(self, raw: bytes, now: int) -> bytes:
-        """The receipt of a message, or its refusal; only acceptance changes anything."""
+        """Return the receipt of a message, or its refusal; only acceptance changes the state."""
         msg = from_cbor("MSG", raw)
         _, profile_id, label, client_id, client_seq, prev_ack, auth_ref, *_ = msg
         require(profile_id.hex() in self.told["profile_ids"], "unknown profile", "E.FORMAT structural PROFILE")
@@ -133,7 +133,7 @@ class Hub:
         self.logs[label], self.known[label] = [*log, (leaf_of(msg), now)], places[label]
         self.clients[label, client_id] = (client_seq, prev_ack)
         items = [1, label, len(log) + 1, leaf_of(msg), self.root(label, len(log) + 1), now]
-        return signed(self.keys[self.active(now, now + 1)[0]], items)
+        return sign_items(self.keys[self.active(now, now + 1)[0]], items)
 
     def check_checkpoint(self, point: list[Any], stream_id: bytes, heads: dict[bytes, int]) -> None:
         """§4.4.1, and both keys of a rotation as witnesses (D-37)."""
@@ -147,7 +147,7 @@ class Hub:
         require(self.root(label, upto_seq) == mmr_root, "mmr_root is not that of the log", "mmr_root")
         at = self.logs[label][upto_seq - 1][1]
         both, sigs = self.active(at, at + 1)[::-1], witness_sigs[0] if witness_sigs else []
-        good = [signed_by(self.public(key), digest_of(point), sig) for key, sig in zip(both, sigs, strict=False)]
+        good = [is_signed_by(self.public(key), digest_of(point), sig) for key, sig in zip(both, sigs, strict=False)]
         require(len(both) == 1 or good == [True, True], "a key of the rotation is missing", "witness_sigs")
         heads[label] = upto_seq
 
@@ -157,7 +157,7 @@ def same(row: Any, **computed: Any) -> None:
         require(to_json(value) == row[name], f"{row.get('name', '')} {name}: {row[name]} is listed")
 
 def sign(key: Any, digest: bytes) -> bytes: return SigningKey(x(key["seed"])).sign(digest).signature
-def signed(key: Any, items: list[Any]) -> bytes: return cbor2.dumps([*items, sign(key, digest_of(items))])
+def sign_items(key: Any, items: list[Any]) -> bytes: return cbor2.dumps([*items, sign(key, digest_of(items))])
 
 def outcome(work: Callable[..., Any], *args: Any) -> str:
     try:
@@ -199,7 +199,7 @@ def check_object(row: Any, publics: Sequence[bytes]) -> None:
     if type(tree) is list:
         derived["signing_digest"] = digest_of(tree)
         for sig in [tree[9]] if kind == "MSG" else [tree[6], *(sig for sigs in tree[7:] for sig in sigs)]:
-            require(any(signed_by(pk, digest_of(tree), sig) for pk in publics), f"{row['name']}: signature")
+            require(any(is_signed_by(pk, digest_of(tree), sig) for pk in publics), f"{row['name']}: signature")
     if kind == "MSG":
         derived["leaf_hash"] = leaf_of(tree)
     if kind == "cap_token":
@@ -260,7 +260,7 @@ def check_seal(seal: Any, msg: list[Any], sk_r: bytes) -> None:
     _, profile_id, label, client_id, client_seq, prev_ack, auth_ref, _, ciphertext, _ = msg
     sk_e, seq, ack = derive_secret(x(seal["ikm_e"])), u64(client_seq), u64(prev_ack)
     enc = public_of(sk_e)
-    key, hdr_nonce, export = context_of(shared_secret(dh(sk_r, enc), enc, public_of(sk_r)))
+    key, hdr_nonce, export = context_of(agree_secret(dh(sk_r, enc), enc, public_of(sk_r)))
     aad = ht("veen/aad", profile_id, label, client_id, seq, ack, auth_ref or bytes(32))
     nonce, k_body = ht("veen/nonce", label, ack, client_id, seq)[:24], export(b"veen/body-k")
     hdr = sodium.crypto_aead_chacha20poly1305_ietf_encrypt(x(seal["payload_hdr"]), aad, hdr_nonce, key)

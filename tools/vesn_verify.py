@@ -56,11 +56,11 @@ def good(pk: bytes, digest: bytes, sig: Any) -> bool:
     except (CryptoError, ValueError, TypeError):
         return False
 
-def signed(pks: list[bytes], sig: Any, record: Rec, *omit: str) -> bool:
+def is_signed(pks: list[bytes], sig: Any, record: Rec, *omit: str) -> bool:
     digest = ht("sig", canonical({key: value for key, value in record.items() if key not in omit}))
     return any(good(pk, digest, sig) for pk in pks)
 
-def shaped(record: Any, kind: str) -> Rec:
+def check_shape(record: Any, kind: str) -> Rec:
     shape = dict(field.split("=") for field in SHAPES[kind].split())
     needed = {name for name, what in shape.items() if what[0] != "?"}
     need(type(record) is dict and needed <= set(record) <= set(shape), f"{kind}: wrong fields")
@@ -72,7 +72,7 @@ def shaped(record: Any, kind: str) -> Rec:
     return dict(record)
 
 def records(data: bytes, kind: str) -> list[Rec]:
-    """The records of a CBOR sequence; each must be its own canonical encoding."""
+    """Yield the records of a CBOR sequence; each must be its own canonical encoding."""
     decoder, position, items = cbor2.CBORDecoder(BytesIO(data)), 0, list[Rec]()
     while position < len(data):
         try:
@@ -82,7 +82,7 @@ def records(data: bytes, kind: str) -> list[Rec]:
             raise Failed(f"{kind} {len(items) + 1}: not CBOR ({type(exc).__name__})") from exc
         need(data.startswith(again, position), f"{kind} {len(items) + 1}: not canonical")
         position += len(again)
-        items.append(shaped(value, kind))
+        items.append(check_shape(value, kind))
     return items
 
 class Tree:
@@ -101,8 +101,8 @@ class Tree:
         return ht("mmr-root", *(peak for _, peak in reversed(self.peaks)))
 
 def check_token(token: Rec) -> None:
-    allow, chain, previous = shaped(token["allow"], "allow"), token["sig_chain"], ZERO
-    shaped(allow.get("rate", {"per_sec": 0, "burst": 0}), "rate")
+    allow, chain, previous = check_shape(token["allow"], "allow"), token["sig_chain"], ZERO
+    check_shape(allow.get("rate", {"per_sec": 0, "burst": 0}), "rate")
     need(allow["stream_ids"] and all(type(x) is bytes and len(x) == 32 for x in allow["stream_ids"]), "stream_ids")
     need(chain and all(type(x) is bytes for x in chain), "sig_chain")
     for link in chain:
@@ -111,7 +111,7 @@ def check_token(token: Rec) -> None:
         previous = h(link)
 
 def verify(files: dict[str, bytes], hubs: list[bytes], witnesses: list[bytes], epoch_secs: list[int]) -> int:
-    """The number of entries; Failed if anything is wrong."""
+    """Return the number of entries; raise Failed if anything is wrong."""
     single, rest = {}, set(files)
     for name in {"identity_card", "keystore.enc", "routing_secret", "sync_state"} & rest:
         content = records(files[name], name)
@@ -123,8 +123,8 @@ def verify(files: dict[str, bytes], hubs: list[bytes], witnesses: list[bytes], e
     need({"receipts.cborl", "sync_state"} <= rest, "receipts.cborl or sync_state is missing")
     card, keystore, routing = (single.get(name) for name in ("identity_card", "keystore.enc", "routing_secret"))
     owner = [card["id_sign_pk"]] if card else []
-    need(card is None or signed(owner, card["sig"], card, "sig"), "identity_card: sig")
-    need(keystore is None or signed(owner, keystore["sig"], keystore, "sig"), "keystore.enc: sig")
+    need(card is None or is_signed(owner, card["sig"], card, "sig"), "identity_card: sig")
+    need(keystore is None or is_signed(owner, keystore["sig"], keystore, "sig"), "keystore.enc: sig")
     for token in log["cap_tokens"]:
         check_token(token)
     checkpoints, omit = sorted(log["checkpoints"], key=lambda c: c["epoch"]), ("hub_sig", "witness_sigs")
@@ -134,9 +134,9 @@ def verify(files: dict[str, bytes], hubs: list[bytes], witnesses: list[bytes], e
         return {ht("label", routing["routing_key"], routing["stream_id"], u64(e)) for e in epochs if 0 <= e < 2**64}
 
     for c in checkpoints:
-        need(signed(hubs, c["hub_sig"], c, *omit), "CHECKPOINT: hub_sig")
+        need(is_signed(hubs, c["hub_sig"], c, *omit), "CHECKPOINT: hub_sig")
         need(c.get("witness_sigs", ["none"]), "CHECKPOINT: witness_sigs is empty")
-        need(all(signed(witnesses, sig, c, *omit) for sig in c.get("witness_sigs", [])), "CHECKPOINT: witness_sigs")
+        need(all(is_signed(witnesses, sig, c, *omit) for sig in c.get("witness_sigs", [])), "CHECKPOINT: witness_sigs")
         need(routing is None or c["label_curr"] in labels({c["epoch"]}), "CHECKPOINT: label_curr")
     profile = {
         "aead": "xchacha20poly1305",
@@ -158,8 +158,8 @@ def verify(files: dict[str, bytes], hubs: list[bytes], witnesses: list[bytes], e
             epochs = {r["hub_ts"] // length + step for length in epoch_secs if length for step in (-1, 0, 1)}
             epochs |= {0, *(c["epoch"] for c in checkpoints if c["label_curr"] == label)}
             need(routing is None or label in labels(epochs), f"{seq}: label")
-        need(signed(hubs, r["hub_sig"], r, "hub_sig"), f"{seq}: hub_sig")
-        need(m["label"] == label and signed([m["client_id"]], m["sig"], m, "sig"), f"{seq}: sig")
+        need(is_signed(hubs, r["hub_sig"], r, "hub_sig"), f"{seq}: hub_sig")
+        need(m["label"] == label and is_signed([m["client_id"]], m["sig"], m, "sig"), f"{seq}: sig")
         need(h(m["ciphertext"]) == m["ct_hash"], f"{seq}: I1")
         need(ht("leaf", m["ct_hash"], m["client_id"], u64(m["client_seq"])) == r["leaf_hash"], f"{seq}: I2")
         need(tree.append(r["leaf_hash"]) == r["mmr_root"] and tree.size == seq, f"{seq}: I3")

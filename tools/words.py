@@ -69,7 +69,7 @@ class Offence:
         return f"{self.path}:{self.line}: {self.name}"
 
 
-def banned_locals(path: str, tree: ast.Module) -> Iterator[Offence]:
+def find_banned(path: str, tree: ast.Module) -> Iterator[Offence]:
     """Yield targets of assignments, loops, comprehensions and `with`, of any scope; parameters are not variables."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in BANNED:
@@ -132,8 +132,8 @@ def offences(root: Path) -> Mapping[str, Sequence[Offence]]:
     """Return the offences against each rule, in the order of the files."""
     src, tests = _trees(root, ["src"]), _trees(root, ["tests", "tools", "benchmarks", "examples"])
     return {
-        "locals_src": sorted(offence for path, tree in src.items() for offence in banned_locals(path, tree)),
-        "locals_tests": sorted(offence for path, tree in tests.items() for offence in banned_locals(path, tree)),
+        "locals_src": sorted(offence for path, tree in src.items() for offence in find_banned(path, tree)),
+        "locals_tests": sorted(offence for path, tree in tests.items() for offence in find_banned(path, tree)),
         "doubles_src": sorted(doubles({path: tree for path, tree in src.items() if "/vesn/" not in path})),
         "questions_src": sorted(offence for path, tree in src.items() for offence in questions(path, tree)),
         "participles_src": sorted(offence for path, tree in src.items() for offence in participles(path, tree)),

@@ -11,6 +11,10 @@ from veen.api.hubs import AsyncHubConnection as AsyncHubConnection
 from veen.api.hubs import AsyncStream as AsyncStream
 from veen.api.hubs import aconnect as aconnect
 from veen.client.client import Client as Client
+from veen.client.errors import Divergence as Divergence
+from veen.client.errors import HubRefused as HubRefused
+from veen.client.errors import LocalError as LocalError
+from veen.client.errors import NetworkError as NetworkError
 from veen.client.home import Home as Home
 from veen.client.identity.identity import Identity as Identity
 from veen.client.identity.keyring import Keyring as Keyring

@@ -1,4 +1,4 @@
-"""What packages beside VEEN are written with: products, overlays, adapters of the recorder.
+"""Names that packages beside VEEN are written with: products, overlays, adapters of the recorder (docs/extending.md).
 
 Names are imported when they are first used; `Product` is here, so that declaring a product imports nothing else.
 """
@@ -6,34 +6,37 @@ Names are imported when they are first used; `Product` is here, so that declarin
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from veen.lazy import names_of
+
 _FRAMEWORK = "veen.overlays.framework"
 _LAZY = {  # by name, as in veen/__init__.py; their types are in ext.pyi
     "Adapter": "veen.products.recorder.sink:Adapter",
-    "Arg": f"{_FRAMEWORK}.nouns:Arg",
+    "Arg": f"{_FRAMEWORK}.args:Arg",
     "Body": f"{_FRAMEWORK}.body:Body",
+    "Cut": f"{_FRAMEWORK}.snapshot:Cut",
     "Draft": f"{_FRAMEWORK}.body:Draft",
     "Fold": f"{_FRAMEWORK}.fold:Compact",
     "InvalidBody": f"{_FRAMEWORK}.body:InvalidBody",
     "Noun": f"{_FRAMEWORK}.nouns:Noun",
     "Order": "veen.core.event:Order",
     "Overlay": f"{_FRAMEWORK}.registry:Overlay",
+    "Runner": f"{_FRAMEWORK}.runner:Runner",
     "Schema": f"{_FRAMEWORK}.schema:Schema",
     "SchemaSet": f"{_FRAMEWORK}.schema:SchemaSet",
+    "Snapshot": f"{_FRAMEWORK}.snapshot:Snapshot",
+    "SnapshotRefused": f"{_FRAMEWORK}.snapshot:SnapshotRefused",
     "StateTable": f"{_FRAMEWORK}.typed_table:StateTable",
+    "Typed": f"{_FRAMEWORK}.decode:Typed",
+    "TypedColumn": f"{_FRAMEWORK}.typed_table:TypedColumn",
+    "TypedTable": f"{_FRAMEWORK}.typed_table:TypedTable",
     "Verb": f"{_FRAMEWORK}.nouns:Verb",
     "Violation": f"{_FRAMEWORK}.decode:Violation",
+    "state_hash": f"{_FRAMEWORK}.state:state_hash",
 }
 
 __all__ = ["Product", *_LAZY]
 
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _LAZY[name].partition(":")
-    return getattr(import_module(module), attribute)
+__getattr__ = names_of(__name__, _LAZY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

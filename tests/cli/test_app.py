@@ -23,7 +23,7 @@ from veen.cli.app import COMMANDS, GUESSES, SECTIONS, cli
 from veen.cli.directories import DIR_ARGUMENT
 from veen.cli.examples import EXAMPLES
 from veen.cli.lazy import GuessedCommand
-from veen.cli.shared.options import renamed
+from veen.cli.shared.options import keep_former
 from veen.cli.shared.output import Exit
 
 ALL = list(commands())
@@ -381,8 +381,8 @@ def test_a_renamed_option_keeps_its_former_name_which_help_does_not_show():
 
 def test_a_former_name_means_what_the_present_one_means():
     @click.command()
-    @renamed("--witness-policy", "policy", former="--policy", type=int, help="A number.")
-    @renamed("--replace", "force", former="--force", is_flag=True, help="A flag.")
+    @keep_former("--witness-policy", "policy", former="--policy", type=int, help="A number.")
+    @keep_former("--replace", "force", former="--force", is_flag=True, help="A flag.")
     def command(policy, force):
         click.echo(f"{policy} {force}")
 

@@ -91,7 +91,7 @@ def test_a_hub_that_is_away_is_asked_again_and_sigterm_ends_the_bridge(bridge):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"streams": "wallet/*"}, b"no stream of the keyring fits"),
+        ({"streams": "wallet/*"}, b"no stream of the keyring matches"),
         ({"streams": " , "}, b"--streams names no stream"),
         ({"keys": "/nowhere"}, b"keystore.enc is not there"),
     ],

@@ -110,7 +110,7 @@ def test_the_entries_behind_a_query_result_are_chosen(talk, stream, tmp_path):
     store.submit(asked, "r1")
     with store.start("r1") as writer:
         for row in map(canonical.encode, rows):
-            writer.verified(row)
+            writer.evidence(row)
             evidence.add(row)
     digest = {
         "query_id": "q1", "result_id": "r1", "version": 1, "row_count": 0, "evidence_policy": {"mode": "full"},

@@ -455,7 +455,7 @@ def test_a_copy_that_was_cut_off_is_refused_by_name_and_every_command_says_what_
         assert "remove this directory" in said["hint"]
     for name in ("clone", "fork"):
         said = report("hub", name, data, data / "inside", code=Exit.LOCAL)
-        assert "lies inside" in said["cause"]
+        assert "is inside" in said["cause"]
     assert not (data / "inside").exists()
 
 

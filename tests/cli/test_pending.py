@@ -84,7 +84,7 @@ def test_what_waits_is_listed_while_another_command_of_the_identity_runs(hubs):
         (message,) = talk.json("pending", "list")["messages"]
     assert (message["client_seq"], message["sealed"] is not None) == (2, True)
     with StateStore.open(Home.at(talk.root), "alice") as store:  # with the file open, as a `tail` has it
-        assert store.unfinished()
+        assert store.states_with_pending()
         assert talk.json("pending", "list")["messages"] == [message]
 
 

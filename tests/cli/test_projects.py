@@ -12,7 +12,7 @@ from tests.cli.terminal import in_terminal
 
 from veen.cli.shared.output import Exit
 from veen.client.config.file import ConfigFile, read
-from veen.client.config.projects import check_trust, trust, trusted, untrust, wishes
+from veen.client.config.projects import check_trust, read_trusted, trust, untrust, wishes
 from veen.client.config.settings import resolve
 from veen.client.errors import SettingsError
 
@@ -308,12 +308,12 @@ def test_store(tmp_path):
     store = tmp_path / "trusted.json"
     file = ConfigFile(Path("/w/veen.toml"), {"mode": "light"}, {}, True, "ab")
     trust(store, file)
-    assert trusted(store) == {"/w/veen.toml": "ab"}
-    check_trust(file, trusted(store))
+    assert read_trusted(store) == {"/w/veen.toml": "ab"}
+    check_trust(file, read_trusted(store))
     assert untrust(store, file.path)
     assert not untrust(store, file.path)
     with pytest.raises(SettingsError):
-        check_trust(file, trusted(store))
+        check_trust(file, read_trusted(store))
     assert json.loads(store.read_text()) == {"projects": {}, "ver": 1}
 
 

@@ -152,7 +152,7 @@ def test_a_hub_that_claims_another_hub_id_is_caught_and_nothing_is_kept(talk, bo
         open_identity(Home.at(cli.root), name, None).identity for cli, name in ((talk, "alice"), (bob, "bob"))
     )
     opened = SealedInvite.from_text(path.read_text()).open(int(time.time()), identities=[receiver])
-    changed = replace(opened, hub_id=b"x" * 32).signed(alice)
+    changed = replace(opened, hub_id=b"x" * 32).sign(alice)
     path.write_text(SealedInvite.for_card(changed, receiver.card()).to_text())
     before = kept_files(bob)
     assert bob.json("join", path, code=Exit.BAD_EVIDENCE)["code"].startswith("E.DIVERGED")
@@ -363,7 +363,7 @@ def test_an_invitation_that_would_replace_a_key_is_refused_and_keys_can_be_bound
     opened = SealedInvite.from_text(path.read_text()).open(int(time.time()), identities=[receiver])
     mallory = Identity.create("mallory", now=int(time.time()))
     evil = replace(StreamKeys.create(stream, owner_pk=owner.id_sign_pk), gen=7)
-    attack = replace(opened, keys=(evil,), inviter=mallory.card()).signed(mallory)
+    attack = replace(opened, keys=(evil,), inviter=mallory.card()).sign(mallory)
     path.write_text(SealedInvite.for_card(attack, receiver.card()).to_text())
     before = kept_files(bob)
     assert bob.json("join", path, code=Exit.LOCAL)["code"] == "E.INVITE.OWNER"

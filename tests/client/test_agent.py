@@ -16,7 +16,7 @@ from tests.examples import spread
 from tests.waiting import until
 
 from veen.client import agent
-from veen.client.agent import AgentKeys, AgentRuns, agent_dir, ask, serve, store_key, stored_key
+from veen.client.agent import AgentKeys, AgentRuns, agent_dir, ask, find_key, serve, store_key
 from veen.client.errors import LocalError
 from veen.client.home import Home
 from veen.client.identity.keystore import create_identity
@@ -52,16 +52,16 @@ def test_a_key_is_kept_for_those_who_ask_and_forgotten_on_demand(home):
     assert ask(home, {"do": "status"}) is None
     assert not store_key(home, "alice", SALT, KEY)
     with running(home) as process:
-        assert stored_key(home, SALT) is None
+        assert find_key(home, SALT) is None
         assert store_key(home, "alice", SALT, KEY)
-        assert stored_key(home, SALT) == KEY
-        assert stored_key(home, b"t" * 16) is None
+        assert find_key(home, SALT) == KEY
+        assert find_key(home, b"t" * 16) is None
         status = ask(home, {"do": "status"})
         assert status is not None
         assert (status["pid"], [row["name"] for row in status["keys"]]) == (process.pid, ["alice"])
         assert KEY.hex() not in json.dumps(status)
         assert ask(home, {"do": "lock"}) == {"forgotten": 1}
-        assert stored_key(home, SALT) is None
+        assert find_key(home, SALT) is None
         assert ask(home, {"do": "stop"}) == {"stopped": True, "pid": process.pid}
         process.wait(timeout=60)
     assert ask(home, {"do": "status"}) is None

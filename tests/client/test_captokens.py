@@ -31,7 +31,7 @@ def test_a_token_is_issued_to_the_client_key_on_a_card():
     assert set(TOKEN.allow.stream_ids) == {ROOM, BOARD}
     by_key = issue(ISSUER, ALICE.client_id, [f"hex:{BOARD.hex()}", "room"], ttl=100, rate=Rate(per_sec=1, burst=2))
     assert by_key == TOKEN  # equal inputs, equal bytes
-    with pytest.raises(LocalError, match="a label does not tell its stream"):
+    with pytest.raises(LocalError, match="a label does not show its stream"):
         issue(ISSUER, ALICE.client_id, [f"label:{BOARD.hex()}"], ttl=1)
 
 
@@ -53,7 +53,7 @@ def test_tokens_and_their_auth_refs_last(tmp_path):
     assert store.all() == [HeldToken(token=TOKEN)]
     assert store.get(REF) == HeldToken(token=TOKEN)
     assert store.get(bytes(32)) is None
-    assert home.exposed() == []
+    assert home.find_exposed() == []
     store.remove(REF)
     store.remove(REF)
     assert store.all() == []
@@ -72,15 +72,15 @@ def test_a_token_ends_when_the_hub_that_authorised_it_says_so_and_not_before():
     token = store.put(TOKEN)
     assert token.expires_at(HUB) is None
     assert token.is_live(HUB, 10**12)  # not shown to this hub yet: all of its ttl is left
-    store.granted(REF, HUB, NOW)
-    token = store.granted(REF, HUB, NOW + 50)
+    store.add_grant(REF, HUB, NOW)
+    token = store.add_grant(REF, HUB, NOW + 50)
     assert token.expires_at(HUB) == NOW + 100
     assert token.is_live(HUB, NOW + 100)
     assert not token.is_live(HUB, NOW + 101)
     assert token.expires_at(OTHER_HUB) is None
     assert store.put(TOKEN) == token  # what is known stays
     with pytest.raises(TokenMissing):
-        store.granted(bytes(32), HUB, NOW)
+        store.add_grant(bytes(32), HUB, NOW)
 
 
 @pytest.mark.req("KEX1-05")
@@ -88,13 +88,13 @@ def test_a_token_is_due_for_renewal_while_it_still_works_and_renewal_gives_a_new
     """D-44"""
     store = TokenStore(MemFs())
     store.put(TOKEN)
-    store.granted(REF, HUB, NOW)
+    store.add_grant(REF, HUB, NOW)
     assert store.due(HUB, NOW + 79) == []
     assert [token.auth_ref for token in store.due(HUB, NOW + 80)] == [REF]
     renewed = TOKEN.renew(ISSUER)
     assert renewed.auth_ref() != REF
     store.put(renewed)
-    store.granted(renewed.auth_ref(), HUB, NOW + 80)
+    store.add_grant(renewed.auth_ref(), HUB, NOW + 80)
     assert store.usable(HUB, ALICE.client_id, ROOM, NOW + 90).token == renewed
     assert store.usable(HUB, ALICE.client_id, ROOM, NOW + 180).token == renewed
 
@@ -108,7 +108,7 @@ def test_the_token_that_fits_is_chosen():
     long_one = issue(ISSUER, ALICE.card(), ["room"], ttl=10_000)
     store.put(long_one)
     assert store.usable(HUB, ALICE.client_id, ROOM, NOW).token == long_one
-    store.granted(REF, HUB, NOW)
+    store.add_grant(REF, HUB, NOW)
     assert store.usable(HUB, ALICE.client_id, ROOM, NOW).token == TOKEN
     assert store.usable(HUB, ALICE.client_id, ROOM, NOW + 101).token == long_one
     assert store.usable(HUB, ALICE.client_id, BOARD, NOW).token == TOKEN
@@ -137,7 +137,7 @@ def test_a_crash_leaves_whole_tokens(at, kind):
     try:
         store.put(TOKEN)
         steps = 1
-        store.granted(REF, HUB, NOW)
+        store.add_grant(REF, HUB, NOW)
         steps = 2
         store.remove(REF)
         steps = 3
@@ -145,7 +145,7 @@ def test_a_crash_leaves_whole_tokens(at, kind):
         pass
     for seed in range(4):
         token = TokenStore(fs.after_crash(random.Random(seed))).get(REF)
-        states = [None, HeldToken(token=TOKEN), HeldToken(token=TOKEN).granted(HUB, NOW), None]
+        states = [None, HeldToken(token=TOKEN), HeldToken(token=TOKEN).with_grant(HUB, NOW), None]
         assert token in states[steps : steps + 2]
 
 
@@ -161,13 +161,13 @@ from veen.client.home import Home
 store = TokenStore(Home.at(Path(sys.argv[1])).tokens_fs("alice"))
 store.put(TOKEN)
 for number in range(20):
-    store.granted(REF, bytes([int(sys.argv[3])]) * 31 + bytes([number]), 1)
+    store.add_grant(REF, bytes([int(sys.argv[3])]) * 31 + bytes([number]), 1)
 """
     children = [process(code, tmp_path, pytestconfig.rootpath, number) for number in (1, 2)]
     store = TokenStore(Home.at(tmp_path).tokens_fs("alice"))
     store.put(TOKEN)
     threads = [
-        threading.Thread(target=lambda n=n: [store.granted(REF, bytes([n]) * 31 + bytes([m]), 1) for m in range(10)])
+        threading.Thread(target=lambda n=n: [store.add_grant(REF, bytes([n]) * 31 + bytes([m]), 1) for m in range(10)])
         for n in (3, 4)
     ]
     for thread in threads:

@@ -139,7 +139,7 @@ def test_the_published_texts_are_valid(text):
     """BIP 350, test vectors of Bech32m whose data are whole bytes or padding, by their checksum."""
     prefix = text.lower().rpartition("1")[0]
     values = [bech32._VALUES[char] for char in text.lower()[len(prefix) + 1 :]]
-    assert bech32._polymod([*bech32._expanded(prefix), *values]) == bech32._BECH32M
+    assert bech32._polymod([*bech32._expand_prefix(prefix), *values]) == bech32._BECH32M
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_bytes_have_one_text_only():
     text = bech32.to_text("veen", b"\x01")
     values = [bech32._VALUES[char] for char in text[5:-6]]
     values[-1] |= 1
-    rest = bech32._polymod([*bech32._expanded("veen"), *values, 0, 0, 0, 0, 0, 0]) ^ bech32._BECH32M
+    rest = bech32._polymod([*bech32._expand_prefix("veen"), *values, 0, 0, 0, 0, 0, 0]) ^ bech32._BECH32M
     values += [rest >> 5 * (5 - place) & 31 for place in range(6)]
     with pytest.raises(KeyTextInvalid, match="whole number of bytes"):
         bech32.from_text("veen", "veen1" + "".join(bech32._ALPHABET[value] for value in values))

@@ -9,15 +9,15 @@ from veen.client.identity.contacts import ContactBook, ContactStore
 from veen.core.errors import VeenError
 
 ALICE, BOB = identity("alice"), identity("bob")
-LATER = BOB.rotated(NOW, random=seeded("later"))
+LATER = BOB.with_new_client_key(NOW, random=seeded("later"))
 BOOK = ContactBook().with_card("bob", BOB.card(), NOW)
 
 
 def test_a_newer_card_adds_a_client_key_to_the_same_person():
     book = BOOK.with_card("bob", LATER.card(), NOW + 1)
     assert len(book.contacts) == 1
-    assert [contact.name for contact in book.claiming(BOB.client_id)] == ["bob"]
-    assert [contact.name for contact in book.claiming(LATER.client_id)] == ["bob"]
+    assert [contact.name for contact in book.find_claiming(BOB.client_id)] == ["bob"]
+    assert [contact.name for contact in book.find_claiming(LATER.client_id)] == ["bob"]
     assert book.get("bob").card == LATER.card()
     assert ContactBook.from_bytes(book.to_bytes()) == book
 
@@ -29,8 +29,8 @@ def test_one_name_means_one_identity_and_one_identity_has_one_name():
         BOOK.with_card("robert", BOB.card(), NOW)
     both = BOOK.with_card("alice", ALICE.card(), NOW)
     with pytest.raises(ContactExists):
-        both.renamed("bob", "alice")
-    assert [contact.name for contact in both.renamed("bob", "zoe").contacts] == ["alice", "zoe"]
+        both.rename("bob", "alice")
+    assert [contact.name for contact in both.rename("bob", "zoe").contacts] == ["alice", "zoe"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "\x1b[31m", "x" * 65])
@@ -38,7 +38,7 @@ def test_a_name_that_could_steer_a_terminal_or_a_path_is_refused(name):
     with pytest.raises(NameInvalid):
         ContactBook().with_card(name, BOB.card(), NOW)
     with pytest.raises(NameInvalid):
-        BOOK.renamed("bob", name)
+        BOOK.rename("bob", name)
 
 
 def test_a_forged_card_is_no_contact():
@@ -53,7 +53,7 @@ def test_a_client_key_that_two_contacts_claim_is_claimed_by_both():
     thief = identity("thief")
     card = type(thief.card()).issue(thief.id_sign, dh_pk=thief.dh_pk, client_id=BOB.client_id, name="thief")
     book = BOOK.with_card("thief", card, NOW)
-    assert {contact.name for contact in book.claiming(BOB.client_id)} == {"bob", "thief"}
+    assert {contact.name for contact in book.find_claiming(BOB.client_id)} == {"bob", "thief"}
 
 
 def test_an_unknown_name_is_told(tmp_path):

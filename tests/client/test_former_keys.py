@@ -28,17 +28,17 @@ from veen.testing.memfs import Crash, Fault, MemFs
 BOB = identity("bob")
 # The hash of the secrets of BOB in a release without former keys.
 EARLIER = "f32a34ca3c38ce50a33218c6c8ebb2a8b8b7ae2f7081573dcaa2c1987d42a956"
-LATER = BOB.replaced(NOW + 5, random=seeded("later"))
+LATER = BOB.with_new_keys(NOW + 5, random=seeded("later"))
 
 
 def test_new_keys_keep_the_former_ones_and_take_a_new_client_key():
-    again = LATER.replaced(NOW + 9, random=seeded("again"))
+    again = LATER.with_new_keys(NOW + 9, random=seeded("again"))
     assert again.principals == (BOB.id_sign_pk, LATER.id_sign_pk, again.id_sign_pk)
     assert [keys.generation for keys in again.former] == [1, 2]
     assert [keys.replaced_at for keys in again.former] == [NOW + 5, NOW + 9]
     assert [key.generation for key in again.client_keys] == [1, 2, 3]
     assert again.openings == tuple((who.card_id, who.dh_sk) for who in (again, LATER, BOB))
-    acting = again.acting_as(again.former[0])
+    acting = again.act_as(again.former[0])
     assert (acting.id_sign_pk, acting.client_id) == (BOB.id_sign_pk, again.client_id)
     assert set(acting.openings) == set(again.openings)
     assert again.former_card(again.former[0]) == BOB.card()
@@ -57,10 +57,10 @@ def test_a_keystore_without_former_keys_has_the_bytes_of_earlier_releases_and_on
 def test_long_term_keys_are_replaced_a_limited_number_of_times():
     who = BOB
     for number in range(MAX_FORMER):
-        who = who.replaced(NOW + number)
+        who = who.with_new_keys(NOW + number)
     assert Secrets.from_bytes(Secrets(identity=who).to_bytes()).identity == who
     with pytest.raises(LimitError):
-        who.replaced(NOW)
+        who.with_new_keys(NOW)
 
 
 @pytest.mark.parametrize("kind", ["lost", "done"])

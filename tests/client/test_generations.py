@@ -252,7 +252,7 @@ def test_a_back_field_of_an_earlier_release_is_read():
     state = folded(START, event(record, GENERATION_SCHEMA))
     ring = learn(Keyring().with_keys(replace(keys, reader_sk=None)), state, record, BOB)
     assert readable(ring) == [1, 0]
-    assert state.leading_back_to(0) == 1
+    assert state.find_opening_generation(0) == 1
     state = folded(state, event(KeyShred.issue(OWNER.id_sign, FIRST.stream_id, 0), records.SHRED_SCHEMA, seq=2))
     assert state.is_forgotten(0)
     assert not state.is_shredded(0)
@@ -268,7 +268,7 @@ def test_a_hand_over_gives_exactly_the_generations_that_it_wraps():
         after = folded(state, event(record, records.WRAP_SCHEMA, seq=2))
         assert readable(learn(ring, after, record, BOB)) == expected
         assert readable(learn(ring, after, record, CAROL)) == []
-    assert state.leading_back_to(0) is None
+    assert state.find_opening_generation(0) is None
 
 
 def test_new_readers_get_nothing_from_before_the_last_rotation_without_history():
@@ -302,7 +302,7 @@ def test_an_author_is_whom_both_keys_say():
     assert folded(START, stolen).author(MALLORY.client_id) is None
     state = folded(START, event(AuthorCard(card=BOB.card()), CARD_SCHEMA, author=BOB))
     assert state.author(BOB.client_id) == BOB.id_sign_pk
-    rotated = BOB.rotated(NOW, random=seeded("rotated"))
+    rotated = BOB.with_new_client_key(NOW, random=seeded("rotated"))
     state = folded(state, event(AuthorCard(card=rotated.card()), CARD_SCHEMA, author=rotated, seq=2))
     assert {state.author(BOB.client_id), state.author(rotated.client_id)} == {BOB.id_sign_pk}
 
@@ -363,7 +363,7 @@ def test_an_end_counts_from_its_place_on_for_a_card_as_for_a_binding(proof, by_n
 
 
 def test_an_end_of_all_keys_that_is_repeated_ends_no_later_key():
-    late = BOB.rotated(NOW, random=seeded("late"))
+    late = BOB.with_new_client_key(NOW, random=seeded("late"))
     end = ended(BOB, at=NOW)
     state = folded(START, end, bound(BOB, late.client_key.key, seq=6), replace(end, stream_seq=7))
     assert seqs_of(state, late.client_id) == list(range(1, 10))
@@ -380,7 +380,7 @@ def test_a_key_that_was_ended_before_it_was_bound_is_nobodys_and_a_binding_count
 
 
 def test_a_principal_whose_place_was_taken_proves_no_further_key_and_its_successor_ends_its_keys():
-    late = BOB.rotated(NOW, random=seeded("late"))
+    late = BOB.with_new_client_key(NOW, random=seeded("late"))
     following = PrincipalNext.issue(BOB.id_sign, CAROL.id_sign, stream_id=FIRST.stream_id)
     state = folded(START, bound(BOB, BOB.client_key.key), event(following, PRINCIPAL_NEXT_SCHEMA, seq=2, author=BOB))
     state = folded(state, bound(BOB, late.client_key.key, seq=3))

@@ -44,7 +44,7 @@ def test_nothing_is_made_by_looking(tmp_path):
     home = Home.at(tmp_path / "home")
     assert home.identities() == []
     assert not home.has_identity("alice")
-    assert home.exposed() == []
+    assert home.find_exposed() == []
     with pytest.raises(IdentityMissing):
         home.require("alice")
     assert not (tmp_path / "home").exists()
@@ -143,13 +143,13 @@ def test_what_others_may_read_is_found(tmp_path):
     home.identity_fs("alice").replace("identity_card", b"public")
     with home.lock("alice"):
         pass
-    assert home.exposed() == []
+    assert home.find_exposed() == []
     (home.identity_dir("alice") / "identity_card").chmod(0o644)  # public anyway
-    assert home.exposed() == []
+    assert home.find_exposed() == []
     (home.identity_dir("alice") / "keystore.enc").chmod(0o640)
     home.identity_dir("alice").chmod(0o755)
-    assert home.exposed() == [
+    assert home.find_exposed() == [
         (home.identity_dir("alice"), 0o755),
         (home.identity_dir("alice") / "keystore.enc", 0o640),
     ]
-    assert isinstance(home.exposed()[0].path, Path)
+    assert isinstance(home.find_exposed()[0].path, Path)

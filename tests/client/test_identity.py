@@ -28,7 +28,7 @@ def test_a_new_identity_has_a_signing_key_a_dh_key_and_one_client_key_all_differ
 
 @pytest.mark.req("KEX0-04")
 def test_rotation_gives_a_new_client_key_and_keeps_who_we_are():
-    rotated = ALICE.rotated(NOW + 5, random=seeded("next"))
+    rotated = ALICE.with_new_client_key(NOW + 5, random=seeded("next"))
     assert rotated.client_id != ALICE.client_id
     assert (rotated.client_key.generation, rotated.client_key.created_at) == (2, NOW + 5)
     assert (rotated.id_sign, rotated.dh_sk, rotated.card_id) == (ALICE.id_sign, ALICE.dh_sk, ALICE.card_id)
@@ -38,7 +38,7 @@ def test_rotation_gives_a_new_client_key_and_keeps_who_we_are():
 
 @pytest.mark.req("KEX0-04", "CRY-19")
 def test_a_message_carries_the_client_key_and_nothing_of_the_identity_or_of_the_key_before():
-    rotated = ALICE.rotated(NOW, random=seeded("next"))
+    rotated = ALICE.with_new_client_key(NOW, random=seeded("next"))
     label = HubLog().label("room")
     for sender in (ALICE, rotated):
         data = message(sender.client_key.key, label, 1).to_bytes()
@@ -51,7 +51,7 @@ def test_a_message_carries_the_client_key_and_nothing_of_the_identity_or_of_the_
 def test_the_oldest_client_keys_go_when_there_are_too_many():
     key = SigningKey(bytes(32))
     many = tuple(ClientKey(key=key, created_at=0, generation=number) for number in range(1, MAX_CLIENT_KEYS + 1))
-    rotated = replace(ALICE, client_keys=many).rotated(NOW)
+    rotated = replace(ALICE, client_keys=many).with_new_client_key(NOW)
     assert len(rotated.client_keys) == MAX_CLIENT_KEYS
     assert rotated.client_keys[0].generation == 2
     assert rotated.client_key.generation == MAX_CLIENT_KEYS + 1

@@ -44,7 +44,7 @@ def invitation(**changes):
         "expires_at": NOW + 60,
         **changes,
     }
-    return Invitation(**fields).signed(ALICE)
+    return Invitation(**fields).sign(ALICE)
 
 
 FOR_BOB = SealedInvite.for_card(invitation(), BOB.card(), random=seeded("card"))
@@ -176,7 +176,7 @@ def test_another_key_of_a_stream_that_one_has_is_a_conflict_and_nothing_is_repla
     owner_pk = None if owner == "nobody" else ALICE.id_sign_pk
     mine = Keyring().with_keys(StreamKeys.create("orders", owner_pk=owner_pk))
     evil = StreamKeys.create("orders", owner_pk=owner_pk)
-    sent = replace(invitation(keys=(evil,)), inviter=CAROL.card()).signed(CAROL)
+    sent = replace(invitation(keys=(evil,)), inviter=CAROL.card()).sign(CAROL)
     with pytest.raises(InviteConflict, match="other keys"):
         sent.add_to(mine, HUB)
 
@@ -204,7 +204,7 @@ def test_keys_of_an_invitation_are_used_at_its_hub_and_at_no_other():
 
 def test_the_rights_are_those_that_were_given():
     """walk A1: a reading invitation said "read and write"."""
-    limited = replace(invitation(), rights="read").signed(ALICE)
+    limited = replace(invitation(), rights="read").sign(ALICE)
     opened = SealedInvite.for_card(limited, BOB.card()).open(NOW, identities=[BOB])
     assert opened.rights_text == "read"
     assert replace(opened, rights=None).rights_text == "read and write"

@@ -336,7 +336,7 @@ def test_an_identity_on_disk_is_for_its_owner_only(tmp_path):
     directory = home.identity_dir("alice")
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert stat.S_IMODE((directory / KEYSTORE).stat().st_mode) == 0o600
-    assert home.exposed() == []
+    assert home.find_exposed() == []
     assert home.identities() == ["alice"]
     assert open_identity(home, "alice", PASSPHRASE).identity.card() == read_card(home.identity_fs("alice"))
 

@@ -11,7 +11,7 @@ from veen.client.errors import PrekeyMissing, Unreachable
 from veen.client.home import Home
 from veen.client.identity.keyring import Keyring
 from veen.client.identity.keystore import create_identity
-from veen.client.identity.prekey import PrekeySecret, kept
+from veen.client.identity.prekey import PrekeySecret, recent_prekeys
 from veen.client.personal import (
     ATTEMPTS,
     due_prekey,
@@ -158,4 +158,4 @@ def test_a_prekey_is_replaced_before_it_ends_and_after_the_client_key_rotated(tm
     before = keystore.secrets.prekeys
     keystore.rotate(now + 7 * 86_400)
     assert len(keystore.secrets.prekeys) == len(before) + 1
-    assert set(kept(before, now)) <= set(keystore.secrets.prekeys)  # the old ones still open
+    assert set(recent_prekeys(before, now)) <= set(keystore.secrets.prekeys)  # the old ones still open

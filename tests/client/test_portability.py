@@ -72,7 +72,7 @@ class World:
                     last_receipt=self.entries[-1][1],
                 )
             )
-        states[0] = states[0].sending(message(self.key, labels[0], 6, 5).to_bytes())
+        states[0] = states[0].with_pending(message(self.key, labels[0], 6, 5).to_bytes())
         self.states = states
         self.checkpoints = [self.hub.checkpoint(label) for label in labels]
         with StateStore.open(self.home, "alice") as store:
@@ -81,7 +81,7 @@ class World:
         tokens = TokenStore(self.home.tokens_fs("alice"))
         self.token = issue(ISSUER, self.keystore.identity.card(), ["room"], ttl=60)
         tokens.put(self.token)
-        self.held = tokens.granted(self.token.auth_ref(), self.hub.hub_id, NOW)
+        self.held = tokens.add_grant(self.token.auth_ref(), self.hub.hub_id, NOW)
 
     def export(self, target):
         return export_identity(
@@ -128,7 +128,7 @@ def test_a_set_carries_everything_to_another_home(world, tmp_path):
     assert list(items(archive, "payloads.cborseq")) == [msg.to_bytes() for msg, _ in world.entries]
     assert {path.name for path in (archive.root / "attachments").iterdir()} == {H(data).hex() for data in ATTACHMENTS}
     assert (content.entries, content.checkpoints, content.attachments, content.hub_sigs_checked) == (10, 2, 3, True)
-    assert elsewhere.exposed() == []
+    assert elsewhere.find_exposed() == []
 
 
 @pytest.mark.req("CLNT-11", "OP0-07")

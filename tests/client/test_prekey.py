@@ -15,7 +15,7 @@ from veen.client.identity.prekey import (
     PrekeySecret,
     check_prekey,
     current,
-    kept,
+    recent_prekeys,
 )
 from veen.core.crypto import hpke, x25519
 from veen.core.objects.prekey import Prekey
@@ -68,15 +68,15 @@ def test_the_one_that_lasts_longest_is_handed_out():
 
 def test_the_oldest_go_when_there_are_too_many():
     many = [replace(MINE, prekey=replace(MINE.prekey, expires_at=number)) for number in range(MAX_PREKEYS + 5)]
-    remaining = kept(reversed(many), 0)
+    remaining = recent_prekeys(reversed(many), 0)
     assert [secret.prekey.expires_at for secret in remaining] == list(range(5, MAX_PREKEYS + 5))
 
 
 def test_the_secret_half_goes_some_months_after_the_prekey_expired(tmp_path):
     """Kept for 17 years, expiry gave no forward secrecy."""
     end = MINE.prekey.expires_at + PREKEY_KEEP_SEC
-    assert kept([MINE], end) == (MINE,)
-    assert kept([MINE], end + 1) == ()
+    assert recent_prekeys([MINE], end) == (MINE,)
+    assert recent_prekeys([MINE], end + 1) == ()
     keystore = create_identity(Home.at(tmp_path), "bob", None, now=NOW)
     (first,) = keystore.secrets.prekeys
     keystore.rotate(first.prekey.expires_at + PREKEY_KEEP_SEC + 1)

@@ -317,7 +317,7 @@ def test_what_waits_under_an_earlier_key_arrives_once(tmp_path, arrived, pause, 
                 bodies, _ = await said(client)
             assert bodies == [b"before", b"waiting", b"after"]
             with StateStore.open(home, "alice") as store:
-                assert store.unfinished() == []
+                assert store.states_with_pending() == []
 
     run(check())
 

@@ -48,9 +48,9 @@ def sent(count, mode="full"):
     hub, state = HubLog(), fresh(mode)
     for number in range(1, count + 1):
         msg = message(KEY, LABEL, number, state.prev_ack)
-        state = state.sending(msg.to_bytes())
+        state = state.with_pending(msg.to_bytes())
         receipt = hub.admit(msg)
-        state = seen(state, hub, receipt).acknowledged({number: receipt})
+        state = seen(state, hub, receipt).with_receipts({number: receipt})
     return state, hub
 
 
@@ -80,15 +80,15 @@ def test_a_state_comes_back_from_its_bytes(count, mode):
 def test_a_message_is_pending_until_its_receipt_and_can_be_withdrawn():
     """D-56: the same bytes are sent again."""
     first, second, third = (message(KEY, LABEL, number) for number in (1, 2, 3))
-    state = fresh().sending(first.to_bytes(), second.to_bytes(), third.to_bytes())
+    state = fresh().with_pending(first.to_bytes(), second.to_bytes(), third.to_bytes())
     assert state.client_seq == 3
     assert [pending.msg for pending in state.pending] == [first.to_bytes(), second.to_bytes(), third.to_bytes()]
     hub = HubLog()
     receipts = {1: hub.admit(first), 2: hub.admit(second)}
-    state = seen(state, hub, receipts[2]).acknowledged(receipts)
+    state = seen(state, hub, receipts[2]).with_receipts(receipts)
     assert (state.prev_ack, [pending.client_seq for pending in state.pending]) == (2, [3])
-    assert state.acknowledged({}) == state
-    withdrawn = state.withdrawn(3)
+    assert state.with_receipts({}) == state
+    withdrawn = state.withdraw(3)
     assert (withdrawn.client_seq, withdrawn.pending) == (2, ())
     state.check()
     withdrawn.check()
@@ -99,25 +99,25 @@ def test_only_the_next_message_of_this_key_on_this_label_can_be_sent():
     for wrong in (
         message(KEY, LABEL, 2),
         message(KEY, H(b"another label"), 1),
-        message(ALICE.rotated(NOW).client_key.key, LABEL, 1),
+        message(ALICE.with_new_client_key(NOW).client_key.key, LABEL, 1),
     ):
         with pytest.raises(ValueError, match="client_seq 1"):
-            fresh().sending(wrong.to_bytes())
+            fresh().with_pending(wrong.to_bytes())
     with pytest.raises(FormatError):
-        fresh().sending(b"no message")
+        fresh().with_pending(b"no message")
 
 
 def test_the_next_client_key_begins_at_one_and_knows_the_log():
     """D-102a"""
     state, _ = sent(3)
-    rotated = state.rotated(b"\x05" * 32)
+    rotated = state.for_next_key(b"\x05" * 32)
     assert (rotated.client_id, rotated.client_seq, rotated.pending) == (b"\x05" * 32, 0, ())
     assert (rotated.last_stream_seq, rotated.last_mmr_root, rotated.peaks) == (3, state.last_mmr_root, state.peaks)
 
 
 def test_the_next_client_key_takes_no_pending_message_along():
     state, _ = sent(3)
-    assert state.sending(message(KEY, LABEL, 4, 3).to_bytes()).rotated(b"\x05" * 32).pending == ()
+    assert state.with_pending(message(KEY, LABEL, 4, 3).to_bytes()).for_next_key(b"\x05" * 32).pending == ()
 
 
 def test_a_client_may_send_until_no_table_has_a_number_for_it():
@@ -152,7 +152,7 @@ def test_parts_that_do_not_agree_are_refused(wrong):
 
 
 def test_secrets_of_a_state_are_not_shown():
-    state = fresh().sending(message(KEY, LABEL, 1).to_bytes())
+    state = fresh().with_pending(message(KEY, LABEL, 1).to_bytes())
     assert repr(RK) not in repr(state)
     assert RK.hex() not in repr(state)
     assert "sealed" not in repr(state)
@@ -165,14 +165,14 @@ def test_secrets_of_a_state_are_not_shown():
 def test_what_is_saved_is_there_in_the_next_process(tmp_path):
     home = Home.at(tmp_path)
     state, _ = sent(3)
-    state = state.sending(message(KEY, LABEL, 4, 3).to_bytes())
+    state = state.with_pending(message(KEY, LABEL, 4, 3).to_bytes())
     with StateStore.open(home, "alice") as store:
         assert store.load(HUB.hub_id, LABEL, KEY.public) is None
         store.save(state)
     with StateStore.open(home, "alice") as store:
         assert store.load(HUB.hub_id, LABEL, KEY.public) == state
-        assert store.unfinished() == store.unfinished(HUB.hub_id) == [state]
-        assert store.unfinished(bytes(32)) == []
+        assert store.states_with_pending() == store.states_with_pending(HUB.hub_id) == [state]
+        assert store.states_with_pending(bytes(32)) == []
     for path in home.state_dir("alice").iterdir():
         assert path.name == "lock" or stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -201,7 +201,7 @@ def test_a_rotated_key_goes_on_from_what_its_predecessors_saw():
     state, _ = sent(5)
     store.save(replace(behind, client_id=H(b"an even older key")), state)
     loaded = store.load(HUB.hub_id, LABEL, b"\x05" * 32)
-    assert loaded == state.rotated(b"\x05" * 32)
+    assert loaded == state.for_next_key(b"\x05" * 32)
     assert store.load(HUB.hub_id, LABEL, KEY.public) == state
 
 
@@ -209,8 +209,8 @@ def test_a_pending_message_that_was_sealed_again_replaces_the_old_one():
     """D-09: after a resync the same client_seq may carry new bytes."""
     store = StateStore(MemFs())
     first, again = message(KEY, LABEL, 1, ciphertext=b"a" * 50), message(KEY, LABEL, 1, ciphertext=b"b" * 50)
-    store.save(fresh().sending(first.to_bytes()))
-    store.save(fresh().sending(again.to_bytes()))
+    store.save(fresh().with_pending(first.to_bytes()))
+    store.save(fresh().with_pending(again.to_bytes()))
     loaded = store.load(HUB.hub_id, LABEL, KEY.public)
     assert loaded is not None
     assert [pending.msg for pending in loaded.pending] == [again.to_bytes()]
@@ -219,7 +219,7 @@ def test_a_pending_message_that_was_sealed_again_replaces_the_old_one():
 def test_a_large_batch_of_pending_messages_is_kept():
     """64 messages of the largest size: more than any one CBOR item may be."""
     store = StateStore(MemFs())
-    state = fresh().sending(*(message(KEY, LABEL, n, ciphertext=bytes(1 << 19)).to_bytes() for n in range(1, 65)))
+    state = fresh().with_pending(*(message(KEY, LABEL, n, ciphertext=bytes(1 << 19)).to_bytes() for n in range(1, 65)))
     store.save(state)
     assert store.load(HUB.hub_id, LABEL, KEY.public) == state
 
@@ -270,7 +270,7 @@ def on_disk(tmp_path):
     home = Home.at(tmp_path)
     state, _ = sent(3)
     with StateStore.open(home, "alice") as store:
-        store.save(state.sending(message(KEY, LABEL, 4, 3, ciphertext=b"c" * 3_000).to_bytes()))
+        store.save(state.with_pending(message(KEY, LABEL, 4, 3, ciphertext=b"c" * 3_000).to_bytes()))
         store.save_pin(HubPin.of_identity(HUB.identity))
     return home, home.state_dir("alice") / StateStore.FILE
 
@@ -375,10 +375,10 @@ def test_after_a_crash_the_state_is_the_last_one_saved_or_the_one_being_saved(at
             msg = message(KEY, LABEL, number, state.prev_ack)
             for step in ("send", "acknowledge"):
                 if step == "send":
-                    tried = state.sending(msg.to_bytes())
+                    tried = state.with_pending(msg.to_bytes())
                 else:
                     receipt = hub.admit(msg)
-                    tried = seen(state, hub, receipt).acknowledged({number: receipt})
+                    tried = seen(state, hub, receipt).with_receipts({number: receipt})
                 store.save(tried)
                 state = saved = tried
     except (Crash, OSError):
@@ -423,7 +423,7 @@ from veen.client.state import StateStore
 with StateStore.open(Home.at(Path(sys.argv[1])), "alice") as store:
     state = fresh()
     for number in range(1, 100_000):
-        state = state.sending(message(KEY, LABEL, number).to_bytes())
+        state = state.with_pending(message(KEY, LABEL, number).to_bytes())
         store.save(state)
         print(number, flush=True)
         state = replace(state, pending=())
@@ -450,5 +450,6 @@ def test_a_killed_process_has_forgotten_no_client_seq_it_used(tmp_path, lines, p
 def test_the_fresh_rk_of_a_test_is_no_default():
     """Every state is given its rk: a forgotten one would be the same for all."""
     with pytest.raises(TypeError):
-        LabelState(hub_id=HUB.hub_id, label=LABEL, client_id=KEY.public, profile_id=PROFILE_ID, mode="full")  # type: ignore[call-arg]  # that is the point
+        # That is the point.
+        LabelState(hub_id=HUB.hub_id, label=LABEL, client_id=KEY.public, profile_id=PROFILE_ID, mode="full")  # type: ignore[call-arg]
     assert seeded("a")(32) != seeded("b")(32)

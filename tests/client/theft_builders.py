@@ -56,7 +56,7 @@ class World:
         self.deals = StreamKeys.create("deals", owner_pk=self.bob.id_sign_pk)
         self.rings = {name: Keyring.of([self.plans, self.deals]) for name in ("alice", "bob", "mallory")}
         self.tokens, self.retry = TokenStore(MemFs()), QUICK
-        self.mallory = self.old.replaced(now)  # what the thief makes of the copy
+        self.mallory = self.old.with_new_keys(now)  # what the thief makes of the copy
 
     @contextlib.asynccontextmanager
     async def client(self, name, who, place=None, transport=None):
@@ -92,7 +92,7 @@ class World:
                 self.keystore.replace_keys(self.clock.now)
         new = self.keystore.identity
         transport = transport or InProcess(Administration(self.hub.api))
-        async with self.client("alice", new.acting_as(new.former[-1]), transport=transport) as client:
+        async with self.client("alice", new.act_as(new.former[-1]), transport=transport) as client:
             return await secure_hub(client, new, judge, since=since, progress=progress)
 
     # --- the thief ---------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class World:
             await owning.hand_over(client, self.old, "plans", [self.mallory.card()])
 
     async def same(self):
-        async with self.client("mallory", self.mallory.acting_as(self.mallory.former[-1])) as client:
+        async with self.client("mallory", self.mallory.act_as(self.mallory.former[-1])) as client:
             await secure_hub(client, self.mallory, judge)
 
     # --- what the log says ---------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class World:
         """Return True if the thief opens what the member writes now."""
         async with self.client("bob", self.bob) as bob:
             sent = await bob.send("plans", b"after the theft")
-        async with self.client("mallory", who or self.mallory.acting_as(self.mallory.former[-1])) as client:
+        async with self.client("mallory", who or self.mallory.act_as(self.mallory.former[-1])) as client:
             entries = [entry async for entry in client.read("plans", from_seq=sent.seq)]
         return entries[0].event is not None
 

@@ -254,7 +254,7 @@ def test_anybody_is_trusted_only_where_it_is_written():
 
 def test_a_token_file_that_is_none(tmp_path):
     (tmp_path / "bad.cap").write_bytes(b"\x80")
-    assert "no good capability token" in refused(tmp_path, "[admission]\ntoken_files = ['bad.cap']\n").what
+    assert "invalid capability token" in refused(tmp_path, "[admission]\ntoken_files = ['bad.cap']\n").what
 
 
 @pytest.mark.parametrize("text", ["", "short", "two words of a token", "ünïcödé-tökén-ünïcödé"])

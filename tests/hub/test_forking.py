@@ -128,7 +128,7 @@ def test_a_fork_that_is_cut_off_at_any_change_neither_starts_nor_verifies(tmp_pa
 
 def test_a_fork_into_itself_is_refused_and_leaves_nothing(origin):
     for inside in ("", "fork", "log/fork"):
-        with pytest.raises(StorageError, match="lies inside"):
+        with pytest.raises(StorageError, match="is inside"):
             fork(origin, OsFs(origin.root / inside), NOW)
     assert not (origin.root / "fork").exists()
     with contextlib.suppress(FileNotFoundError):

@@ -225,7 +225,7 @@ def test_a_group_waits_for_what_is_being_verified_but_not_for_long(tmp_path):
         def __init__(self):
             self.sizes = []
 
-        def group(self, size, sync_s):
+        def on_group(self, size, sync_s):
             self.sizes.append(size)
 
     class Held:
@@ -288,7 +288,7 @@ def test_a_full_disk_answers_nothing_and_goes_on_when_there_is_room():
         fs.fault = Fault(fs.operations + 1, "error", errno.ENOSPC)
         with pytest.raises(NotDurable):
             await line.submit(message(2))
-        await line.settled()
+        await line.wait_settled()
         receipt = Receipt.from_bytes(await line.submit(message(2)))
         assert receipt.stream_seq == 2
         await line.close()
@@ -338,7 +338,7 @@ def test_the_event_loop_goes_on_while_the_store_is_opened_anew(end):
             await line.close()
         else:
             go.set()
-            await line.settled()
+            await line.wait_settled()
             assert context.store is line.store is opened[0]
             assert Receipt.from_bytes(await line.submit(message(1))).stream_seq == 1
             await line.close()
@@ -692,7 +692,7 @@ def test_a_copy_of_a_message_that_never_became_durable_is_not_called_a_duplicate
         for answer in (first, copy):
             with pytest.raises(NotDurable):
                 await answer
-        await line.settled()
+        await line.wait_settled()
         assert Receipt.from_bytes(await line.submit(message(2))).stream_seq == 2
         assert line.depth == 0
         await line.close()

@@ -756,7 +756,7 @@ def test_an_earlier_report_of_any_size_or_behind_a_link_is_not_read(tmp_path, na
     write(run(first), tmp_path / "audit")
     with (tmp_path / "audit" / name).open("r+b") as file:
         file.truncate(1 << 40)
-    with pytest.raises(PreviousError, match="no size for it"):
+    with pytest.raises(PreviousError, match="is not valid"):
         Previous.read(tmp_path / "audit")
     if name.endswith(".parquet"):
         (tmp_path / "audit" / name).unlink()

@@ -151,7 +151,7 @@ def test_a_written_state_has_no_links_and_a_size(world, tmp_path):
         folds.load(str(tmp_path / "state"))
     with manifest.open("r+b") as file:
         file.truncate(1 << 40)
-    with pytest.raises(FoldStateDamaged, match="no size for it"):
+    with pytest.raises(FoldStateDamaged, match="is not valid"):
         folds.load(str(tmp_path / "state"))
 
 

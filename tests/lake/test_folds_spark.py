@@ -175,7 +175,7 @@ def test_a_task_that_fails_says_so_in_a_line(spark):
     broken = frame_of(spark, entries, 2).withColumn("hdr", F.lit(b"nothing"))
     with pytest.raises(FoldFailed) as caught:
         api.run(broken, FOLDS["rpc"]())
-    assert "the row is no event" in str(caught.value)
+    assert "the row is not a valid event" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 

@@ -117,10 +117,10 @@ def test_a_key_file_that_is_gone_or_none_is_named_without_its_content(hub, tmp_p
     with pytest.raises(OptionError, match="No such file"):
         to_arrow(str(hub), keys=str(tmp_path / "gone"))
     (tmp_path / "keys").write_text("veen-stream1nonsense")
-    with pytest.raises(OptionError, match="word 1 is no stream key") as caught:
+    with pytest.raises(OptionError, match="word 1 is not a stream key") as caught:
         to_arrow(str(hub), keys=str(tmp_path / "keys"))
     assert "nonsense" not in str(caught.value)
-    with pytest.raises(OptionError, match="no option nonsense"):
+    with pytest.raises(OptionError, match="unknown option nonsense"):
         to_arrow(str(hub), nonsense=1)
 
 
@@ -216,7 +216,7 @@ def test_the_option_columns_is_the_schema(spark, hub, keys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"columns": "nothing"}, "there is no column nothing"),
+        ({"columns": "nothing"}, "unknown column nothing"),
         ({"keys": "reader.keys"}, "give an absolute path"),
         ({"keys": "/there/is/no/file"}, "No such file"),
     ],

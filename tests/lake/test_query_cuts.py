@@ -54,7 +54,7 @@ class Collected:
     def row(self, row):
         self.rows.append(row)
 
-    def verified(self, entry):
+    def evidence(self, entry):
         self.entries.append(entry)
 
 
@@ -240,7 +240,7 @@ def test_a_key_file_that_cannot_be_used_is_named_without_its_contents(tmp_path):
         KeyFile(str(path)).load()
     text = KEYS[STREAMS[0]].to_text()
     path.write_text(f"{text}\n{text[:-1]}\n")
-    with pytest.raises(OptionError, match="word 2 is no stream key") as caught:
+    with pytest.raises(OptionError, match="word 2 is not a stream key") as caught:
         KeyFile(str(path)).load()
     assert text[12:-1] not in str(caught.value)
     assert caught.value.__cause__ is None

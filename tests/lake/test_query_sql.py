@@ -361,5 +361,5 @@ def test_a_file_that_was_changed_ends_the_query_by_name(spark, tmp_path, keys):
     changed = Place(tmp_path, keys, 2, count=20)
     file = next(Path(changed.tables).glob("typed_sdr_event_v1/*/*/*.parquet"))
     file.write_bytes(flipped(file.read_bytes(), 100))
-    with pytest.raises(VeenError, match="is not what was written"):
+    with pytest.raises(VeenError, match="differs from what was written"):
         answers(spark, changed, asked_for(projection=["*"]))

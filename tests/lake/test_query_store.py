@@ -158,7 +158,7 @@ def test_a_stored_result_has_all_that_its_hashes_are_made_of_and_verifies(store,
     stored = api.load_stored(ResultStore(store._results.parent), result.digest.result_id)
     assert (stored.descriptor, stored.digest, stored.coverage) == (result.descriptor, result.digest, result.coverage)
     assert api.verify(log, stored, keys=KEYRING).ok
-    verified = b",".join(store.verified(result.digest.result_id))
+    verified = b",".join(store.evidence(result.digest.result_id))
     head = canonical.encode(
         {"query_id": stored.digest.query_id, "result_id": stored.digest.result_id,
          **stored.descriptor.evidence.to_json(), "verified": []}

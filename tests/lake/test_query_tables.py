@@ -312,7 +312,7 @@ def test_a_changed_file_is_refused(place):
     file = TableLog(to).state().of(EVENTS)[0]
     target = Path(to) / file.path
     target.write_bytes(flipped(target.read_bytes(), file.size // 2))
-    with pytest.raises(TableDamaged, match="is not what was written"):
+    with pytest.raises(TableDamaged, match="differs from what was written"):
         api.run(path, descriptor(), keys=KEYRING, tables=to)
 
 

@@ -151,7 +151,7 @@ def test_only_the_asked_columns_are_made(spark, log):
     ("options", "words"),
     [
         ({"verify": "sometimes"}, "verify is 'sometimes'"),
-        ({"nonsense": "1"}, "no option nonsense"),
+        ({"nonsense": "1"}, "unknown option nonsense"),
         ({"label": "zz"}, "64 hex digits"),
         ({"fromTime": "yesterday"}, "not a time"),
     ],
@@ -164,7 +164,7 @@ def test_a_wrong_option_is_named(spark, log, options, words):
 
 def test_a_column_that_is_not_there_is_named(spark, log):
     _, path = log
-    with pytest.raises(Exception, match="no column nonsense"):
+    with pytest.raises(Exception, match="unknown column nonsense"):
         spark.read.format("veen").schema("nonsense INT").load(str(path)).count()
 
 

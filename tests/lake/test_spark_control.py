@@ -146,7 +146,7 @@ def test_a_query_on_spark_stops_with_the_reason_it_was_given(spark, log):
             self.rows += 1
             control.stop(QueryCancelled("enough"))
 
-        def verified(self, entry):
+        def evidence(self, entry):
             """Not of interest."""
 
     sink = Sink()
@@ -173,4 +173,4 @@ class _Nothing:
     def row(self, row):
         """Not of interest."""
 
-    verified = row
+    evidence = row

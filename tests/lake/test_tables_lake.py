@@ -207,7 +207,7 @@ def test_lake_tables_that_are_ahead_are_refused(to, loaded):
 def test_a_file_that_is_gone_stops_before_the_commit(to):
     file = TableLog(to).state().of("silver")[0]
     (Path(to) / file.path).unlink()
-    with pytest.raises(TableDamaged, match="is gone"):
+    with pytest.raises(TableDamaged, match="is missing"):
         publish(to, ["delta"], tables=["silver"])
 
 

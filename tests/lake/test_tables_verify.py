@@ -163,7 +163,7 @@ def test_every_engine_refuses_a_file_that_is_not_what_was_written(to, spark):
         list(tables.rows(to))
     with pytest.raises(TableDamaged):
         tables.register_duckdb(duckdb.connect(), to)
-    with pytest.raises(Exception, match="is not what was written"):
+    with pytest.raises(Exception, match="differs from what was written"):
         tables.read(spark, to, "silver").collect()
-    with pytest.raises(Exception, match="is not what was written"):
+    with pytest.raises(Exception, match="differs from what was written"):
         tables.refresh(to, "kv", spark=spark)

@@ -310,7 +310,7 @@ def test_where_labels_rotate_a_write_goes_on_in_the_next_one(tmp_path):
 @pytest.mark.parametrize(
     ("ddl", "words"),
     [
-        ("text STRING", "no column text"),
+        ("text STRING", "unknown column text"),
         ("key STRING", "needs a column body"),
         ("body INT", "column body is int"),
         ("body STRUCT<at: TIMESTAMP>", "column body is struct"),
@@ -330,7 +330,7 @@ def test_columns_that_are_no_message_are_named(spark, ddl, words):
         ({"identity": "/nowhere"}, "identity /nowhere"),
         ({"stream": "unknown"}, "no key|unknown|not"),
         ({"passphraseFile": "/nowhere"}, "passphraseFile /nowhere"),
-        ({"colour": "red"}, "no option colour"),
+        ({"colour": "red"}, "unknown option colour"),
         ({"writeId": "x" * 300}, "writeId"),
     ],
 )

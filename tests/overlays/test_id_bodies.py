@@ -106,7 +106,7 @@ NAMES = [pytest.param(name, marks=pytest.mark.req(req)) for name, req in zip(FUL
 
 
 def schema_of(name: str) -> AnySchema:
-    schema = bodies.SCHEMAS.find_name(name)
+    schema = bodies.SCHEMAS.named(name)
     assert schema is not None
     return schema
 

@@ -226,7 +226,7 @@ def test_a_missing_an_unknown_or_a_misplaced_key_is_refused(body):
 @pytest.mark.req("OPC-01")
 @SHAPES
 def test_schema_ids_have_the_prefix_of_operations(body):
-    schema = BUILTIN.schemas.find_name(body.KIND)
+    schema = BUILTIN.schemas.named(body.KIND)
     assert schema is not None
     assert schema.body is type(body)
     assert schema.id == H(b"veen/schema:" + body.KIND.encode())

@@ -41,8 +41,8 @@ def test_both_id_rules_give_the_published_values():
 def test_versions_are_schemas_of_their_own_in_the_order_of_their_numbers():
     schemas = SchemaSet([NEW, OLD])
     assert schemas.versions("test.thing") == [OLD, NEW]
-    assert schemas.find_name("test.thing.v2") is OLD
-    assert schemas.find_name("test.thing.v3") is None
+    assert schemas.named("test.thing.v2") is OLD
+    assert schemas.named("test.thing.v3") is None
     assert (OLD.family, OLD.version) == ("test.thing", 2)
 
 
@@ -85,7 +85,7 @@ def plugins(monkeypatch):
 def test_overlays_come_by_entry_points_and_a_broken_one_harms_no_other(plugins):
     registry = BUILTIN.with_installed(plugins)
     assert registry["thing"].schemas == (OLD, NEW)
-    assert registry.schemas.find_name("test.thing.v10") is NEW
+    assert registry.schemas.named("test.thing.v10") is NEW
     assert set(BUILTIN) < set(registry)
     reasons = {broken.name: broken.reason for broken in registry.broken}
     assert reasons.keys() == {"other", "kv", "wrong", "missing"}

@@ -14,7 +14,7 @@ from veen.io.errors import CorruptError
 from veen.storage import layout
 from veen.storage.index import Index
 from veen.storage.maintenance import retention
-from veen.storage.maintenance.compress import compress_chunk, is_compressed
+from veen.storage.maintenance.compress import compress_chunk, is_chunk_compressed
 from veen.storage.maintenance.rebuild import rebuild_index
 from veen.testing.memfs import Crash, Fault
 from veen.verify.directory import verify_data
@@ -66,7 +66,7 @@ def test_compressed_chunks_stand_for_the_same_entries():
 def test_compression_is_off_unless_the_registry_names_it():
     world = filled()
     assert compress(world, Limits()) == []
-    assert not any(is_compressed(world.fs, path) for path in chunk_files(world.fs))
+    assert not any(is_chunk_compressed(world.fs, path) for path in chunk_files(world.fs))
 
 
 def test_a_hub_reads_and_goes_on_after_compression():

@@ -200,7 +200,7 @@ def test_a_torn_group_is_cut_on_somebodys_word_only():
     fs = torn_tail()[0]
     tail, before = find_tail(fs), fs.files()
     assert tail is not None
-    with pytest.raises(TailUnconfirmedError, match="cannot be told"):
+    with pytest.raises(TailUnconfirmedError, match="cannot be distinguished"):
         cut_tail(fs, tail, NOW)
     assert fs.files() == before
     shown = tail.to_json()

@@ -180,9 +180,9 @@ def test_periods_that_make_no_sense_are_refused(payload_sec, receipt_sec):
 
 def test_what_was_never_sealed_cannot_be_erased():
     world = filled()
-    with pytest.raises(StorageError, match="no chunk"):
+    with pytest.raises(StorageError, match="not a sealed chunk"):
         world.control(RetentionDrop(label=LABELS[0], start_seq=2, end_seq=3, entry_hashes_root=bytes(32)))
-    with pytest.raises(StorageError, match="no chunk"):
+    with pytest.raises(StorageError, match="not a sealed chunk"):
         world.control(RetentionDrop(label=bytes(32), start_seq=1, end_seq=3, entry_hashes_root=bytes(32)))
     fill(world, 3)  # and the control journal goes on as if nobody had asked
     erase(world)

@@ -209,7 +209,7 @@ def told(log):
     return world
 
 
-def broken_rules(frames):
+def find_broken_rules(frames):
     check = RunCheck(LABELS[0], Mmr())
     pairs = [(Msg.from_bytes(entry.msg), Receipt.from_bytes(entry.receipt)) for entry in frames]
     return {fault.rule for pair in pairs for fault in check.append(*pair)}
@@ -219,7 +219,7 @@ def broken_rules(frames):
 @given(steps)
 def test_the_fast_paths_find_a_fault_where_the_one_check_finds_one(log):
     world = told(log)
-    broken = broken_rules(world.frames)
+    broken = find_broken_rules(world.frames)
     assert broken <= {Rule.CLIENT_SEQ, Rule.ACK_AHEAD, Rule.ACK_BACK}
     fs = at_rest(world)
     findings = verify_data(fs).findings

@@ -1,4 +1,4 @@
-"""What `import veen` offers: one call to connect, and short verbs; thin over `veen.client`.
+"""The code behind `import veen`: one call to connect, and short verbs; thin over `veen.client`.
 
 Every verb returns when what it says is verified. Names are stable: they are listed in `veen.__all__` and in
 docs/reference/python.md, and both worlds have the same ones, with and without an event loop.

@@ -45,7 +45,7 @@ class TokenAuthority:
         issued_at = token.issued_at(client.hub_id)
         if issued_at is None:
             grant = await client.authorize(token.token)
-            self._tokens.granted(grant.auth_ref, client.hub_id, grant.issued_at)
+            self._tokens.add_grant(grant.auth_ref, client.hub_id, grant.issued_at)
         else:
             expires_at = issued_at + token.token.allow.ttl
             grant = TokenGrant(token=token.token, auth_ref=token.auth_ref, issued_at=issued_at, expires_at=expires_at)

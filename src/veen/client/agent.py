@@ -1,10 +1,10 @@
-"""The agent: keystores that were opened stay open for a while, for the commands and programs of the same user.
+"""The agent: opened keystores stay open for a while, for the commands and programs of the same user.
 
-A process listens on a Unix socket in the user's home, `state/agent/socket` (0600, in a directory 0700). It holds what
-passphrases were stretched to, never a passphrase, each under the salt of its keystore: a new passphrase has a new salt,
-so an old key opens nothing. A key is forgotten when its time is over, by `lock`, and when the process ends. Both sides
-ask the kernel who is on the other one, and speak to the same user only. One request is one line of JSON, and so is the
-answer.
+A process listens on a Unix socket in the user's home, `state/agent/socket` (0600, in a directory 0700). It holds
+keys that were stretched from passphrases, never a passphrase, each under the salt of its keystore: a new passphrase
+has a new salt, so an old key opens nothing. A key is forgotten after its time, by `lock`, and when the process ends.
+Both sides ask the kernel for the user on the other side, and accept only the same user. One request is one line of
+JSON, and so is the answer.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class _HeldKey:
 
 
 class AgentKeys:
-    """What an agent holds, and its answers. Used by one thread; time comes in as an argument."""
+    """The keys of an agent, and its answers. Used by one thread; the time is an argument."""
 
     def __init__(self, seconds: int) -> None:
         self.seconds = seconds
@@ -62,14 +62,14 @@ class AgentKeys:
         return not self._keys
 
     def answer(self, request: Mapping[str, Any], now: float) -> dict[str, Any]:
-        """The answer to one request; {"error": …} for one that is none."""
+        """Return the answer to one request; {"error": …} for an invalid one."""
         self.expire(now)
         match request:
             case {"do": "get", "salt": str(salt)}:
                 entry = self._keys.get(salt)
                 return {"key": None if entry is None else entry.key.hex()}
             case {"do": "put", "salt": str(salt), "name": str(name), "key": str(key)}:
-                return self._put(salt, name, key, now)
+                return self._add(salt, name, key, now)
             case {"do": "status"}:
                 rows = [{"name": entry.name, "seconds_left": int(entry.until - now)} for entry in self._keys.values()]
                 return {"pid": os.getpid(), "seconds": self.seconds, "keys": rows}
@@ -81,7 +81,7 @@ class AgentKeys:
                 return {"stopped": True, "pid": os.getpid()}
         return {"error": "no such request"}
 
-    def _put(self, salt: str, name: str, key: str, now: float) -> dict[str, Any]:
+    def _add(self, salt: str, name: str, key: str, now: float) -> dict[str, Any]:
         try:
             data = bytes.fromhex(key)
         except ValueError:
@@ -102,7 +102,7 @@ def agent_dir(home: Home) -> Path:
 
 
 def ask(home: Home, request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The answer of the agent; None if none runs. An agent that does not answer in time counts as none."""
+    """Return the answer of the agent; None if none runs. An agent that does not answer in time counts as none."""
     try:
         with _directory(agent_dir(home)) as fd, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_ANSWER_SECONDS)
@@ -116,15 +116,15 @@ def ask(home: Home, request: Mapping[str, Any]) -> dict[str, Any] | None:
     return answer if isinstance(answer, dict) else None
 
 
-def stored_key(home: Home, salt: bytes) -> bytes | None:
-    """The key of the keystore with this salt, if the agent holds it."""
+def find_key(home: Home, salt: bytes) -> bytes | None:
+    """Return the key of the keystore with this salt, if the agent holds it."""
     answer = ask(home, {"do": "get", "salt": salt.hex()})
     key = None if answer is None else answer.get("key")
     return bytes.fromhex(key) if isinstance(key, str) and len(key) == 64 else None
 
 
 def store_key(home: Home, name: str, salt: bytes, key: bytes) -> bool:
-    """Hand a key to the agent; False if none runs or it has no room."""
+    """Send a key to the agent; return False if none runs or it has no room."""
     answer = ask(home, {"do": "put", "name": name, "salt": salt.hex(), "key": key.hex()})
     return answer is not None and answer.get("stored") is True
 
@@ -133,7 +133,8 @@ def store_key(home: Home, name: str, salt: bytes, key: bytes) -> bool:
 
 
 def serve(home: Home, seconds: int, ready: Callable[[], None]) -> None:
-    """Be the agent, until `stop` or until no key was held for as long as one is kept. AgentRuns if there is one."""
+    """Run the agent until `stop`, or until no key was held for the time that one is kept. Raise AgentRuns if there
+    is one."""
     directory = agent_dir(home)
     PrivateFs(directory).make_dir("")
     with contextlib.ExitStack() as stack:
@@ -145,7 +146,7 @@ def serve(home: Home, seconds: int, ready: Callable[[], None]) -> None:
         except OSError as exc:
             raise AgentRuns("an agent runs already") from exc
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(_SOCKET, dir_fd=fd)  # of an agent that was killed: we have its lock
+            os.unlink(_SOCKET, dir_fd=fd)  # left by an agent that was killed: its lock is free
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         before = os.umask(0o177)
         try:
@@ -188,7 +189,7 @@ def _answer_all(listener: socket.socket, keys: AgentKeys) -> None:
 
 
 def _hide_memory() -> None:
-    """No core dump, and no other process of the user may attach: both would show the keys."""
+    """Forbid core dumps and attaching by other processes of the user: both would show the keys."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -201,7 +202,7 @@ def _unlink(fd: int) -> None:
 
 @contextlib.contextmanager
 def _directory(path: Path) -> Iterator[int]:
-    """A descriptor of the agent's directory; LocalError if others may enter it."""
+    """Open the agent's directory and yield its descriptor. Raise LocalError if others may enter it."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         status = os.fstat(fd)
@@ -213,7 +214,8 @@ def _directory(path: Path) -> Iterator[int]:
 
 
 def _address(fd: int, directory: Path) -> str:
-    """The socket. By the descriptor where the system can: an address has at most some hundred bytes, a home may not."""
+    """Return the address of the socket, by the descriptor if possible: addresses are short, paths of homes may be
+    long."""
     here = Path(f"/proc/self/fd/{fd}")
     return str((here if here.exists() else directory) / _SOCKET)
 
@@ -226,7 +228,7 @@ def _peer_uid(connection: socket.socket) -> int:
 
 
 def _line(connection: socket.socket) -> bytes:
-    """One line; ValueError if it is too long or cut off."""
+    """Read one line. Raise ValueError if it is too long or cut off."""
     data = b""
     while not data.endswith(b"\n"):
         part = connection.recv(_MAX_LINE)

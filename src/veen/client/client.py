@@ -1,4 +1,4 @@
-"""The client: send, read, follow, prove, over any transport, believing nothing that is not proven (spec §9).
+"""The client: send, read, follow, prove, over any transport, accepting nothing without proof (spec §9).
 
     pin = HubPin.parse("ed25519:…")
     async with await Client.connect(url, pin=pin, identity=identity, keyring=keyring, home=home) as client:
@@ -31,7 +31,7 @@ from veen.client.read.attachments import Attachments
 from veen.client.read.kept import ErasedRange, read_kept
 from veen.client.read.reading import Entry, LabelReader
 from veen.client.read.resync import Resynced
-from veen.client.read.streams import follow_labels, merged, seek
+from veen.client.read.streams import follow_labels, merge_labels, seek
 from veen.client.send.captokens import TokenStore
 from veen.client.send.grants import Grants
 from veen.client.send.rules import LabelAdvice, SendAdvisor, SendRule
@@ -42,7 +42,7 @@ from veen.client.send.writing import KEY_ENDED, Outcome, Sent
 from veen.client.session import HubSession
 from veen.client.state import LabelState, Mode, StateStore
 from veen.client.transport.base import Transport
-from veen.client.transport.calls import Calls, Retry, read, refusal_of, refused
+from veen.client.transport.calls import Calls, Retry, error_of, read, refusal_of
 from veen.client.transport.http import CALL_SECONDS
 from veen.client.transport.opening import open_transport
 from veen.client.verify.evidence import Evidence
@@ -80,7 +80,7 @@ _BOUNDS: Final = RotationBounds()
 
 
 class Client:
-    """A verified connection to one hub. Use `connect`, or `open` on a transport of your own."""
+    """A verified connection to one hub. Use `connect`, or `open` on a given transport."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Client:
         holder: KeyHolder | None = None,
         tokens: TokenStore | None = None,
     ) -> None:
-        """`keys_learned` is called with the whole keyring whenever a new generation of keys was found in a stream.
+        """Set up a client. `keys_learned` is called with the whole keyring when a new generation of keys is found.
 
         `holder` keeps the client keys, so that they rotate by themselves; `tokens` are those of the identity.
         """
@@ -111,17 +111,17 @@ class Client:
         self._session = HubSession(Calls(transport, retry), pin, store=state, limits=limits, clock=clock)
         self._labels = Labels(self._session, state, identity, keyring, mode=mode, random=random, profile=profile)
         self._follower = KeyFollower(self._session, self._labels, state, identity, keys_learned)
-        self._announcing = False  # the record of a new client key is on its way
+        self._announcing = False  # True while the record of a new client key is on its way
         self._queues: dict[tuple[Stream, bytes | None], SendQueue] = {}  # by stream and auth_ref
-        self._rules = tuple(rules)  # what they refuse is not sealed
+        self._rules = tuple(rules)  # messages that they refuse are not sealed
         self._advisor = advisor
-        self._may_send_at: dict[bytes, float] = {}  # label -> when its advised rate allows the next message
+        self._may_send_at: dict[bytes, float] = {}  # label -> time at which its advised rate allows the next message
         self._closing = contextlib.AsyncExitStack()
         self._closing.push_async_callback(transport.aclose)
         self.grants = Grants(self._session, identity, tokens, issues=holder is not None and holder.issues_tokens)
         self._rotation = KeyRotation(self._session, self._labels, state, self.grants, identity, holder, bounds, clock)
         evidence = Evidence(self._session, self._labels)
-        # One verb each, with the signatures and words of the module that does the work.
+        # One verb each, with signature and docstring of the module that does the work.
         self.receipt, self.proof, self.checkpoint = evidence.receipt, evidence.proof, evidence.checkpoint
         self.consistency, self.report_equivocation = evidence.consistency, evidence.report
         self.checkpoints, self.anchor = evidence.checkpoints, evidence.anchor
@@ -154,11 +154,11 @@ class Client:
         tokens: TokenStore | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Self:
-        """By the transport that `url` names, with the state of `identity` in `home`.
+        """Connect by the transport of `url`, with the state of `identity` in `home`.
 
-        IdentityInUse if another process uses the identity.
+        Raise IdentityInUse if another process uses the identity.
 
-        A token goes over plain HTTP to this machine only, unless `insecure_http` says that the network is trusted.
+        A token goes over plain HTTP only to this machine, unless `insecure_http` declares the network trusted.
         """
         if pin is None:
             raise NotPinned(f"no key of the hub at {url} is pinned")
@@ -197,7 +197,7 @@ class Client:
             return client
 
     async def open(self) -> Self:
-        """Learn who answers; ForeignKey if it is not the pinned hub."""
+        """Read the identity and status of the hub; raise ForeignKey if it is not the pinned hub."""
         await self._session.open()
         self._labels.keyring = self._follower.at_hub(self._labels.keyring)
         return self
@@ -217,12 +217,12 @@ class Client:
 
     @property
     def pin(self) -> HubPin:
-        """What is known of the hub's keys by now."""
+        """The trusted keys of the hub by now."""
         return self._session.pin
 
     @property
     def limits(self) -> Limits:
-        """The limits for messages: those of the hub and of this client, the smaller of each."""
+        """Limits for messages: the smaller of each of the hub's and of this client's."""
         return self._session.limits
 
     @property
@@ -232,21 +232,21 @@ class Client:
 
     @property
     def replaced_hubs(self) -> tuple[bytes, ...]:
-        """The hub_ids that the pinned root signed before, if this connection is the first contact with a new hub.
+        """Ids of hubs that the pinned root signed before, if this connection is the first contact with a new hub.
 
-        Its log is another one and begins empty. What was verified of the earlier hubs is kept.
+        Its log is another one and begins empty. Verified facts about the earlier hubs are kept.
         """
         return self._session.replaced_hubs
 
     async def check_witnesses(self, policy: "WitnessPolicy") -> "CosignedCheckpoint":
-        """The newest note of the hub, cosigned as the policy asks; QuorumError if it is not."""
-        from veen.client.verify.witnesses import check_cosigned  # for those whose context asks for it
+        """Return the newest note of the hub, cosigned as the policy requires; raise QuorumError if it is not."""
+        from veen.client.verify.witnesses import check_cosigned  # only for contexts that require it
 
         return await check_cosigned(self._session, policy)
 
     @property
     def id_sign_pk(self) -> bytes:
-        """The key of the identity that this client writes as."""
+        """Key of the identity that this client writes as."""
         return self._rotation.identity.id_sign_pk
 
     @property
@@ -256,7 +256,7 @@ class Client:
 
     @property
     def client_ids(self) -> frozenset[bytes]:
-        """Of the client keys that this identity has or had, as far as the keystore remembers them."""
+        """Ids of the client keys that this identity has or had, as far as the keystore has them."""
         return frozenset(key.client_id for key in self._rotation.identity.client_keys)
 
     @property
@@ -269,16 +269,16 @@ class Client:
         self._labels.personal[stream_id] = keys
 
     def author(self, stream: Stream, client_id: bytes) -> AuthorKey | None:
-        """Return what an identity proved in a stream of a client key, as far as the stream was read."""
+        """Return the binding that an identity proved for a client key in a stream, from the part that was read."""
         follow = self._follower.of(stream)
         return None if follow is None else follow.fold.authors.get(client_id)
 
     async def key_state(self, stream: Stream) -> KeyState | None:
-        """The generations and readers of a stream, by its log up to now; None if its owner is not known."""
+        """Return the generations and readers of a stream, by its log up to now; None if its owner is not known."""
         return await self._follower.sync(stream)
 
     def take_keys(self, keyring: Keyring) -> None:
-        """Use another keyring from now on: for keys that were made or given while the client is connected."""
+        """Use another keyring from now on, for keys that were made or received while the client is connected."""
         self._follower.take(keyring)
 
     @property
@@ -291,35 +291,36 @@ class Client:
         return await self._session.refresh_status()
 
     async def ready(self) -> ReadyResponse:
-        """Whether the hub admits messages now, and if not, why. Unsigned."""
+        """Return the readiness of the hub to admit messages, with the reason if it is not ready. Unsigned."""
         answer = await self._transport.call("readyz")
         if answer.status not in (200, 503):
-            raise refused("readyz", answer)
+            raise error_of("readyz", answer)
         return read("readyz", answer.body, ReadyResponse)
 
     @property
     def session(self) -> HubSession:
-        """The connection, for modules that ask the hub what this class has no verb for."""
+        """The connection, for modules with requests that have no verb here."""
         return self._session
 
     async def identity(self) -> IdentityResponse:
-        """The hub's identity, accepted only if it follows from the pin."""
+        """Return the hub's identity, accepted only if it follows from the pin."""
         return await self._session.refresh_identity()
 
     async def rotations(self) -> tuple[ControlRecord, ...]:
-        """The records by which older keys of the hub introduced newer ones, as the hub tells them."""
+        """Return the records by which older keys of the hub introduced newer ones, as the hub sends them."""
         return await self._session.rotations()
 
     def label(self, stream: Stream, epoch: int | None = None) -> bytes:
-        """The label of a stream now, or in an epoch."""
+        """Return the label of a stream, now or in an epoch."""
         return self._labels.at(stream, self._session.epoch_now() if epoch is None else epoch).label
 
     async def revoke(self, revocations: Sequence[Revocation]) -> tuple[ControlRecord, ...]:
-        """Have the hub refuse these keys and tokens (administrators); the signed records of what is new to it."""
+        """Have the hub refuse these keys and tokens (administrators); return the signed records of new ones."""
         return await self._set_policy(PolicyRequest(revocations=tuple(revocations)))
 
     async def bound(self, bounds: Sequence[SizeBound]) -> tuple[ControlRecord, ...]:
-        """Have the hub refuse larger messages of these labels (administrators); the signed records of what is new."""
+        """Have the hub refuse larger messages of these labels (administrators); return the signed records of new
+        bounds."""
         return await self._set_policy(PolicyRequest(bounds=tuple(bounds)))
 
     async def _set_policy(self, request: PolicyRequest) -> tuple[ControlRecord, ...]:
@@ -329,11 +330,11 @@ class Client:
         return records
 
     def learn_keys(self, keys: StreamKeys) -> None:
-        """Use the keys of one more stream. Keeping them is the caller's business (`Keystore.save`)."""
+        """Use the keys of one more stream. The caller stores them (`Keystore.save`)."""
         self.take_keys(self.keyring.with_keys(keys))
 
     async def has_entries(self, stream_id: bytes) -> bool:
-        """Whether the hub says that somebody has written to a stream. Needs no keys; unsigned."""
+        """Return True if the hub states that a stream has entries. Requires no keys; unsigned."""
         return bool(await self._session.epochs_of(stream_id))
 
     # --- sending ---------------------------------------------------------------------------------------
@@ -351,10 +352,10 @@ class Client:
         auth_ref: bytes | None = None,
         once: bool = False,
     ) -> Sent:
-        """Seal, send, verify the receipt and its place in the log. Returns only when all of that holds.
+        """Seal and send a message, verify the receipt and its place in the log, then return.
 
-        With `once`, a message that says the same and that an earlier call could not deliver is this one: it is sent
-        as it was sealed then, and no second one is (`Sent.is_late`).
+        With `once`, a message with the same content that an earlier call could not deliver is this one: it is sent
+        as it was sealed then, and no second one is sent (`Sent.is_late`).
         """
         draft = Draft(
             body=body,
@@ -373,7 +374,8 @@ class Client:
         raise outcome
 
     def _queue_of(self, stream: Stream, auth_ref: bytes | None) -> SendQueue:
-        """Calls for one stream at a time share their round trips; a stream with keys that were given is another one."""
+        """Return the queue of a stream, whose calls share their round trips. A stream with given keys has its own
+        queue."""
         key = (stream, auth_ref)
         queue = self._queues.get(key)
         if queue is None:
@@ -396,7 +398,7 @@ class Client:
         batch: int = _BATCH,
         once: bool = False,
     ) -> list[Outcome]:
-        """Send in batches; one outcome per body, in order: a Sent, or the error that concerns this message alone."""
+        """Send in batches; return one outcome per body, in order: a Sent, or the error of this message alone."""
         authority = await self._authority(stream, capability, auth_ref)
         return await self._send_drafts(stream, _drafts(bodies, schema), batch, authority, once=once)
 
@@ -409,12 +411,12 @@ class Client:
         capability: CapToken | None = None,
         auth_ref: bytes | None = None,
     ) -> list[Prepared]:
-        """Seal without sending. Submit them all, in this order, before anything else to this stream."""
+        """Seal without sending. Submit all results, in this order, before anything else to this stream."""
         drafts = _drafts(bodies, schema)
         if (refusal := next(filter(None, await self._refusals(stream, drafts)), None)) is not None:
             raise refusal
         authority = await self._authority(stream, capability, auth_ref)
-        await self._advise(await self._labels.find(stream))  # first: whoever reads the label makes its writer
+        await self._advise(await self._labels.find(stream))  # first: reading the label makes its writer
         await self._follower.before_sealing(stream, self._session.epoch_now())
         target = await self._labels.find(stream)
         ready = await self._ready(stream, target, authority, len(drafts), whole=True)
@@ -422,9 +424,9 @@ class Client:
             return await asyncio.to_thread(ready.writer.prepare, drafts, ready.auth_ref, target.seal_to)
 
     async def speak(self, stream: Stream, *, capability: CapToken | None = None, by_name: bool = False) -> None:
-        """Replace the client key if that is due, and have it introduced in a stream, before messages are prepared.
+        """Replace the client key if that is due, and introduce it in a stream, before messages are prepared.
 
-        A key that followed no other one is introduced only if the messages name the identity: `by_name`.
+        The first key of an identity is introduced only if the messages name the identity: `by_name`.
         """
         authority = await self._authority(stream, capability, None)
         target = await self._labels.find(stream)
@@ -437,7 +439,7 @@ class Client:
     async def submit_prepared(
         self, stream: Stream, prepared: Sequence[Prepared], *, batch: int = _BATCH
     ) -> list[Outcome]:
-        """Send what `prepare` made. Safe to repeat: what has arrived is recognised."""
+        """Send prepared messages. Safe to repeat: the hub recognises messages that have arrived."""
         outcomes: list[Outcome] = []
         for label in dict.fromkeys(message.label for message in prepared):
             messages = [message for message in prepared if message.label == label]
@@ -455,34 +457,35 @@ class Client:
             writer.withdraw_prepared()
 
     async def recover(self, stream: Stream) -> list[Sent]:
-        """Finish what an earlier run left open: the messages that got no receipt then, and have one now."""
+        """Send pending messages of an earlier run; return those that have a receipt now."""
         return await self._rotation.recover(await self._labels.find(stream))
 
     async def recover_all(self) -> list[Sent]:
-        """`recover` for every label of this hub on which an earlier run left messages open."""
+        """Call `recover` for every label of this hub on which an earlier run left messages pending."""
         answers: list[Sent] = []
-        for label in self._labels.unfinished():
+        for label in self._labels.labels_with_pending():
             answers += await self.recover(f"label:{label.hex()}")
         return answers
 
     def pending(self) -> list[LabelState]:
-        """The labels of this hub with messages that got no receipt: they are kept, and sent again before new ones."""
+        """Return the labels of this hub with messages without a receipt. They are sent again before new ones."""
         return self._labels.pending()
 
     async def send_pending(self, state: LabelState) -> None:
-        """Send what is pending on a label, also by a client key that was retired; see `take_recovered`."""
+        """Send the pending messages of a label, also those of a retired client key; see `take_recovered`."""
         await self._rotation.settle(state)
 
     async def drop_pending(self, state: LabelState) -> tuple[int, int]:
-        """Give up what is pending on a label: how many the log turned out to have, and how many were dropped."""
+        """Drop the pending messages of a label; return the number that the log turned out to have, and the number
+        dropped."""
         return await self._labels.drop_pending(state)
 
     def take_recovered(self) -> list[Sent]:
-        """Messages of earlier calls that were delivered by later ones, each told once."""
+        """Return messages of earlier calls that later calls delivered, each once."""
         return self._labels.take_recovered()
 
     async def resync(self, stream: Stream, *, epoch: int | None = None, from_scratch: bool = False) -> Resynced:
-        """Read the log to its end and rebuild what is known, also of our own numbers (spec §9)."""
+        """Read the log to its end and rebuild the state of the label, including the own numbers (spec §9)."""
         target = await self._labels.find(stream, epoch)
         if from_scratch:
             await self._labels.forget(target)
@@ -493,10 +496,11 @@ class Client:
     async def cursor(
         self, stream: Stream, client_seq: int | None = None, *, epoch: int | None = None
     ) -> ClientCursorResponse | None:
-        """What the hub says about our own numbers in a stream, and where the message `client_seq` stands (D-162).
+        """Return the hub's statement about this client's numbers in a stream, and the place of message `client_seq`
+        (D-162).
 
-        No right to read is needed. The answer is not signed: `receipt` proves what it says. None from a hub that does
-        not know the question.
+        No right to read is required. The answer is not signed: `receipt` proves it. None from a hub without this
+        operation.
         """
         target = await self._labels.find(stream, epoch)
         return await self._session.client_cursor(self._rotation.identity.client_key.key, target.label, client_seq)
@@ -504,7 +508,7 @@ class Client:
     async def token(self, stream_id: bytes) -> CapToken:
         """Return a token to write with, which the hub knows: held, derived from that of the principal, or issued.
 
-        TokenMissing or TokenExpired if there is none. Only for hubs that ask for one.
+        Raise TokenMissing or TokenExpired if there is none. Only for hubs that require one.
         """
         await self._rotation.in_time(stream_id)
         return await self.grants.token(stream_id)
@@ -517,7 +521,7 @@ class Client:
     async def _send_drafts(
         self, stream: Stream, drafts: Sequence[Draft], batch: int, auth_ref: bytes | None, *, once: bool = False
     ) -> list[Outcome]:
-        """Seal and send, again where the hub's idea of order or time differs from ours, until each has an outcome."""
+        """Seal and send until each draft has an outcome; again where the hub's order or time differs from ours."""
         outcomes: list[Outcome | None] = [*await self._refusals(stream, drafts)]
         left = [number for number, refusal in enumerate(outcomes) if refusal is None]
         rounds, epoch_refused, introduces = 0, None, not drafts
@@ -535,23 +539,23 @@ class Client:
             left = [number for number in left if outcomes[number] is None]
             introduces, writer, first = False, ready.writer, ready.first
             room = min(batch, ready.room - len(first))
-            turn = left[: _fitting([drafts[number] for number in left], room)]
+            turn = left[: _count_fitting([drafts[number] for number in left], room)]
             if not turn and not first:
                 continue
-            turn = await self._paced(target, turn)
+            turn = await self._pace(target, turn)
             signed_by = self.client_id
             async with writer.lock:
                 messages = [*first, *(drafts[number] for number in turn)]
                 results = await writer.send(messages, ready.auth_ref, target.seal_to, once=once)
             if first and isinstance(results[0], Sent):
-                await self._rotation.introduced(target)
+                await self._rotation.note_introduced(target)
             if not turn:
                 continue
-            self._follower.sent(stream, (outcome for outcome in results if outcome is not None))
+            self._follower.note_sent(stream, (outcome for outcome in results if outcome is not None))
             for number, outcome in zip(turn, results[len(first) :], strict=True):
                 outcomes[number] = outcome
             if any(map(_ends_key, results)) and await self._rotation.replace_refused(target, signed_by):
-                for number in turn:  # they are not in the log: the next key seals them
+                for number in turn:  # messages that are not in the log are sealed by the next key
                     outcomes[number] = outcomes[number] if isinstance(outcomes[number], Sent) else None
                 left = [number for number in left if outcomes[number] is None]
                 continue
@@ -568,7 +572,7 @@ class Client:
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def _refusals(self, stream: Stream, drafts: Sequence[Draft]) -> list[LocalError | None]:
-        """Return what the rules refuse: for each draft the first refusal, or None."""
+        """Return the refusals of the rules: for each draft the first one, or None."""
         refusals: list[LocalError | None] = [None] * len(drafts)
         if not self._rules:
             return refusals
@@ -580,7 +584,7 @@ class Client:
         return refusals
 
     async def _advise(self, target: Target) -> LabelAdvice | None:
-        """Ask for the advice about a label, once, before anything is sealed for it."""
+        """Request the advice about a label, once, before anything is sealed for it."""
         advice = self._labels.advice
         if self._advisor is None or not target.keys:
             return None
@@ -588,8 +592,8 @@ class Client:
             advice[target.label] = await self._advisor.advice(self, target.keys[0], target.label)
         return advice[target.label]
 
-    async def _paced(self, target: Target, turn: list[int]) -> list[int]:
-        """Return as much of a turn as the advised rate allows in a second, when it allows it."""
+    async def _pace(self, target: Target, turn: list[int]) -> list[int]:
+        """Wait until the advised rate allows it, and return the part of a turn that fits into one second."""
         advice = await self._advise(target)
         if advice is None or not advice.per_sec:
             return turn
@@ -617,7 +621,7 @@ class Client:
     async def _announce_device(self) -> None:
         """Write the record of a new client key into the stream of the principal, if it has keys there (D-96).
 
-        What was sent before does not depend on it: if it cannot be written now, it is tried again with the next call.
+        Sent messages do not depend on it: if it cannot be written now, the next call tries again.
         """
         due = None if self._announcing else await self._rotation.device()
         if due is None:
@@ -630,7 +634,7 @@ class Client:
                 authority = (await self.token(stream_id)).auth_ref()
             outcomes = await self._send_drafts(stream_id, [draft], 1, authority)
             if isinstance(outcomes[0], Sent):
-                await self._rotation.announced()
+                await self._rotation.note_announced()
         except (HubRefused, NetworkError, LocalError) as exc:
             LOG.info("the record of the new client key was not written: %s", exc)
         finally:
@@ -650,14 +654,14 @@ class Client:
         with_proofs: bool = False,
         open: bool = True,
     ) -> AsyncGenerator[Entry, None]:
-        """Every entry of a range, verified, in order; a stream that spans labels is merged (D-27).
+        """Yield every entry of a range, verified, in order; a stream that spans labels is merged (D-27).
 
         `from_seq` and `to_seq` count within one label; `since` and `until` are times of the hub, inclusive.
         """
         span = self._session.epoch_sec
         target = await self._labels.find(stream, epoch if epoch is not None or span else 0)
         follow = self._follower.of(target.keys[0]) if open and target.keys else None
-        # Keys may have been handed over, announced or shredded after what is read: two reads of one log never differ.
+        # Keys may have been handed over, announced or shredded after this range: two reads of one log must not differ.
         if follow is not None:
             await self._follower.sync(target.keys[0])
             target = self._labels.at(target.keys[0], target.epoch)
@@ -676,7 +680,9 @@ class Client:
             first = 0 if since is None else max(epoch_at(since, span) - self._session.window, 0)
             last = None if until is None else epoch_at(until, span) + self._session.window
             epochs = await self._session.epochs_of(target.stream_id, first)
-            source = merged(self._session, [number for number in epochs if last is None or number <= last], entries)
+            source = merge_labels(
+                self._session, [number for number in epochs if last is None or number <= last], entries
+            )
         async with contextlib.aclosing(source):
             async for entry in source:
                 yield entry
@@ -693,11 +699,11 @@ class Client:
                 yield item
 
     async def to_arrow(self, stream: Stream, **options: Any) -> "pa.Table":
-        """A range as an Arrow table: the options of `read`."""
+        """Return a range as an Arrow table; the options are those of `read`."""
         return frames.to_arrow([entry async for entry in self.read(stream, **options)])
 
     async def to_pandas(self, stream: Stream, **options: Any) -> "pd.DataFrame":
-        """A range as a pandas frame: the options of `read`."""
+        """Return a range as a pandas frame; the options are those of `read`."""
         return frames.to_pandas([entry async for entry in self.read(stream, **options)])
 
     async def _read_label(
@@ -726,7 +732,7 @@ class Client:
     async def follow(
         self, stream: Stream, *, from_seq: int | None = None, with_proofs: bool = False, open: bool = True
     ) -> AsyncGenerator[Entry, None]:
-        """Entries as they are written, for ever; without `from_seq`, those written from now on."""
+        """Yield entries as they are written, forever; without `from_seq`, those written from now on."""
         target = await self._labels.find(stream)
         if from_seq is None:
             info = await self._session.label_info(target.label)
@@ -746,7 +752,7 @@ class Client:
 
 
 def _ends_key(outcome: Outcome | None) -> bool:
-    """Return True for a refusal after which the client key may sign no more."""
+    """Return True for a refusal after which the client key may no longer sign."""
     return isinstance(outcome, HubRefused) and refusal_of(outcome) in KEY_ENDED
 
 
@@ -755,8 +761,8 @@ def _drafts(bodies: Iterable[bytes | Draft], schema: str | bytes | None) -> list
     return [body if isinstance(body, Draft) else Draft(body=body, schema=wanted) for body in bodies]
 
 
-def _fitting(drafts: Sequence[Draft], batch: int) -> int:
-    """How many of these go into one request."""
+def _count_fitting(drafts: Sequence[Draft], batch: int) -> int:
+    """Return the number of these drafts that fit into one request."""
     room, count = MAX_BATCH_BYTES, 0
     for draft in drafts[: min(batch, MAX_BATCH_ITEMS)]:
         room -= len(draft.body) + 32 * 1024  # a header and padding at most

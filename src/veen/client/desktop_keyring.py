@@ -1,10 +1,10 @@
 """The desktop keyring: GNOME Keyring, KWallet, the macOS Keychain, by the `keyring` library (extra `keyring`).
 
-It is used for a keystore only after its user said so (`veen keystore remember`). What is kept there is what the
-passphrase was stretched to, as the agent keeps it, never the passphrase: the entry opens this keystore and nothing
-else, and with a new passphrase, which has a new salt, it opens nothing any more.
+It is used for a keystore only after its user enabled it (`veen keystore remember`). It stores the key that the
+passphrase was stretched to, like the agent, never the passphrase: the entry opens this keystore and nothing
+else, and after a change of the passphrase, which has a new salt, it opens nothing.
 
-`state/desktop-keyring/SALT` holds the name of each keystore that is remembered, so that commands ask the keyring for no
+`state/desktop-keyring/SALT` has the name of each remembered keystore, so that commands ask the keyring for no
 other one. A keyring that keeps secrets in the clear is used only if the user chose it by name for the library
 (PYTHON_KEYRING_BACKEND, keyringrc.cfg).
 """
@@ -30,12 +30,12 @@ class KeyringUnusable(LocalError, code="E.LOCAL.DESKTOP_KEYRING"):
 
 
 def is_remembered(home: Home, salt: bytes) -> bool:
-    """Whether the user asked to have the keystore with this salt opened by the keyring."""
+    """Return True if the user enabled the keyring for the keystore with this salt."""
     return (home.state / _MARKS / salt.hex()).is_file()
 
 
-def remembered(home: Home) -> list[tuple[str, bytes]]:
-    """The name and the salt of each keystore that the keyring is to open, by name."""
+def list_remembered(home: Home) -> list[tuple[str, bytes]]:
+    """Return name and salt of each keystore that the keyring is to open, by name."""
     directory = home.state / _MARKS
     if not directory.is_dir():
         return []
@@ -53,20 +53,20 @@ def remembered(home: Home) -> list[tuple[str, bytes]]:
 
 
 def remember_key(home: Home, name: str, salt: bytes, key: bytes) -> None:
-    """Put the key of a keystore into the keyring, read it back, and note that it is there."""
+    """Store the key of a keystore in the keyring, read it back, and note that it is there."""
     backend = _backend()
-    _called(lambda: backend.set_password(_SERVICE, salt.hex(), key.hex()))
-    if _called(lambda: backend.get_password(_SERVICE, salt.hex())) != key.hex():
+    _call(lambda: backend.set_password(_SERVICE, salt.hex(), key.hex()))
+    if _call(lambda: backend.get_password(_SERVICE, salt.hex())) != key.hex():
         raise KeyringUnusable("it does not return what was put into it")
     PrivateFs(home.state / _MARKS).replace(salt.hex(), name.encode())
 
 
-def remembered_key(home: Home, salt: bytes) -> bytes | None:
-    """The key of a keystore; None if the keyring is not to be asked for it, or has no such entry any more."""
+def find_key(home: Home, salt: bytes) -> bytes | None:
+    """Return the key of a keystore; None if the keyring is not enabled for it, or no longer has the entry."""
     if not is_remembered(home, salt):
         return None
     backend = _backend()
-    text = _called(lambda: backend.get_password(_SERVICE, salt.hex()))
+    text = _call(lambda: backend.get_password(_SERVICE, salt.hex()))
     try:
         return bytes.fromhex(text) if isinstance(text, str) and len(text) == 64 else None
     except ValueError:
@@ -74,37 +74,37 @@ def remembered_key(home: Home, salt: bytes) -> bytes | None:
 
 
 def forget_key(home: Home, salt: bytes) -> bool:
-    """Delete the entry of a keystore, and the note of it; False if there was none."""
+    """Delete the entry of a keystore, and the note of it; return False if there was none."""
     if not is_remembered(home, salt):
         return False
     backend = _backend()
-    if _called(lambda: backend.get_password(_SERVICE, salt.hex())) is not None:
-        _called(lambda: backend.delete_password(_SERVICE, salt.hex()))
+    if _call(lambda: backend.get_password(_SERVICE, salt.hex())) is not None:
+        _call(lambda: backend.delete_password(_SERVICE, salt.hex()))
     PrivateFs(home.state / _MARKS).remove(salt.hex())
     return True
 
 
 def backend_name() -> str:
-    """The keyring that is used here, by the name that the library gives it."""
-    return str(_called(lambda: _backend().name))
+    """Return the library's name of the keyring in use."""
+    return str(_call(lambda: _backend().name))
 
 
 # --- the library ----------------------------------------------------------------------------------------------------
 
 
 def _backend() -> Any:
-    """The keyring that the user chose for the library, or else the best of those that keep secrets sealed."""
+    """Return the keyring that the user chose for the library, or else the best one that seals its secrets."""
     try:
         from keyring import backend, core
         from keyring.backends.chainer import ChainerBackend
     except ImportError as exc:
         raise ExtraMissing("keyring", "the desktop keyring") from exc
-    chosen = _called(lambda: core.load_env() or core.load_config())
+    chosen = _call(lambda: core.load_env() or core.load_config())
     if chosen is not None:
         return chosen
     sealed = [
         candidate
-        for candidate in _called(backend.get_all_keyring)
+        for candidate in _call(backend.get_all_keyring)
         if core.recommended(candidate) and not isinstance(candidate, ChainerBackend)
     ]
     if not sealed:
@@ -112,8 +112,9 @@ def _backend() -> Any:
     return max(sealed, key=backend.by_priority)
 
 
-def _called(function: Callable[[], T]) -> T:
-    """Call the library. Its backends pass on whatever D-Bus and the system throw, so any failure is the keyring's."""
+def _call(function: Callable[[], T]) -> T:
+    """Call the library. Its backends raise any error of D-Bus and the system, so every failure counts as the
+    keyring's."""
     try:
         return function()
     except LocalError:

@@ -3,7 +3,7 @@
     LocalError      5   keys, configuration or state on this machine
     NetworkError    3   the hub was not reached, or what answered does not speak the protocol
     HubRefused      4   the hub answered with a refusal
-    Divergence      1   the hub, or someone in its place, contradicts what was proven: evidence, never passed over
+    Divergence      1   the hub, or someone in its place, contradicts earlier proofs: evidence, never ignored
 
 As in the core, errors carry data and survive pickling, the words are derived, and nothing here holds a secret.
 `code` is stable and names the error in JSON output and for `veen explain`; message and hint are those of its row in
@@ -24,7 +24,7 @@ _MAX_MESSAGE: Final = 1_000  # characters of what a hub says to people
 
 
 class ClientError(VeenError):
-    """Base of all that the client library raises on purpose."""
+    """Base of all errors that the client library raises on purpose."""
 
     code: str = "E.CLIENT"
 
@@ -41,11 +41,11 @@ class ClientError(VeenError):
 
 
 class LocalError(ClientError, code="E.LOCAL"):
-    """Keys, configuration or state on this machine are not as they must be."""
+    """Keys, configuration or state on this machine are missing or invalid."""
 
 
 class SettingsError(LocalError):
-    """A configuration that cannot be used: its own code, what, why, and what mends it."""
+    """A configuration that cannot be used, with its own code, its fault, cause and remedy."""
 
     def __init__(self, code: str, what: str, cause: str, hint: str) -> None:
         super(ClientError, self).__init__(code, what, cause, hint)
@@ -125,7 +125,7 @@ class KeystoreDamaged(LocalError, code="E.LOCAL.KEYSTORE"):
 
 
 class StateDamaged(LocalError, code="E.LOCAL.STATE"):
-    """What the client remembered about a label is not what it wrote."""
+    """The stored state of a label was altered after it was written."""
 
 
 class NotPinned(LocalError, code="E.LOCAL.PIN"):
@@ -332,9 +332,10 @@ class HubRefused(ClientError):
 
     @classmethod
     def from_envelope(cls, envelope: ErrorEnvelope) -> Self:
-        """Names of older documents are understood (D-55); MalformedError for a code that cannot be one.
+        """Decode an error, including the names of older documents (D-55). Raise MalformedError for an impossible
+        code.
 
-        All of it is text of a stranger: what is no word is left out, and a message has an end.
+        All of it is text of a stranger: invalid names are left out, and a message is cut.
         """
         detail = envelope.detail or {}
         stage, detail_enum = _word(detail.get("stage")), _word(detail.get("detail_enum"))
@@ -359,7 +360,7 @@ class HubRefused(ClientError):
 
 
 def _word(value: Any) -> str | None:
-    """A name as the protocol has them, or None."""
+    """Return the value if it is a name of the protocol, else None."""
     return value if isinstance(value, str) and _WORD.fullmatch(value) else None
 
 
@@ -367,9 +368,9 @@ def _word(value: Any) -> str | None:
 
 
 class Divergence(ClientError, VerifyError, code="E.DIVERGED"):
-    """What the hub says now does not fit what it signed, or what we know. Each kind has a class of its own.
+    """The hub contradicts its signatures, or facts that are known here. Each kind has its own class.
 
-    `label` and `seq` tell where; `expected` and `found` are the two values that cannot both be, as public bytes or
+    `label` and `seq` are the place; `expected` and `found` are the two contradicting values, as public bytes or
     numbers.
     """
 

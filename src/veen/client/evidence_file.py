@@ -1,8 +1,8 @@
-"""Writing evidence files: entries are read and verified, then put together with all that an outsider needs to check
-them (docs/evidence.md).
+"""Export of evidence files: entries are read and verified, then combined with everything that an outsider needs to
+check them (docs/evidence.md).
 
-What is exported was verified against the pin, and the finished file is checked once more as its reader will check it.
-Keys of streams and identities never get in: an opening is the secret of one message.
+The exported entries were verified against the pin, and the finished file is checked once more as its reader will
+check it. Keys of streams and identities are never exported: an opening is the secret of one message.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -66,15 +66,16 @@ class TooMuch(LocalError):
 
 
 def verify_evidence(data: bytes, trusted: TrustedKeys | None, policy: WitnessPolicy | None = None) -> EvidenceReport:
-    """What the bytes of an evidence file prove; EvidenceFault if anything in them is wrong. No hub is asked.
+    """Verify the bytes of an evidence file and return its report. Raise EvidenceFault for any fault. No hub is
+    contacted.
 
-    With a `policy` the proofs by others must satisfy it.
+    With a `policy`, the outside proofs must satisfy it.
     """
     return check_evidence(EvidenceFile.from_file(data), trusted, policy)
 
 
 class EvidenceExport:
-    """Makes evidence files from what a client reads."""
+    """The export of evidence files from entries that a client reads."""
 
     def __init__(self, session: HubSession, labels: Labels, read: Read) -> None:
         self._session, self._labels, self._read = session, labels, read
@@ -94,18 +95,18 @@ class EvidenceExport:
         with_outside: bool = False,
         named: bool = True,
     ) -> EvidenceFile:
-        """The entries of a range, of a time, or a selection of (label, stream_seq), as evidence.
+        """Return the entries of a range, of a time, or a selection of (label, stream_seq), as evidence.
 
-        `contents` says what of the messages an outsider gets to read: nothing, the opening of each, or the plaintext
-        without a proof. `named` tells which stream it is. `with_head` adds the newest checkpoint of each log and the
-        proof that the log only grew up to it; without it the same range gives the same bytes as long as the keys of the
-        hub are the same. `with_outside` adds, for each log, the first checkpoint behind the range that the outer log
-        lists, with its tlog-proof and COSE receipt; LocalError if none is listed yet.
+        `contents` selects the part of the messages that an outsider can read: nothing, the opening of each, or the
+        plaintext without a proof. `named` includes the name of the stream. `with_head` adds the newest checkpoint of
+        each log and the proof that the log only grew up to it; without it the same range gives the same bytes as
+        long as the keys of the hub are the same. `with_outside` adds, for each log, the first checkpoint after the
+        range that the outer log lists, with its tlog-proof and COSE receipt; LocalError if none is listed yet.
         """
         entries: list[Entry] = []
         size = 0
         span = {"from_seq": from_seq, "to_seq": to_seq, "since": since, "until": until, "epoch": epoch}
-        for options in [span] if selection is None else await self._selected(stream, selection):
+        for options in [span] if selection is None else await self._spans_of(stream, selection):
             async for entry in self._read(stream, **options, with_proofs=True, open=contents != "sealed"):
                 entries.append(entry)
                 size += len(entry.msg.ciphertext) * (2 if contents == "plaintext" else 1) + 512
@@ -142,14 +143,14 @@ class EvidenceExport:
 
     @property
     def trusted(self) -> TrustedKeys:
-        """What this client trusts: the keys that follow from its pin."""
+        """Keys that this client trusts: those that follow from its pin."""
         pin = self._session.pin
         if pin.root_pk is not None:
             return TrustedKeys(root_pk=pin.root_pk, hub_id=pin.hub_id)
         return TrustedKeys(hub_pks=tuple(key.hub_pk for key in pin.keys))
 
     async def labels_of(self, stream: Stream) -> dict[bytes, int]:
-        """The labels of a stream that have entries, and their epochs, as the hub lists them."""
+        """Return the labels of a stream that have entries, and their epochs, as the hub lists them."""
         target = await self._labels.find(stream, 0)
         epochs = {target.label: target.epoch}
         if target.stream_id is not None:
@@ -157,10 +158,10 @@ class EvidenceExport:
                 epochs[self._session.label(target.stream_id, epoch)] = epoch
         return epochs
 
-    async def _selected(
+    async def _spans_of(
         self, stream: Stream, selection: Iterable[tuple[bytes, int]]
     ) -> Sequence[Mapping[str, int | None]]:
-        """What to read, as options of `Client.read`; LocalError for a label that is none of the stream's."""
+        """Return options of `Client.read` for the selection. Raise LocalError for a label of another stream."""
         epochs = await self.labels_of(stream)
         spans: list[dict[str, int | None]] = []
         for label, seq in sorted(set(selection)):
@@ -174,7 +175,7 @@ class EvidenceExport:
         return spans
 
     async def _rotations(self, identity: HubIdentity) -> tuple[bytes, ...]:
-        """The records by which the keys of the hub introduced each other, as far as they can be checked."""
+        """Return the records by which the keys of the hub introduced each other, if their signatures can be checked."""
         if len(identity.keys) == 1:
             return ()
         rotations = identity.rotations()
@@ -202,7 +203,7 @@ class EvidenceExport:
         checkpoint = await self._checkpoint(target, entries[-1].seq)
         checkpoints, consistency = [checkpoint], []
         if outside is not None:
-            listed, proofs = await self._listed(target, checkpoint)
+            listed, proofs = await self._find_listed(target, checkpoint)
             if listed.upto_seq > checkpoint.upto_seq:
                 checkpoints.append(listed)
             outside += proofs(H(checkpoints[-1].to_bytes()))
@@ -222,10 +223,11 @@ class EvidenceExport:
             runs=tuple(runs),
         )
 
-    async def _listed(
+    async def _find_listed(
         self, target: Target, checkpoint: Checkpoint
     ) -> tuple[Checkpoint, Callable[[bytes], list[OutsideProof]]]:
-        """The first listed checkpoint that covers the range, and its proofs, once its hash is known."""
+        """Return the first listed checkpoint that covers the range, and a function for its proofs, which need its
+        hash."""
         reader = OuterReader(self._session)
         answer = await reader.proof(target.label, checkpoint.upto_seq)
         if answer is None:
@@ -243,9 +245,9 @@ class EvidenceExport:
         return listed, proofs
 
     async def _checkpoint(self, target: Target, seq: int) -> Checkpoint:
-        """Of the log up to the last exported entry, so that later entries change nothing in the file.
+        """Return a checkpoint at the last exported entry, so that later entries do not change the file.
 
-        A hub that no longer has the key of that time cannot sign it any more; then the newest one has to do.
+        A hub that no longer has the key of that time cannot sign it; then the newest checkpoint is used.
         """
         try:
             return await self._session.checkpoint(target.stream_id, target.label, seq)
@@ -312,7 +314,7 @@ def _is_signed(record: ControlRecord) -> bool:
 
 
 def _name_of(target: Target) -> str | None:
-    """The name of the stream, where its keys tell it; a raw id has none."""
+    """Return the name of the stream if its keys have it; a raw id has none."""
     name = target.keys[0].name if target.keys else None
     if name is None or target.stream_id is None or stream_id_of(name) != target.stream_id:
         return None

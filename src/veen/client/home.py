@@ -1,13 +1,13 @@
-"""Where a client keeps its things: the only place that spells paths (UX: config).
+"""The paths of a client: the only place that spells them (UX: config).
 
     config/config.toml                          contexts: hub, pinned key, identity
-    data/identities/NAME/keystore.enc           secret keys; its existence is what makes an identity
+    data/identities/NAME/keystore.enc           secret keys; an identity exists if this file exists
     data/identities/NAME/identity_card          the public card, one line
     data/identities/NAME/tokens/AUTH_REF.cbor   capability tokens
-    data/identities/NAME/archive/               what an imported set brought along (D-72)
+    data/identities/NAME/archive/               entries and attachments of an imported set (D-72)
     data/contacts/book.cbor                     identity cards of others, under names
     data/authorities/NAME.pem                   certificates that came with an invitation
-    state/identities/NAME/state.db, lock        what is known of labels; who uses the identity now
+    state/identities/NAME/state.db, lock        states of labels; the process that uses the identity
     cache/folds/NAME/                           summaries of folded streams, sealed
 
 The four directories are those of the XDG base directory specification (or of the platform); VEEN_HOME puts all below
@@ -45,7 +45,7 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 class PrivateFs(OsFs):
-    """A directory that is its owner's alone. Made when the first thing is put into it."""
+    """A directory that only its owner can access. Made with its first file."""
 
     file_mode = 0o600
     directory_mode = 0o700
@@ -58,7 +58,7 @@ class PrivateFs(OsFs):
             path = path.parent
         for path in reversed(missing):
             path.mkdir(mode=self.directory_mode, exist_ok=True)
-            _sync(path.parent)  # else a crash could take the directory and leave what points to it
+            _sync(path.parent)  # otherwise a crash could lose the directory and keep references to it
         super().make_dir(directory)
 
     def open(self, path: str, *, create: bool = False) -> File:
@@ -77,7 +77,7 @@ class PrivateFs(OsFs):
 
 
 def read_secret(path: Path, most: int) -> bytes:
-    """At most so many bytes of a file with a secret; OpenPermissions if other users of this machine may use it too."""
+    """Read at most `most` bytes of a file with a secret. Raise OpenPermissions if other users may access it."""
     with path.open("rb") as file:
         if (mode := read_exposed_mode(os.fstat(file.fileno()))) is not None:
             raise OpenPermissions(str(path), mode)
@@ -85,7 +85,7 @@ def read_secret(path: Path, most: int) -> bytes:
 
 
 class Exposed(NamedTuple):
-    """A file or directory with secrets that others may enter or read."""
+    """A file or directory with secrets that other users may access."""
 
     path: Path
     mode: int
@@ -102,12 +102,12 @@ class Home:
 
     @classmethod
     def at(cls, root: Path) -> Self:
-        """All below one directory."""
+        """Return the home with everything below one directory."""
         return cls(config=root, data=root, state=root / "state", cache=root / "cache")
 
     @classmethod
     def default(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """VEEN_HOME if set, else where the platform wants things."""
+        """Return the home at VEEN_HOME if set, else at the directories of the platform."""
         if root := environ.get("VEEN_HOME"):
             return cls.at(Path(root).expanduser().absolute())
         dirs = PlatformDirs("veen", appauthor=False)
@@ -144,7 +144,7 @@ class Home:
         return PrivateFs(self.data / CONTACTS)
 
     def authorities_fs(self) -> PrivateFs:
-        """Certificates of hubs that were joined by invitation."""
+        """Return the directory of certificates of hubs that were joined by invitation."""
         return PrivateFs(self.data / AUTHORITIES)
 
     def state_dir(self, name: str) -> Path:
@@ -156,19 +156,19 @@ class Home:
         return PrivateFs(self.state_dir(name))
 
     def evidence_fs(self) -> PrivateFs:
-        """Where proofs against hubs are kept."""
+        """Return the directory of proofs against hubs."""
         return PrivateFs(self.state / EVIDENCE)
 
     def folds_fs(self, name: str) -> PrivateFs:
-        """Summaries of folded streams, sealed: what they were made from is in the log, so they may be deleted."""
+        """Return the directory of folded streams' summaries, sealed. It may be deleted: the log has their source."""
         return PrivateFs(self.cache / FOLDS / check_name(name))
 
     def copies_fs(self, name: str) -> PrivateFs:
-        """Indexes of streams that are copied to another hub; both logs have all of it, so they may be deleted."""
+        """Return the directory of indexes of copied streams. It may be deleted: both logs have the source."""
         return PrivateFs(self.cache / COPIES / check_name(name))
 
     def identities(self) -> list[str]:
-        """Names of the identities that exist."""
+        """Return the names of the existing identities."""
         try:
             names = [path.name for path in (self.data / _IDENTITIES).iterdir() if (path / KEYSTORE).is_file()]
         except FileNotFoundError:
@@ -180,7 +180,7 @@ class Home:
         return (self.identity_dir(name) / KEYSTORE).is_file()
 
     def require(self, name: str) -> None:
-        """IdentityMissing if there is none; OpenPermissions if other users may read its keys."""
+        """Raise IdentityMissing if there is no such identity, OpenPermissions if other users may read its keys."""
         if not self.has_identity(name):
             raise IdentityMissing(name)
         self.check_private(name)
@@ -193,7 +193,8 @@ class Home:
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """The exclusive right to use an identity; IdentityInUse tells who has it. The kernel ends it with us."""
+        """Take the exclusive right to use an identity. IdentityInUse names the holder. The kernel releases it with
+        the process."""
         fs = self.state_fs(name)
         with contextlib.ExitStack() as stack:
             try:
@@ -202,11 +203,11 @@ class Home:
             except LockedError as exc:
                 raise IdentityInUse(name, _pid(exc.holder)) from exc
             except (StorageError, OSError) as exc:
-                raise LocalError(f"{self.state_dir(name)}: cannot be written: {exc}") from exc
+                raise LocalError(f"{self.state_dir(name)}: the directory cannot be written: {exc}") from exc
             yield
 
-    def exposed(self) -> list[Exposed]:
-        """What others could read although it is secret, for `veen doctor`."""
+    def find_exposed(self) -> list[Exposed]:
+        """Return secret files that other users can read."""
         roots = (self.data / _IDENTITIES, self.state / _IDENTITIES)
         paths = (path for root in roots if root.is_dir() for path in (root, *root.rglob("*")))
         modes = ((path, path.lstat().st_mode) for path in paths if not path.is_symlink())

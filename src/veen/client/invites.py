@@ -3,9 +3,9 @@
     veen-invite1.BASE64URL      magic, length, SealedInvite, SHA-256 of all before it
 
 Inside: the address of the hub with its pin, hub_id and certificates, the keys of streams, a capability token, and the
-card of the inviter, who signs it all. It is sealed for the card of one person (HPKE), or with a key that argon2id makes
-from a one-time code of 80 bits, as a keystore is. The time of expiry stands outside, where it is bound to the seal, and
-inside. What is wrong with an invitation is told before anything is kept of it.
+card of the inviter, who signs everything. It is sealed for the card of one person (HPKE), or with a key that argon2id
+makes from a one-time code of 80 bits, like a keystore. The time of expiry is outside, where it is bound to the seal,
+and inside. A fault of an invitation is reported before anything of it is stored.
 """
 
 import base64
@@ -57,26 +57,26 @@ _MAX_STREAMS: Final = 256
 _MAX_CA_BYTES: Final = 64 * 1024
 _CARD_ID_BYTES: Final = 8
 _INFO: Final = b"veen/invite"
-_CODE_CHARS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32: nothing that looks like something else
+_CODE_CHARS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32: no two characters look alike
 _LOOKALIKES: Final = str.maketrans("OIL", "011")
 _GROUP: Final = 4
 
 
 def new_code(random: Random = os.urandom) -> str:
-    """80 bits as four groups of four characters."""
+    """Return 80 random bits as four groups of four characters."""
     number = int.from_bytes(random(CODE_BITS // 8), "big")
     chars = [_CODE_CHARS[number >> 5 * place & 31] for place in range(CODE_BITS // 5)]
     return "-".join("".join(chars[start : start + _GROUP]) for start in range(0, len(chars), _GROUP))
 
 
 def normal_code(text: str) -> str:
-    """A code as it was shown, however it was typed."""
+    """Return the normal form of a code, however it was typed."""
     return "".join(char for char in text.upper().translate(_LOOKALIKES) if char in _CODE_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Invitation(Map, kind="invitation"):
-    """What is inside. Its repr shows no key."""
+    """Decrypted contents of an invitation. `repr` hides the keys."""
 
     MAX_BYTES: ClassVar[int] = MAX_INVITE_CHARS
 
@@ -88,7 +88,7 @@ class Invitation(Map, kind="invitation"):
     token: CapToken | None = None
     inviter: IdentityCard
     context: str  # the name that is proposed for the hub
-    invite_seed: Bytes32 | None = None  # signs the enrolment of whoever has the code
+    invite_seed: Bytes32 | None = None  # signs the enrolment of the holder of the code
     expires_at: Uint
     sig: Bytes64 = bytes(64)
     rights: Annotated[str, Choice("read", "write", "read and write")] | None = None  # None in those of earlier releases
@@ -100,34 +100,34 @@ class Invitation(Map, kind="invitation"):
 
     @property
     def rights_text(self) -> str:
-        """The rights as the inviter gave them; what the keys allow if an earlier release wrote the invitation."""
+        """Rights as the inviter gave them; those of the keys if an earlier release wrote the invitation."""
         return self.rights or ("read and write" if any(keys.can_read for keys in self.keys) else "write")
 
-    def signed(self, inviter: Identity) -> Self:
+    def sign(self, inviter: Identity) -> Self:
         return replace(self, sig=inviter.id_sign.sign(self.signing_digest()))
 
     def check(self, now: int) -> None:
-        """Signed by the inviter on the card, in time, and with a pin that can be used."""
+        """Check that it is signed by the inviter on the card, in time, and has a valid pin."""
         try:
             self.inviter.verify()
             PinnedKey.parse(self.pin)
             if self.token is not None:
                 self.token.verify()
         except (CardInvalid, FormatError, VerifyError, ValueError) as exc:
-            raise InviteDamaged(f"what it holds does not verify: {exc}") from exc
+            raise InviteDamaged(f"its contents do not verify: {exc}") from exc
         if not ed25519.verify(self.inviter.id_sign_pk, self.signing_digest(), self.sig):
             raise InviteDamaged("it is not signed by the inviter that it names")
         if len(self.ca_pem or b"") > _MAX_CA_BYTES:
             raise InviteDamaged(f"its certificates have more than {_MAX_CA_BYTES} bytes")
-        if credentials_of(self.hub) is not None:  # somebody else must not choose a file of ours to be sent to a server
+        if credentials_of(self.hub) is not None:  # the inviter must not choose a local file to be sent to a server
             raise InviteDamaged("its address names a file with credentials, and files are for you to choose")
         if now > self.expires_at:
             raise InviteExpired(self.expires_at, now)
 
     def add_to(self, ring: Keyring, hub_id: bytes) -> Keyring:
-        """Return the keyring with the keys of the invitation, bound to the hub that it was asked at, or to its root.
+        """Return the keyring with the keys of the invitation, bound to the contacted hub, or to its root.
 
-        InviteConflict if the keyring has another key of a stream for this hub, unless its known owner signed this
+        Raise InviteConflict if the keyring has another key of a stream for this hub, unless its known owner signed this
         invitation or announced the key; and if it follows another owner (D-183).
         """
         pinned = PinnedKey.parse(self.pin)
@@ -159,7 +159,7 @@ _SIG: Final = next(key for key, field in enumerate(Invitation.wire_fields(), sta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedInvite(Map, kind="sealed invitation"):
-    """The outside. Everything before `sealed` is its associated data."""
+    """The sealed form. Everything before `sealed` is its associated data."""
 
     MAX_BYTES: ClassVar[int] = MAX_INVITE_CHARS
 
@@ -219,14 +219,14 @@ class SealedInvite(Map, kind="sealed invitation"):
     # --- opening ---------------------------------------------------------------------------------------
 
     def open(self, now: int, *, identities: Iterable[Identity] = (), code: str | None = None) -> Invitation:
-        """What is inside, checked. A code costs half a second, so the rest is judged before."""
+        """Open and check an invitation. A code costs half a second, so everything else is checked before."""
         if now > self.expires_at:
             raise InviteExpired(self.expires_at, now)
         data = self._open_code(code) if self.mode == "code" else self._open_card(identities)
         try:
             invitation = Invitation.from_bytes(data)
         except FormatError as exc:
-            raise InviteDamaged(f"what it holds is not an invitation: {exc}") from exc
+            raise InviteDamaged(f"its contents are not an invitation: {exc}") from exc
         if invitation.expires_at != self.expires_at:
             raise InviteDamaged("its two times of expiry differ")
         invitation.check(now)
@@ -266,7 +266,7 @@ class SealedInvite(Map, kind="sealed invitation"):
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """NotAnInvite, InviteTruncated or InviteDamaged for what is not one."""
+        """Decode an invitation. Raise NotAnInvite, InviteTruncated or InviteDamaged for other text."""
         text = text.strip()
         if not text.startswith(PREFIX):
             if text and PREFIX.startswith(text):
@@ -278,7 +278,7 @@ class SealedInvite(Map, kind="sealed invitation"):
         data = _from_base64(body)
         head = len(_MAGIC) + _LENGTH_BYTES
         if not data.startswith(_MAGIC[: len(data)]):
-            raise NotAnInvite("what it holds is something else")
+            raise NotAnInvite("its contents are something else")
         if len(data) < head:
             raise InviteTruncated("it ends before its length")
         end = head + int.from_bytes(data[len(_MAGIC) : head], "big")
@@ -299,10 +299,10 @@ def _to_base64(data: bytes) -> str:
 
 def _from_base64(text: str) -> bytes:
     if len(text) % 4 == 1:
-        text = text[:-1]  # cut within a character: what is missing is told below
+        text = text[:-1]  # cut within a character: the missing bytes are reported below
     with contextlib.suppress(binascii.Error, ValueError):
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    raise InviteDamaged("it holds a character that does not occur in an invitation")
+    raise InviteDamaged("it has a character that does not occur in an invitation")
 
 
 def _seal_key(root: bytes) -> bytes:
@@ -310,5 +310,6 @@ def _seal_key(root: bytes) -> bytes:
 
 
 def _key_check(root: bytes) -> bytes:
-    """Tells a wrong code from altered bytes, and an attacker nothing that the seal would not."""
+    """Return the check value that distinguishes a wrong code from altered bytes; it helps an attacker no more than
+    the seal."""
     return hkdf.hkdf(root, b"", b"veen/invite-check", _CHECK_BYTES)

@@ -11,13 +11,13 @@ from veen.io.local import Fs
 
 
 class LocalDatabase:
-    """Base of the stores. May be used from any thread: `_mutex` guards `_db`.
+    """Base of the stores. Thread-safe: `_mutex` guards `_db`.
 
-    `cleanup` has the lock of the directory, if there is one: it is released after the database was closed.
+    `cleanup` has the lock of the directory, if there is one: it is released after the database is closed.
     """
 
     FILE: ClassVar[str]
-    WHAT: ClassVar[str]  # what the file is, in messages
+    WHAT: ClassVar[str]  # name of the file in messages
     DAMAGED: ClassVar[type[LocalError]]
     VERSION: ClassVar[int]
     SCHEMA: ClassVar[str]  # statements, each ended by `;` and a new line
@@ -26,7 +26,7 @@ class LocalDatabase:
         self._fs, self._cleanup = fs, cleanup
         self._mutex = threading.RLock()
         try:
-            with self._named_errors():
+            with self._name_errors():
                 self._db = self._open_file()
             self._cleanup.callback(self._db.close)
             self._prepare()
@@ -48,8 +48,8 @@ class LocalDatabase:
         self.close()
 
     def _prepare(self) -> None:
-        """Create the tables of a new file; refuse that of another release."""
-        with self._named_errors():
+        """Create the tables of a new file; refuse a file of another release."""
+        with self._name_errors():
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, self.VERSION):
             raise self.DAMAGED(f"it was written by another release (version {version}, this one knows {self.VERSION})")
@@ -62,8 +62,8 @@ class LocalDatabase:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of it, durable, or nothing."""
-        with self._mutex, self._named_errors():
+        """Run one transaction: all of it, durably, or nothing."""
+        with self._mutex, self._name_errors():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -75,7 +75,7 @@ class LocalDatabase:
             self._fs.on_commit(self.FILE, self._db)
 
     @contextlib.contextmanager
-    def _named_errors(self) -> Iterator[None]:
+    def _name_errors(self) -> Iterator[None]:
         with self._mutex:
             try:
                 yield

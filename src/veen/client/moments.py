@@ -1,6 +1,6 @@
 """Times as people write them: a number of seconds, ISO 8601, or a span before or after now such as `-15m`.
 
-Loads nothing but the standard library: the completion of the shell goes through here.
+Imports only the standard library: the completion of the shell uses this module.
 """
 
 import re
@@ -12,14 +12,14 @@ _SPAN: Final = re.compile(r"(\d{1,12})([smhdw]?)", re.ASCII)
 
 
 def parse_span(text: str) -> int:
-    """Seconds: `600`, `90s`, `10m`, `2h`, `7d`; ValueError otherwise."""
+    """Return the seconds of `600`, `90s`, `10m`, `2h` or `7d`; raise ValueError for other text."""
     if match := _SPAN.fullmatch(text):
         return int(match[1]) * _UNITS[match[2] or "s"]
     raise ValueError(f"{text!r} is no span of time such as 90s, 10m, 2h or 7d")
 
 
 def parse_moment(text: str, now: float) -> int:
-    """Seconds since 1970: a number, ISO 8601 (UTC unless it says otherwise), or `-15m` for a quarter of an hour ago."""
+    """Return the seconds since 1970 of a number, ISO 8601 (UTC by default), or `-15m` for fifteen minutes ago."""
     if text.isascii() and text.isdecimal() and len(text) <= 12:
         return int(text)
     if text[:1] in ("-", "+") and _SPAN.fullmatch(text[1:]):

@@ -1,14 +1,14 @@
 """Messages to one person, sealed to her prekey (KEX0.2, D-102).
 
-Every identity has an inbox: the stream whose id is Ht("veen/inbox", id_sign_pk), which whoever has her card can name.
-Two kinds of messages stand in it:
+Every identity has an inbox: the stream whose id is Ht("veen/inbox", id_sign_pk), which the holders of her card can
+name. It has two kinds of messages:
 
     veen.prekey.v1    by her: a prekey, signed by id_sign, with its time of expiry. Sealed to the directory key of the
                       inbox, which follows from the card, so that her contacts can read it and the hub cannot
     any other         to her: sealed to one of her prekeys, which she alone opens, for some months after it has expired
 
-A prekey is published when the last one has less than a day left, and when the client key has rotated. Whoever sends
-takes the newest one that is live; after three attempts without progress the inbox is read again for a newer one
+A prekey is published when the last one has less than a day left, and when the client key has rotated. A sender
+uses the newest live one; after three attempts without progress the inbox is read again for a newer one
 (RESYNC0.3), and a message that is still on its way is not sent twice.
 """
 
@@ -23,7 +23,7 @@ from veen.client.identity.card import IdentityCard
 from veen.client.identity.identity import Identity, LongTermKeys
 from veen.client.identity.keyring import StreamKeys
 from veen.client.identity.keystore import Keystore
-from veen.client.identity.prekey import PrekeySecret, check_prekey, current, kept
+from veen.client.identity.prekey import PrekeySecret, check_prekey, current, recent_prekeys
 from veen.client.read.reading import Entry
 from veen.client.send.writing import Sent
 from veen.core.crypto import x25519
@@ -35,22 +35,22 @@ from veen.core.schema_id import schema_id
 PREKEY_SCHEMA: Final = schema_id("veen.prekey.v1")
 ATTEMPTS: Final = 3  # R of RESYNC0.3
 _RENEW_SEC: Final = 86_400  # a prekey with less time than this is replaced
-_LOOK_BACK_SEC: Final = 14 * 86_400  # prekeys live for a week; what was published earlier has expired
+_LOOK_BACK_SEC: Final = 14 * 86_400  # prekeys live for a week; older ones have expired
 
 
 def inbox_id(id_sign_pk: bytes) -> bytes:
-    """The stream of messages to an identity."""
+    """Return the id of the stream of messages to an identity."""
     return Ht("veen/inbox", id_sign_pk)
 
 
 def _directory(card: IdentityCard | Identity | LongTermKeys) -> StreamKeys:
-    """The key that prekeys are published under: for all who have the card."""
+    """Return the key that prekeys are published under, for all who have the card."""
     sk = Ht("veen/inbox-directory", card.id_sign_pk + card.dh_pk)
     return StreamKeys(stream_id=inbox_id(card.id_sign_pk), reader_pk=x25519.public_key(sk), reader_sk=sk)
 
 
 def inbox_keys(identity: Identity | LongTermKeys, prekeys: Iterable[PrekeySecret]) -> tuple[StreamKeys, ...]:
-    """All keys that open something in an inbox of ours: every prekey, the key on the card, the directory."""
+    """Return all keys that open messages in an own inbox: every prekey, the key on the card, the directory."""
     stream_id = inbox_id(identity.id_sign_pk)
     secrets = [(secret.prekey.prekey_pk, secret.sk) for secret in prekeys] + [(identity.dh_pk, identity.dh_sk)]
     keys = (StreamKeys(stream_id=stream_id, reader_pk=pk, reader_sk=sk) for pk, sk in secrets)
@@ -61,28 +61,28 @@ def inbox_keys(identity: Identity | LongTermKeys, prekeys: Iterable[PrekeySecret
 
 
 def due_prekey(keystore: Keystore, now: int) -> PrekeySecret | None:
-    """A new prekey if the last one ends soon, kept in the keystore before anybody hears of it; else None.
+    """Return a new prekey if the last one ends soon, stored in the keystore before it is published; else None.
 
-    The caller has the lock of the identity.
+    The caller holds the lock of the identity.
     """
     live = current(keystore.secrets.own_prekeys, now)
     if live is not None and live.prekey.expires_at >= now + _RENEW_SEC:
         return None
     fresh = PrekeySecret.create(keystore.identity, now=now)
-    keystore.save(replace(keystore.secrets, prekeys=kept((*keystore.secrets.prekeys, fresh), now)))
+    keystore.save(replace(keystore.secrets, prekeys=recent_prekeys((*keystore.secrets.prekeys, fresh), now)))
     return fresh
 
 
 async def publish_prekey(client: Client, identity: Identity, prekey: Prekey) -> Sent | None:
-    """Put a prekey into our inbox, unless it is there already."""
+    """Publish a prekey in the own inbox, unless it is there already."""
     card = identity.card()
-    async for published in _published(client, card, int(time.time())):
+    async for published in _read_prekeys(client, card, int(time.time())):
         if published == prekey:
             return None
     return await client.send(_directory(card), prekey.to_bytes(), schema=PREKEY_SCHEMA)
 
 
-async def _published(client: Client, card: IdentityCard, now: int) -> AsyncGenerator[Prekey, None]:
+async def _read_prekeys(client: Client, card: IdentityCard, now: int) -> AsyncGenerator[Prekey, None]:
     async for entry in client.read(_directory(card), since=max(now - _LOOK_BACK_SEC, 0)):
         if entry.event is None or entry.event.hdr.schema != PREKEY_SCHEMA:
             continue
@@ -93,9 +93,9 @@ async def _published(client: Client, card: IdentityCard, now: int) -> AsyncGener
 
 
 async def find_prekey(client: Client, card: IdentityCard, now: int) -> Prekey | None:
-    """The newest live prekey in somebody's inbox that she signed: anybody can write there."""
+    """Return the newest live prekey in an inbox that its owner signed; anybody can write there."""
     newest: Prekey | None = None
-    async for prekey in _published(client, card, now):
+    async for prekey in _read_prekeys(client, card, now):
         try:
             check_prekey(prekey, card, now)
         except (CardInvalid, PrekeyExpired):
@@ -117,9 +117,10 @@ async def send_personal(
     to_card: bool = False,
     schema: bytes | None = None,
 ) -> tuple[Sent, Prekey | None]:
-    """Seal for one person and send; also the prekey to use from now on, None with `to_card`, the key on the card.
+    """Seal for one person and send; return also the prekey to use from now on, None with `to_card` (the key on the
+    card).
 
-    PrekeyMissing if she has none that is live.
+    Raise PrekeyMissing if she has no live one.
     """
     attempts, on_its_way = 0, False
     while True:
@@ -136,7 +137,7 @@ async def send_personal(
             on_its_way = False
             return await client.send(keys, body, schema=schema), prekey
         except NetworkError:
-            attempts, on_its_way = attempts + 1, True  # what was sealed is kept, and sent again as it is
+            attempts, on_its_way = attempts + 1, True  # the sealed message is kept, and sent again as it is
             if attempts > ATTEMPTS:
                 raise
         except HubRefused:
@@ -150,9 +151,9 @@ async def send_personal(
 async def read_inbox(
     client: Client, identity: Identity, prekeys: Iterable[PrekeySecret], *, since: int | None = None
 ) -> AsyncGenerator[Entry, None]:
-    """The messages to us, in order; what we published ourselves is left out.
+    """Yield the messages to this identity, in order, without its own publications.
 
-    Those in the inboxes of former cards come first: anybody who had these keys may read and write there.
+    Messages in the inboxes of former cards come first: anybody who had these keys may read and write there.
     """
     prekeys = tuple(prekeys)
     cards: tuple[Identity | LongTermKeys, ...] = (*identity.former, identity)

@@ -1,4 +1,4 @@
-"""A hub as administrators and agents address it: an address, a pinned key, a token; no identity is needed."""
+"""A hub for administrators and agents: an address, a pinned key, a token; no identity is required."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from veen.client.verify.pin import HubPin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedHub:
-    """Where a hub is and which key it has."""
+    """The address of a hub and its pinned key."""
 
     name: str
     url: str
@@ -25,7 +25,7 @@ class PinnedHub:
 
     @asynccontextmanager
     async def session(self, retry: Retry | None = None) -> AsyncIterator[HubSession]:
-        """Connect and check the pin: ForeignKey if another hub answers."""
+        """Connect and check the pin. Raise ForeignKey if another hub answers."""
         transport = open_transport(
             self.url,
             ca_file=self.ca_file,

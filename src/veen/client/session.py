@@ -1,8 +1,9 @@
-"""What is known of one hub while a client talks to it: its keys, its time, its rules, and what it says about labels.
+"""The verified connection to one hub: its keys, clock and limits, and its statements about labels.
 
-Every statement that leaves this module is verified: signatures under the pinned identity, numbers against what was
-asked, epochs against the time in the receipt. What the hub says about itself without signing it (profiles, limits, its
-clock) only shapes what we send; a lie there is a refusal later, never a wrong belief (spec §12, CLNT-06).
+Every statement that leaves this module is verified: signatures under the pinned identity, numbers against the
+request, epochs against the time in the receipt. Unsigned statements of the hub about itself (profiles, limits, its
+clock) only shape the messages that are sent; a lie there is a refusal later, and never accepted as a fact (spec §12,
+CLNT-06).
 """
 
 import asyncio
@@ -52,7 +53,7 @@ class OutsideEpoch(Divergence, code="E.DIVERGED.EPOCH"):
 
 
 class HubSession:
-    """One hub, pinned. Call `open` first."""
+    """One pinned hub. Call `open` first."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class HubSession:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.calls, self.pin = calls, pin
-        # Whether any hub that a pinned root signed may answer, but for older ones than the newest that was met.
+        # True: any hub that the pinned root signed may answer, unless it is older than the newest one met.
         self._newest_of_root = pin.root_pk is not None and pin.hub_id is None
         self.replaced_hubs: tuple[bytes, ...] = ()  # set once, by the first contact with a new hub of a known root
         self._store, self._own_limits, self._clock = store, limits, clock
@@ -78,14 +79,14 @@ class HubSession:
     # --- the hub ---------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Learn who answers and how it wants to be spoken to; ForeignKey if it is not the pinned hub."""
+        """Read identity and status of the hub. Raise ForeignKey if it is not the pinned hub."""
         await self.refresh_identity()
         await self.refresh_status()
 
     async def refresh_identity(self) -> tooling.IdentityResponse:
         async with self._refreshing:
             answer = await self.calls.ask("tooling/identity", NOTHING, tooling.IdentityResponse)
-            pin = self._remembered(answer.hub_id)
+            pin = self._find_pin(answer.hub_id)
             rotations = await self.rotations() if pin.needs_rotations(answer) else ()
             learned = pin.learn(answer, rotations)
             self._remember(learned, frozenset(key.hub_pk for key in answer.hub_keys))
@@ -94,11 +95,12 @@ class HubSession:
             return answer
 
     def _records(self) -> list[HubPin]:
-        """What was proven under this kind of pin: a statement of a root counts only where this root is pinned."""
+        """Return the stored pins of this kind: a record of a root counts only if this root is pinned."""
         return [] if self._store is None else [pin for pin in self._store.pins() if pin.root_pk == self.pin.root_pk]
 
-    def _remembered(self, told_hub_id: bytes) -> HubPin:
-        """The pin, with what was proven of it before: looked up by its keys, never by what the hub says (D-174).
+    def _find_pin(self, told_hub_id: bytes) -> HubPin:
+        """Return the pin with the facts proven before, looked up by its keys, never by a statement of the hub
+        (D-174).
 
         Only a root, which has many hubs, leaves the choice to `told_hub_id`: `learn` checks that the root signed it.
         """
@@ -120,7 +122,7 @@ class HubSession:
         return self.pin
 
     def _remember(self, learned: HubPin, listed: frozenset[bytes]) -> None:
-        """Save what was learned, unless it takes back what was proven before; `listed` are the keys of the identity."""
+        """Save learned facts unless they take back earlier ones; `listed` are the keys of the identity."""
         if self._store is None:
             return
         records = self._records()
@@ -144,7 +146,7 @@ class HubSession:
             self.replaced_hubs = tuple(pin.identity.hub_id for pin in records)
 
     async def rotations(self) -> tuple[ControlRecord, ...]:
-        """The records by which keys introduced keys; a hub that has none to show proves nothing."""
+        """Return the records by which keys introduced keys; none if the hub has none, which proves nothing."""
         try:
             answer = await self.calls.send(ROTATIONS, NOTHING.to_bytes())
         except HubRefused as exc:
@@ -180,7 +182,7 @@ class HubSession:
         return self._status
 
     def _stricter(self, told: Mapping[str, Any]) -> Limits:
-        """The stricter of the hub's limits and ours; a hub that tells nonsense gets ours."""
+        """Return the stricter of the hub's limits and the client's own; invalid ones of the hub are ignored."""
         names = ("max_msg_bytes", "max_hdr_bytes", "max_body_bytes", "max_attachments_per_msg", "max_attachment_bytes")
         own = self._own_limits.to_json()
         lowered = {
@@ -192,12 +194,12 @@ class HubSession:
 
     @property
     def takes_derived(self) -> bool:
-        """True if the hub takes tokens that a principal issues for its client keys (D-179)."""
+        """True if the hub accepts tokens that a principal issues for its client keys (D-179)."""
         most = self.status.limits.get("max_derived_per_day")
         return type(most) is int and most > 0
 
     def key_bound(self, name: str, own: int) -> int:
-        """Return a bound of client keys: the hub's if it states one, or `own`, the lesser of both."""
+        """Return a bound of client keys: the lesser of the hub's, if it states one, and `own`."""
         stated = self.status.limits.get(name)
         return min(own, stated) if type(stated) is int and stated > 0 else own
 
@@ -213,7 +215,7 @@ class HubSession:
         return epoch_window(self.epoch_sec, skew if type(skew) is int else self._own_limits.max_epoch_skew_sec)
 
     def hub_now(self) -> int:
-        """The hub's clock, as far as it can be told from here (CLNT-06)."""
+        """Return the hub's clock, estimated from its last status (CLNT-06)."""
         return max(int(self._clock() + self._offset), 0)
 
     def epoch_now(self) -> int:
@@ -223,7 +225,7 @@ class HubSession:
         return label_of(self.routing_key, stream_id, epoch)
 
     def profile(self, profile_id: bytes | None = None) -> Profile:
-        """The hub's first profile, or the wanted one."""
+        """Return the hub's first profile, or the one with this id."""
         for profile in self.status.profiles:
             if profile_id is None or profile.profile_id() == profile_id:
                 return profile
@@ -232,7 +234,8 @@ class HubSession:
     # --- statements ------------------------------------------------------------------------------------
 
     async def check_receipt(self, receipt: Receipt, epoch: int | None = None) -> None:
-        """hub_sig under a key valid at hub_ts; the time within the epoch's. A hub may have rotated its key just now."""
+        """Check hub_sig under a key valid at hub_ts, and the time within the epoch's. A hub may have rotated its key
+        just now."""
         try:
             self.pin.check_receipt(receipt)
         except (ForeignKey, RetiredKey):
@@ -255,7 +258,7 @@ class HubSession:
             )
 
     async def receipt(self, label: bytes, seq: int) -> Receipt:
-        """A RECEIPT by number, its signature checked."""
+        """Return a RECEIPT by number, with its signature checked."""
         receipt = (
             await self.calls.ask(
                 "v1/receipt", envelopes.ReceiptRequest(label=label, stream_seq=seq), envelopes.ReceiptResponse
@@ -273,24 +276,24 @@ class HubSession:
         return receipt
 
     async def proof(self, receipt: Receipt) -> MmrProof:
-        """The inclusion proof of an entry under the root of its own receipt (D-33)."""
+        """Return the inclusion proof of an entry under the root of its own receipt (D-33)."""
         request = envelopes.ProofRequest(label=receipt.label, stream_seq=receipt.stream_seq)
         proof = (await self.calls.ask("v1/proof", request, envelopes.ProofResponse)).mmr_proof
-        return _proven(proof, receipt, receipt.stream_seq, receipt.mmr_root)
+        return _verify_proof(proof, receipt, receipt.stream_seq, receipt.mmr_root)
 
     async def proof_at(self, receipt: Receipt, tree_size: int, root: bytes) -> MmrProof:
-        """The inclusion proof of an entry under a later root that is known to be good (D-34)."""
+        """Return the inclusion proof of an entry under a later trusted root (D-34)."""
         request = tooling.ProofAtRequest(label=receipt.label, stream_seq=receipt.stream_seq, tree_size=tree_size)
         proof = (await self.calls.ask("tooling/proof_at", request, envelopes.ProofResponse)).mmr_proof
-        return _proven(proof, receipt, tree_size, root)
+        return _verify_proof(proof, receipt, tree_size, root)
 
     async def consistency(self, label: bytes, from_size: int, to_size: int) -> ConsistencyProof:
-        """As the hub tells it: for the caller to verify against two roots."""
+        """Return a consistency proof as the hub sends it. The caller verifies it against two roots."""
         request = tooling.ConsistencyRequest(label=label, from_size=from_size, to_size=to_size)
         return (await self.calls.ask("tooling/consistency", request, tooling.ConsistencyResponse)).consistency_proof
 
     async def checkpoint(self, stream_id: bytes | None, label: bytes, upto_seq: int | None = None) -> Checkpoint:
-        """A CHECKPOINT, signed and about what was asked; whether it fits the log is for the view to say."""
+        """Return a signed CHECKPOINT of the requested label and size. The view decides if it fits the log."""
         if upto_seq is None:
             answer = await self.calls.ask(
                 "tooling/checkpoint_latest", tooling.LabelRequest(label=label), envelopes.CheckpointResponse
@@ -323,7 +326,7 @@ class HubSession:
         return checkpoint
 
     async def token(self, auth_ref: bytes) -> CapToken | None:
-        """The cap_token behind an auth_ref, checked; None if the hub knows none that holds."""
+        """Return the checked cap_token of an auth_ref; None if the hub has no valid one."""
         if auth_ref not in self._tokens:
             self._tokens[auth_ref] = await self._ask_token(auth_ref)
             if len(self._tokens) > _MAX_TOKENS:
@@ -348,9 +351,9 @@ class HubSession:
     async def client_cursor(
         self, key: SigningKey, label: bytes, client_seq: int | None = None
     ) -> tooling.ClientCursorResponse | None:
-        """Where the hub says that a client key stands in a label; None from a hub that does not know the question.
+        """Return the hub's statement about a client key in a label; None from a hub without this operation.
 
-        Unsigned: a hint about which receipt to ask for (D-162).
+        Unsigned: a hint about the receipt to request (D-162).
         """
         request = tooling.ClientCursorRequest.issue(key, label, ts=self.hub_now(), client_seq=client_seq)
         try:
@@ -361,14 +364,14 @@ class HubSession:
             raise
 
     async def page(self, label: bytes, first: int, last: int | None, max_items: int) -> envelopes.StreamResponse:
-        """Entries with their receipts, as the hub tells them: for the caller to verify."""
+        """Return entries with their receipts, as the hub sends them. The caller verifies them."""
         request = envelopes.StreamRequest(
             label=label, from_seq=first, to_seq=last, max_items=max_items, with_receipts=True
         )
         return await self.calls.ask("v1/stream", request, envelopes.StreamResponse)
 
     async def label_info(self, label: bytes) -> tooling.LabelInfo | None:
-        """Unsigned: a hint about where a label ends; None if it has no entry."""
+        """Return the hub's statement about the end of a label, None if it has no entry. Unsigned."""
         try:
             answer = await self.calls.ask(
                 "tooling/inspect", tooling.InspectRequest(label=label), tooling.InspectResponse
@@ -380,7 +383,7 @@ class HubSession:
         return next((info for info in answer.labels if info.label == label), None)
 
     async def epochs_of(self, stream_id: bytes, epoch_min: int = 0) -> list[int]:
-        """The epochs in which the hub says a stream has entries, ascending."""
+        """Return the epochs in which the hub states that a stream has entries, ascending."""
         if not self.epoch_sec:
             return [0] if await self.label_info(self.label(stream_id, 0)) else []
         return [
@@ -392,9 +395,10 @@ class HubSession:
 
 
 def _check_not_older(hub: HubPin, records: Iterable[HubPin]) -> None:
-    """A key that the root signed for a hub since gone must not stand in for the hub that came after it (D-121).
+    """Raise OlderHub if this hub began before a known one: a former hub's key must not replace the later hub
+    (D-121).
 
-    A hub begins with its first key. Hubs that began in the same second may take each other's place.
+    A hub begins with its first key. Hubs that began in the same second may replace each other.
     """
     begun = hub.keys[0].valid_from
     newer = max(records, key=lambda pin: pin.keys[0].valid_from, default=hub)
@@ -407,7 +411,7 @@ def _check_not_older(hub: HubPin, records: Iterable[HubPin]) -> None:
         )
 
 
-def _proven(proof: MmrProof, receipt: Receipt, tree_size: int, root: bytes) -> MmrProof:
+def _verify_proof(proof: MmrProof, receipt: Receipt, tree_size: int, root: bytes) -> MmrProof:
     try:
         proof.verify(
             leaf_hash=receipt.leaf_hash, stream_seq=receipt.stream_seq, expected_root=root, tree_size=tree_size

@@ -1,7 +1,7 @@
-"""The file in which a client remembers its labels (RESYNC0.4).
+"""The database of a client's labels (RESYNC0.4).
 
-One SQLite file per identity, each save one durable transaction, each row with a checksum: what a bad disk did to it is
-told as StateDamaged, never taken for the hub's doing. One process at a time holds it: two would use one client_seq
+One SQLite file per identity, each save one durable transaction, each row with a checksum: damage by a disk is
+reported as StateDamaged, and never blamed on the hub. One process at a time holds it: two would use one client_seq
 twice, as two hubs with one identity would equivocate (D-76).
 """
 
@@ -40,7 +40,7 @@ CREATE TABLE pending (
 );
 CREATE TABLE hub (hub_id BLOB PRIMARY KEY, record BLOB NOT NULL, sum BLOB NOT NULL) WITHOUT ROWID;
 """
-# Beside `pending`, and not needed to send it: a file of an earlier release gets the table when it is next opened.
+# Not needed to send pending messages: a file of an earlier release gets the table when it is next opened.
 _NOTES: Final = """
 CREATE TABLE IF NOT EXISTS pending_note (
     hub_id BLOB NOT NULL, label BLOB NOT NULL, client_id BLOB NOT NULL, client_seq INTEGER NOT NULL,
@@ -48,8 +48,8 @@ CREATE TABLE IF NOT EXISTS pending_note (
 )
 """
 
-# What a pending message says, sealed with a key of the identity: to be sealed anew if the hub takes its client key no
-# more. A table of its own, so that earlier releases can go on with the file; they leave rows, which then fit nothing.
+# The content of a pending message, sealed with a key of the identity: it is sealed again if the hub refuses its client
+# key. A separate table, so that earlier releases can continue with the file; they leave rows, which then match nothing.
 _DRAFTS: Final = """
 CREATE TABLE IF NOT EXISTS pending_draft (
     hub_id BLOB NOT NULL, label BLOB NOT NULL, client_id BLOB NOT NULL, client_seq INTEGER NOT NULL,
@@ -59,11 +59,11 @@ CREATE TABLE IF NOT EXISTS pending_draft (
 
 
 class PendingNote(NamedTuple):
-    """What is known of a pending message beside its bytes: by `tag` the same draft is recognised, if it comes again."""
+    """Facts about a pending message beside its bytes. By `tag` the same draft is recognised if it comes again."""
 
-    tag: bytes  # keyed by the identity: it tells nothing of the draft to who has the file alone
+    tag: bytes  # keyed by the identity: the file alone reveals nothing of the draft
     sealed_at: int
-    draft: bytes = b""  # what `Sealer.keep` made of it; nothing if it is not kept
+    draft: bytes = b""  # the result of `Sealer.keep`; empty if it is not kept
 
 
 class StateStore(LocalDatabase):
@@ -75,15 +75,15 @@ class StateStore(LocalDatabase):
     VERSION: ClassVar[int] = 1
     SCHEMA: ClassVar[str] = _SCHEMA + _NOTES
 
-    _has_drafts = False  # the table is made with the first draft
+    _has_drafts = False  # True once the table exists; it is made with the first draft
 
     def __init__(self, fs: Fs, lock: contextlib.ExitStack | None = None) -> None:
-        """On a directory that nobody else uses: `open` makes sure of that. `lock` is released after the file."""
+        """Open the store of a directory that nobody else uses, as `open` ensures. `lock` is released after the file."""
         super().__init__(fs, lock or contextlib.ExitStack())
 
     @classmethod
     def open(cls, home: Home, name: str, *, recover: bool = False) -> Self:
-        """The state of an identity; IdentityInUse if another process has it.
+        """Open the state of an identity. Raise IdentityInUse if another process has it.
 
         With `recover`, a file that cannot be read as a whole is renamed for later inspection, and a new one is
         begun: a resync restores all of it from the hub's log (RESYNC0.2).
@@ -110,16 +110,17 @@ class StateStore(LocalDatabase):
     # --- labels ----------------------------------------------------------------------------------------
 
     def load(self, hub_id: bytes, label: bytes, client_id: bytes) -> LabelState | None:
-        """The state of a client key on a label, or what its predecessor saw of it; None if nothing is known."""
+        """Return the state of a client key on a label, or the view of its predecessor; None if there is neither."""
         states = list(self.states(hub_id, label))
         for state in states:
             if state.client_id == client_id:
                 return state
         furthest = max(states, key=lambda state: state.last_stream_seq, default=None)
-        return furthest and furthest.rotated(client_id)
+        return furthest and furthest.for_next_key(client_id)
 
     def save(self, *states: LabelState, notes: Mapping[int, PendingNote] | None = None) -> None:
-        """All of them, or none; durable when it returns. `notes` are by client_seq, about the first state's pending."""
+        """Save all states or none, durably. `notes` are by client_seq, about the pending messages of the first
+        state."""
         for state in states:
             state.check()
         with self._transaction() as db:
@@ -145,8 +146,8 @@ class StateStore(LocalDatabase):
         self._has_drafts = self._has_drafts or bool(notes)
 
     def notes(self, state: LabelState) -> dict[int, PendingNote]:
-        """client_seq -> note, of the pending messages of a state; those of earlier releases have none."""
-        with self._named_errors():
+        """Return client_seq -> note of the pending messages of a state; those of earlier releases have none."""
+        with self._name_errors():
             rows = self._db.execute(
                 "SELECT client_seq, tag, sealed_at FROM pending_note WHERE hub_id = ? AND label = ? AND client_id = ?",
                 (state.hub_id, state.label, state.client_id),
@@ -155,10 +156,10 @@ class StateStore(LocalDatabase):
         return {row[0]: PendingNote(bytes(row[1]), int(row[2])) for row in rows if row[0] in waiting}
 
     def drafts(self, state: LabelState) -> dict[int, bytes]:
-        """client_seq -> what is kept of a draft, of the pending messages of a state."""
+        """Return client_seq -> kept draft of the pending messages of a state."""
         if not self._has_drafts:
             return {}
-        with self._named_errors():
+        with self._name_errors():
             rows = self._db.execute(
                 "SELECT client_seq, sealed FROM pending_draft WHERE hub_id = ? AND label = ? AND client_id = ?",
                 (state.hub_id, state.label, state.client_id),
@@ -168,38 +169,38 @@ class StateStore(LocalDatabase):
     def states(
         self, hub_id: bytes | None = None, label: bytes | None = None, client_id: bytes | None = None
     ) -> Iterator[LabelState]:
-        """Every state, or those of a hub, a label or a client key, by hub_id, label and client_id."""
+        """Yield every state, or those of a hub, a label or a client key, by hub_id, label and client_id."""
         wanted = {"hub_id": hub_id, "label": label, "client_id": client_id}
         filters = {name: value for name, value in wanted.items() if value is not None}
         where = " AND ".join(f"{name} = ?" for name in filters) or "TRUE"
         query = f"SELECT hub_id, label, client_id, body, sum FROM label_state WHERE {where}"  # noqa: S608 - fixed names
-        with self._named_errors():
+        with self._name_errors():
             rows = self._db.execute(f"{query} ORDER BY hub_id, label, client_id", tuple(filters.values())).fetchall()
         for *key, body, checksum in rows:
             yield self._state((key[0], key[1], key[2]), body, checksum)
 
-    def unfinished(self, hub_id: bytes | None = None) -> list[LabelState]:
-        """States with messages that still wait for their receipts, also those of retired client keys."""
+    def states_with_pending(self, hub_id: bytes | None = None) -> list[LabelState]:
+        """Return states with messages that wait for their receipts, also those of retired client keys."""
         return [state for state in self.states(hub_id) if state.pending]
 
     def counts(self, client_id: bytes) -> dict[bytes, int]:
-        """label -> how many messages a client key has sent there (KEX1+, see `rotation`)."""
+        """Return label -> number of messages that a client key has sent there (KEX1+, see `rotation`)."""
         return {state.label: state.client_seq for state in self.states(client_id=client_id)}
 
     def forget(self, hub_id: bytes, label: bytes) -> None:
-        """Drop all that is known of a label, damaged or not: a resync begins so."""
+        """Drop everything about a label, damaged or not: a resync begins so."""
         with self._transaction() as db:
-            for table in ("label_state", *self._pending_tables()):
+            for table in ("label_state", *self._tables_of_pending()):
                 db.execute(f"DELETE FROM {table} WHERE hub_id = ? AND label = ?", (hub_id, label))  # noqa: S608 - fixed
 
     # --- hubs ------------------------------------------------------------------------------------------
 
     def pins(self) -> list[HubPin]:
-        """What was proven of each hub, by hub_id: keys that a rotation introduced are not forgotten.
+        """Return the proven facts about each hub, by hub_id: keys that a rotation introduced are not forgotten.
 
         Records of older releases are left out: neither their hub_id nor their times were signed.
         """
-        with self._named_errors():
+        with self._name_errors():
             rows = self._db.execute("SELECT hub_id, record, sum FROM hub ORDER BY hub_id").fetchall()
         pins: list[HubPin] = []
         for hub_id, record, checksum in rows:
@@ -214,8 +215,8 @@ class StateStore(LocalDatabase):
         return pins
 
     def drop_damaged_hubs(self) -> int:
-        """Forget records that are not what was written, and how many: the pin and the hub tell them again."""
-        with self._named_errors():
+        """Drop altered records and return their number; the pin and the hub restore them."""
+        with self._name_errors():
             rows = self._db.execute("SELECT hub_id, record, sum FROM hub").fetchall()
         bad = [(row[0],) for row in rows if not _is_sum(row[2], _hub_sum(row[0], row[1]))]
         with self._transaction() as db:
@@ -223,9 +224,9 @@ class StateStore(LocalDatabase):
         return len(bad)
 
     def save_pin(self, pin: HubPin) -> None:
-        """Remember what was proven of a hub; durable when it returns.
+        """Save the proven facts about a hub, durably.
 
-        What a root vouches for has a row of its own, (root_pk ‖ hub_id): a pin on a key of the same hub must neither
+        A record under a root has its own row, (root_pk ‖ hub_id): a pin on a key of the same hub must neither
         use nor replace it.
         """
         row, record = (pin.root_pk or b"") + pin.identity.hub_id, pin.to_bytes()
@@ -235,7 +236,7 @@ class StateStore(LocalDatabase):
     # --- notes -----------------------------------------------------------------------------------------
 
     def read_note(self, name: str) -> bytes | None:
-        """What was written under a name, to save work: None if it is not there or was damaged."""
+        """Read a note that saves work; None if it is missing or damaged."""
         try:
             data = read_file(self._fs, f"{name}{_NOTE}")
         except (FileNotFoundError, StorageError):
@@ -244,18 +245,18 @@ class StateStore(LocalDatabase):
         return note if _is_sum(checksum, Ht("veen/client-note", name.encode() + note)) else None
 
     def write_note(self, name: str, note: bytes) -> None:
-        """Keep something that the log tells again if it is lost."""
+        """Write a note that can be restored from the log if it is lost."""
         self._fs.replace(f"{name}{_NOTE}", note + Ht("veen/client-note", name.encode() + note), private=True)
 
     # --- the file --------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        with self._named_errors():
+        with self._name_errors():
             damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if damage != "ok":
             raise StateDamaged(str(damage).splitlines()[0])
         super()._prepare()
-        with self._named_errors():
+        with self._name_errors():
             tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master").fetchall()}
         self._has_drafts = "pending_draft" in tables
         if "pending_note" not in tables:
@@ -274,32 +275,32 @@ class StateStore(LocalDatabase):
         return state
 
     def _load_pending(self, key: _Key, where: str) -> Iterator[Pending]:
-        with self._named_errors():
+        with self._name_errors():
             rows = self._db.execute(
                 "SELECT client_seq, msg, sum FROM pending WHERE hub_id = ? AND label = ? AND client_id = ?"
                 " ORDER BY client_seq",
                 key,
             ).fetchall()
         for client_seq, msg, checksum in rows:
-            if not _is_sum(checksum, _pending_sum(key, Pending(client_seq, msg))):
+            if not _is_sum(checksum, _sum_of_pending(key, Pending(client_seq, msg))):
                 raise StateDamaged(f"{where}: the pending message {client_seq}")
             yield Pending(client_seq, msg)
 
-    def _pending_tables(self) -> tuple[str, ...]:
+    def _tables_of_pending(self) -> tuple[str, ...]:
         return ("pending", "pending_note", "pending_draft") if self._has_drafts else ("pending", "pending_note")
 
     def _save_pending(self, db: sqlite3.Connection, key: _Key, wanted: Iterable[Pending]) -> None:
-        """Write the difference only: a batch may be large and is acknowledged piece by piece."""
+        """Write only the difference: a batch may be large and is confirmed piece by piece."""
         stored = dict(
             db.execute(
                 "SELECT client_seq, sum FROM pending WHERE hub_id = ? AND label = ? AND client_id = ?", key
             ).fetchall()
         )
         for pending in wanted:
-            checksum = _pending_sum(key, pending)
+            checksum = _sum_of_pending(key, pending)
             if stored.pop(pending.client_seq, None) != checksum:
                 db.execute("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?, ?, ?)", (*key, *pending, checksum))
-        for table in self._pending_tables():
+        for table in self._tables_of_pending():
             db.executemany(
                 f"DELETE FROM {table} WHERE hub_id = ? AND label = ? AND client_id = ? AND client_seq = ?",  # noqa: S608 - fixed
                 [(*key, client_seq) for client_seq in stored],
@@ -320,7 +321,7 @@ class StateSnapshot(StateStore):
 
     def _prepare(self) -> None:
         """Change nothing: refuse the file of another release, and note if it has the newer table."""
-        with self._named_errors():
+        with self._name_errors():
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             table = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'pending_note'").fetchone()
         if version != self.VERSION:
@@ -335,7 +336,7 @@ def _state_sum(key: _Key, body: bytes) -> bytes:
     return Ht("veen/client-state", b"".join(key) + body)
 
 
-def _pending_sum(key: _Key, pending: Pending) -> bytes:
+def _sum_of_pending(key: _Key, pending: Pending) -> bytes:
     return Ht("veen/client-pending", b"".join(key) + u64be(pending.client_seq) + pending.msg)
 
 

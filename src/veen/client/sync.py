@@ -1,6 +1,6 @@
-"""The blocking twin of the client: the same verbs, for scripts and notebooks that have no event loop.
+"""The blocking twin of the client: the same verbs, for scripts and notebooks without an event loop.
 
-An event loop of its own runs in a thread, so this also works where another loop is running already, as in notebooks.
+Its own event loop runs in a thread, so this also works where another loop is running already, as in notebooks.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 class LoopThread:
-    """An event loop in a thread of its own, for callers that block.
+    """An event loop in its own thread, for callers that block.
 
     A KeyboardInterrupt may reach the caller between any two instructions. It also ends the work, and it is the only
     error that the caller sees. A loop that was not closed is stopped when the interpreter exits: a thread that goes on
@@ -108,7 +108,7 @@ class _Call(Generic[T]):
         self.has_ended = False
         self._work = work
         self._task: asyncio.Task[T] | None = None
-        # Released when the work has ended. An Event has a lock that an interrupted `wait` may leave locked for ever.
+        # Released when the work has ended. An Event has a lock that an interrupted `wait` may leave locked forever.
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -117,7 +117,7 @@ class _Call(Generic[T]):
         self._task.add_done_callback(self._end)
 
     def cancel(self) -> None:
-        """End the work, whether or not it was started."""
+        """End the work, started or not."""
         if self._task is None:
             self._work.close()
             self._end()
@@ -150,7 +150,7 @@ class BlockingTwin(Generic[A]):
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[BlockingTwin[A], P], T]:
-    """The method of a BlockingTwin that calls `method` in the loop and waits for it."""
+    """Return the method of a BlockingTwin that calls `method` in the loop and waits for it."""
 
     @functools.wraps(method)
     def call(self: BlockingTwin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -162,7 +162,7 @@ def blocking(
 def blocking_each(
     method: Callable[Concatenate[A, P], AsyncGenerator[T, None]],
 ) -> Callable[Concatenate[BlockingTwin[A], P], Generator[T, None, None]]:
-    """The method of a BlockingTwin that gives what `method` yields, one after another."""
+    """Return the method of a BlockingTwin that yields the values of `method`, one after another."""
 
     @functools.wraps(method)
     def call(self: BlockingTwin[A], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
@@ -200,7 +200,7 @@ class SyncClient(BlockingTwin[Client]):
     """`with SyncClient.connect(url, pin=…, identity=…, keyring=…) as client: client.send("orders", b"hello")`."""
 
     def __init__(self, open_client: Callable[[], Coroutine[Any, Any, Client]]) -> None:
-        """`open_client` makes the client inside the loop it will live in."""
+        """Start the loop and open the client in it by `open_client`."""
         loop = LoopThread()
         try:
             super().__init__(loop, loop.run(open_client()))
@@ -222,7 +222,7 @@ class SyncClient(BlockingTwin[Client]):
         token_file: Path | None = None,
         insecure_http: bool = False,
     ) -> Self:
-        """As `Client.connect`."""
+        """Connect like `Client.connect`."""
         return cls(
             lambda: Client.connect(
                 url,
@@ -251,7 +251,7 @@ class SyncClient(BlockingTwin[Client]):
         self.close()
 
     def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """Whatever has no verb here: `work` runs in the loop of the client; an interrupt cancels it."""
+        """Run `work` in the loop of the client, for operations without a verb here; an interrupt cancels it."""
         return self._loop.run(work(self._twin))
 
     @property
@@ -294,7 +294,7 @@ class SyncClient(BlockingTwin[Client]):
     recover = blocking(Client.recover)
 
     def pending(self) -> list[LabelState]:
-        """As `Client.pending`."""
+        """Return the pending messages like `Client.pending`."""
         return self._twin.pending()
 
     send_pending = blocking(Client.send_pending)
@@ -311,14 +311,14 @@ class SyncClient(BlockingTwin[Client]):
     follow = blocking_each(Client.follow)
 
     def to_arrow(self, stream: Stream, **options: Any) -> "pa.Table":
-        """A range as an Arrow table: the options of `Client.read`."""
+        """Return a range as an Arrow table; the options are those of `Client.read`."""
         from veen.client.read.frames import to_arrow
 
         with contextlib.closing(self.read(stream, **options)) as entries:
             return to_arrow(entries)
 
     def to_pandas(self, stream: Stream, **options: Any) -> "pd.DataFrame":
-        """A range as a pandas frame: the options of `Client.read`."""
+        """Return a range as a pandas frame; the options are those of `Client.read`."""
         from veen.client.read.frames import to_pandas
 
         with contextlib.closing(self.read(stream, **options)) as entries:
@@ -345,7 +345,7 @@ class SyncClient(BlockingTwin[Client]):
         return self._loop.run(self._twin.checkpoints(stream))
 
     def evidence(self, stream: Stream, **options: Any) -> EvidenceFile:
-        """As `Client.evidence`, with its options."""
+        """Export evidence like `Client.evidence`, with its options."""
         return self._loop.run(self._twin.evidence(stream, **options))
 
     def report_equivocation(self, evidence: Equivocation) -> None:
@@ -356,8 +356,8 @@ class SyncClient(BlockingTwin[Client]):
         """Return an attachment of an entry, opened."""
         return self._loop.run(self._twin.attachments.get(entry, index))
 
-    def sealed_attachment(self, coid: bytes) -> bytes:
-        """As the hub stores it; its hash is its name."""
+    def fetch_attachment(self, coid: bytes) -> bytes:
+        """Return an attachment as the hub stores it, sealed; its hash is its name."""
         return self._loop.run(self._twin.attachments.fetch(coid))
 
     def authorize(self, token: CapToken) -> TokenGrant:

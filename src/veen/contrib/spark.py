@@ -2,8 +2,16 @@
 
 from veen.lake.spark.audit import SparkEngine
 from veen.lake.spark.functions import register_functions
-from veen.lake.spark.progress import watch_tasks
+from veen.lake.spark.progress import entries_behind, watch_tasks
 from veen.lake.spark.session import spark_session, using_session
 from veen.lake.spark.settings import reader
 
-__all__ = ["SparkEngine", "reader", "register_functions", "spark_session", "using_session", "watch_tasks"]
+__all__ = [
+    "SparkEngine",
+    "entries_behind",
+    "reader",
+    "register_functions",
+    "spark_session",
+    "using_session",
+    "watch_tasks",
+]

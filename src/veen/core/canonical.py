@@ -118,7 +118,7 @@ def parse(
         return int(exact(int(found), max_digits=max_digits))
 
     if len(data) > max_bytes:
-        raise InvalidJson(f"{len(data)} bytes exceed the limit of {max_bytes}")
+        raise InvalidJson(f"{len(data)} bytes are more than the limit of {max_bytes}")
     try:
         text = data if isinstance(data, str) else data.decode()
         value = json.loads(

@@ -196,9 +196,8 @@ def check_evidence(
     entries = [entry for checker in checkers for entry in checker.check_entries()]
     used = {msg.profile_id for checker in checkers for msg in checker.messages()}
     _require("E.EVIDENCE.FORM", used == set(profile_ids), "the file lists a profile that no entry names")
-    entries = [
-        _with_content(entry, source, msg) for entry, (source, msg) in zip(entries, _pairs(checkers), strict=True)
-    ]
+    pairs = [pair for checker in checkers for pair in checker.pairs()]
+    entries = [_with_content(entry, source, msg) for entry, (source, msg) in zip(entries, pairs, strict=True)]
     unchecked, outside_checked = _check_outside(evidence, policy)
     return EvidenceReport(
         identity=hub.identity,
@@ -487,7 +486,8 @@ class _Log:
             return
         words = f"prev_ack {fault.actual!r} is not possible here"
         if fault.rule is Rule.CLIENT_SEQ:
-            words = f"the author's number {fault.actual!r} follows {_before(fault)}"
+            before = fault.expected - 1 if isinstance(fault.expected, int) else 0
+            words = f"the author's number {fault.actual!r} follows {before}"
         raise EvidenceFault("E.EVIDENCE.GAP", f"entry {fault.seq}: {words}")
 
     def _verify_hub_sig(self, code: str, where: str, verify: Callable[[HubIdentity], bytes]) -> bytes:
@@ -525,10 +525,6 @@ def _first(faults: Sequence[Fault], *rules: Rule) -> Fault | None:
     return min(broken, key=lambda fault: (fault.seq, rules.index(fault.rule)), default=None)
 
 
-def _before(fault: Fault) -> int:
-    return fault.expected - 1 if isinstance(fault.expected, int) else 0
-
-
 def _objects(entry: EntryEvidence) -> tuple[Msg, Receipt]:
     return (
         _read("a MSG", Msg.from_bytes, entry.msg),
@@ -552,10 +548,6 @@ def _entry_of(msg: Msg, receipt: Receipt, hub_pk: bytes) -> CheckedEntry:
 
 
 # --- contents and other proofs ------------------------------------------------------------------------------------
-
-
-def _pairs(checkers: Sequence[_Log]) -> list[tuple[EntryEvidence, Msg]]:
-    return [pair for checker in checkers for pair in checker.pairs()]
 
 
 def _with_content(entry: CheckedEntry, source: EntryEvidence, msg: Msg) -> CheckedEntry:

@@ -29,7 +29,8 @@ def table(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 def of_wire(obj: Wire) -> str:
     """Return the fields of `obj` by name, or its `repr` if it hides them."""
-    if not _tells(obj):
+    parameters = getattr(type(obj), "__dataclass_params__", None)
+    if parameters is None or not parameters.repr:
         return f"<code>{escape(repr(obj))}</code>"
     hidden = {field.name for field in fields(obj) if not field.repr}  # type: ignore[arg-type]  # every one is a dataclass
     return table(
@@ -42,11 +43,6 @@ def field_html(name: str, value: Any) -> str:
     if type(value) is int and name.endswith(_TIMES) and 0 < value <= _LATEST:
         return f'<span title="{value}">{datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")}</span>'
     return shown(value)
-
-
-def _tells(obj: Wire) -> bool:
-    parameters = getattr(type(obj), "__dataclass_params__", None)
-    return parameters is not None and bool(parameters.repr)
 
 
 def shown(value: Any) -> str:

@@ -27,7 +27,7 @@ OPERATIONS: Final = frozenset(
         "federation.mirror.v1",
     }
 )
-_HEX_ID: Final = re.compile("[0-9a-fA-F]{64}")
+_HEX_SCHEMA: Final = re.compile("[0-9a-fA-F]{64}")
 
 
 def schema_id(schema: str | bytes) -> bytes:
@@ -36,7 +36,7 @@ def schema_id(schema: str | bytes) -> bytes:
     """
     if isinstance(schema, bytes):
         return schema
-    if _HEX_ID.fullmatch(schema):
+    if _HEX_SCHEMA.fullmatch(schema):
         return bytes.fromhex(schema)
     prefix = b"veen/schema:" if schema in OPERATIONS else b""
     return H(prefix + schema.encode("utf-8", "surrogateescape"))

@@ -407,12 +407,6 @@ class _Functions(NamedTuple):
     write: Callable[[Any], dict[str, Any]]
 
 
-def _collect_fields(cls: "type[Wire]") -> tuple[WireField, ...]:
-    hints = get_type_hints(cls, include_extras=True)
-    fields = (_field(cls, attribute, hint) for attribute, hint in hints.items())
-    return tuple(field for field in fields if field is not None)
-
-
 def _field(cls: "type[Wire]", attribute: str, hint: Any) -> WireField | None:
     constant = get_origin(hint) is ClassVar
     if constant:
@@ -541,7 +535,9 @@ class Wire:
     @classmethod
     def wire_fields(cls) -> tuple[WireField, ...]:
         """Return the fields on the wire, in order."""
-        return _collect_fields(cls)
+        hints = get_type_hints(cls, include_extras=True)
+        fields = (_field(cls, attribute, hint) for attribute, hint in hints.items())
+        return tuple(field for field in fields if field is not None)
 
     @classmethod
     def _read(cls, f: Fields) -> Self:

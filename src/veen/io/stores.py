@@ -69,11 +69,7 @@ def open_store(place: str | TableStore) -> TableStore:
         return LocalStore(Path(uri))
     if parts.scheme == "file":
         return LocalStore(Path(parts.path))
-    return ObjectStore(uri) if parts.scheme in SCHEMES and _has_obstore() else ArrowStore(uri)
-
-
-def _has_obstore() -> bool:
-    return find_spec("obstore") is not None
+    return ObjectStore(uri) if parts.scheme in SCHEMES and find_spec("obstore") is not None else ArrowStore(uri)
 
 
 class LocalStore:

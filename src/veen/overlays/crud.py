@@ -10,12 +10,15 @@ one has none of the old fields (D-177). What breaks a rule changes nothing and i
     CRUD.REV       the record is not at if_rev
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from veen.core.wire import Choice, TextMap, Uint
+from veen.overlays.framework.args import Arg
 from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.decode import Typed, Violation
+from veen.overlays.framework.nouns import Noun, Verb
 from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free
@@ -114,3 +117,54 @@ STATES: Final = (
         times=("expires_at",),
     ),
 )
+
+_RECORD: Final = {"entity": Arg(), "id": Arg(word="record_id", metavar="ID")}
+_FIELDS: Final = {"fields": Arg("object")}
+_IF_REV: Final = {"if_rev": Arg("uint", "Only if the record is at this revision; 0: there never was one.")}
+
+
+def _verb(name: str, help_: str, args: Mapping[str, Arg], about: str, *examples: str) -> Verb:
+    facts = ("stream", "entity", "id")
+    args = {**_RECORD, **args, **_IF_REV}
+    return Verb(
+        name=name,
+        help=help_,
+        about=about,
+        examples=examples,
+        schema=CRUD,
+        fixed={"op": name},
+        args=args,
+        facts=facts,
+    )
+
+
+NOUNS: Final = {
+    "crud": Noun(
+        name="crud",
+        about="Records by entity and id over a stream; every change has a revision.",
+        fold=CrudFold,
+        verbs=[
+            _verb(
+                "create",
+                "Create a record.",
+                _FIELDS,
+                "Create the record ID of ENTITY in STREAM with FIELDS, a JSON object.\n\nExit code 6 if it has no "
+                "effect: the record exists, or is not at the revision that was asked for.",
+                """veen crud create app/users user 1 '{"name": "Ann"}'""",
+            ),
+            _verb(
+                "update",
+                "Change fields of a record.",
+                _FIELDS,
+                "Set the FIELDS of a record, a JSON object; null removes a field, what is not named stays.",
+                """veen crud update app/users user 1 '{"name": "Anna", "mail": null}' --if-rev 1""",
+            ),
+            _verb(
+                "delete",
+                "Delete a record.",
+                {},
+                "Delete a record. Its revisions go on counting if it is created again.",
+            ),
+        ],
+    )
+}

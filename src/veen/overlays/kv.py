@@ -9,9 +9,11 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from veen.core.event import Order
 from veen.core.wire import Anything, Choice, Uint
+from veen.overlays.framework.args import Arg
 from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.fold import Compact
+from veen.overlays.framework.nouns import Noun, Verb
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free
 from veen.overlays.framework.typed_table import StateTable
@@ -113,3 +115,45 @@ STATES: Final = (
         KvFold.name, KvEntry, {"key": "text"}, lambda view: view, about="values by key", times=("expires_at",)
     ),
 )
+
+
+_TS: Final = {"ts": Arg("time", "When the write counts, if not at the time of the hub.")}
+NOUNS: Final = {
+    "kv": Noun(
+        name="kv",
+        about="Values by key over a stream; the last writer wins, and every write stays in the log.",
+        fold=KvFold,
+        verbs=[
+            Verb(
+                name="put",
+                help="Set the value of a key.",
+                about='Set KEY of STREAM to VALUE; "-" reads the value from standard input.',
+                examples=[
+                    "veen kv put app/settings colour red",
+                    'veen kv put app/settings size \'{"w": 2, "h": 3}\' --format json',
+                ],
+                schema=KV,
+                fixed={"op": "put"},
+                args={
+                    "key": Arg(),
+                    "value": Arg("value"),
+                    **_TS,
+                    "expires_at": Arg("time", "Until when the value holds: a time, or +10m.", "--expires"),
+                },
+                facts=("stream", "key", "value"),
+                is_judged=False,
+                follow_up="veen kv get {stream} {key}",
+            ),
+            Verb(
+                name="del",
+                help="Delete a key.",
+                about="Delete KEY of STREAM. What it was stays in the log: ask with --as-of.",
+                schema=KV,
+                fixed={"op": "del"},
+                args={"key": Arg(), **_TS},
+                facts=("stream", "key"),
+                is_judged=False,
+            ),
+        ],
+    )
+}

@@ -10,16 +10,18 @@ new. What breaks a rule changes nothing and is reported:
     QUEUE.GROUP     a group that the queue does not have, where groups are configured
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 from veen.core.event import Order
 from veen.core.hashing import Ht
 from veen.core.wire import Anything, Bytes32, Choice
+from veen.overlays.framework.args import Arg
 from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.nouns import Noun, Verb
 from veen.overlays.framework.ordered import Ordered, Table
 from veen.overlays.framework.schema import Schema, SchemaSet
 from veen.overlays.framework.state import Free
@@ -217,3 +219,59 @@ STATES: Final = (
         times=("last_ts",),
     ),
 )
+
+
+def _answer(op: str, draft: Callable[..., Draft], help_: str, about: str) -> Verb:
+    """Return a verb that says something of an item."""
+    group = Arg(help="The group of consumers; default: the one without a name.", default="")
+    return Verb(
+        name=op,
+        help=help_,
+        about=about,
+        draft=draft,
+        fixed={"op": op},
+        args={"msg_id": Arg("reference"), "group": group},
+        derive=lambda values: {"ref": values["msg_id"]},
+        facts=("stream", "op", "ref", "group"),
+    )
+
+
+NOUNS: Final = {
+    "queue": Noun(
+        name="queue",
+        about="Work items over a stream, each delivered at least once to every group of consumers.",
+        fold=QueueFold,
+        verbs=[
+            Verb(
+                name="push",
+                help="Put an item at the end of the queue.",
+                about='Put ITEM at the end of the queue in STREAM; "-" reads it from standard input.',
+                examples=[
+                    'veen queue push app/mail "write to Ann"',
+                    """veen queue push app/mail '{"to": "ann@example.org"}' --format json --expires +2d""",
+                ],
+                draft=enqueue,
+                args={
+                    "item": Arg("value"),
+                    "expires_at": Arg("time", "When the item is no longer delivered: a time, or +10m.", "--expires"),
+                },
+                facts=("stream", "item"),
+                is_judged=False,
+            ),
+            _answer(
+                "ack",
+                ack,
+                "Say that an item is done.",
+                "Say that the group has done the item MSG_ID: it is not delivered to this group again.\n\nExit code 6 "
+                "if that has no effect: there is no such item.",
+            ),
+            _answer(
+                "nack",
+                nack,
+                "Give an item back.",
+                "Give the item MSG_ID back: it keeps its place, and the next who takes it sees that it was tried.\n\n"
+                "Exit code 6 if that has no effect: there is no such item, or the group has acknowledged it.",
+            ),
+        ],
+    )
+}

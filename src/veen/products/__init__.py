@@ -36,7 +36,7 @@ PRODUCTS: Final = (
 ENTRY_POINTS: Final = "veen.products"  # the group of packages beside VEEN
 
 
-def installed() -> Iterator[Product]:
+def load_products() -> Iterator[Product]:
     """Yield every product: those of this package, then those of other packages."""
     from importlib.metadata import entry_points
 

@@ -27,7 +27,7 @@ _GENESIS: Final = bytes(32)
 class AnchorError(StatedError):
     """A backend did not accept an anchor. The log continues without it."""
 
-    hint = "Look at the backend, then anchor again; nothing in the log depends on it."
+    hint = "Check the backend, then anchor again. The log does not depend on it."
 
 
 class AnchorBackend(Protocol):

@@ -82,7 +82,7 @@ class QuotaError(StorageError):
     hint = "Let retention erase old entries, or ask the operator for more (attachments.client_bytes)."
 
     def __init__(self, used: int, size: int, maximum: int) -> None:
-        super().__init__(f"{used} bytes of attachments are kept and {size} more would exceed {maximum}")
+        super().__init__(f"{used} bytes of attachments are stored, and {size} more would exceed the quota of {maximum}")
         self.used, self.size, self.maximum = used, size, maximum
         self.args = (used, size, maximum)
 
@@ -321,7 +321,9 @@ class AttachmentFiles:
                 db = self._fs.database(layout.ATTACHMENT_RECORDS)
                 try:
                     if (version := db.execute("PRAGMA user_version").fetchone()[0]) not in (0, _VERSION):
-                        raise CorruptError(layout.ATTACHMENT_RECORDS, 0, f"of version {version}, not {_VERSION}")
+                        raise CorruptError(
+                            layout.ATTACHMENT_RECORDS, 0, f"version {version} is not supported, expected {_VERSION}"
+                        )
                     db.executescript(f"{_SCHEMA}PRAGMA user_version = {_VERSION};")
                 except BaseException:
                     db.close()
@@ -357,7 +359,7 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as exc:
-        what = f"{exc}; without it, attachments are kept and counted for nobody: move it away and start again"
+        what = f"{exc}; without it, attachments are kept and count for no quota: move it away and start again"
         raise CorruptError(layout.ATTACHMENT_RECORDS, 0, what) from exc
 
 

@@ -144,7 +144,9 @@ class ControlFold:
         if isinstance(body, CapDerive):
             parent = self.caps.get(body.parent_ref)
             if parent is None or parent.parent is not None:
-                raise VerifyError(f"control record {record.seq}: its token is derived from none that may be (D-179)")
+                raise VerifyError(
+                    f"control record {record.seq}: its token is derived from an unknown or derived token (D-179)"
+                )
             token.check_derived_from(parent.token)
         if body.auth_ref in self.caps:  # authorising again never extends (D-47)
             return

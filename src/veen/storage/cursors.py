@@ -83,6 +83,7 @@ class CursorCache(Generic[K, V]):
         """Add a cursor that was read by other means; it equals its row."""
         self._keep(key, value)
 
+    # The caller compares the values before: a cursor that has moved on since the snapshot stays unsaved (decision 69).
     def mark_saved(self, key: K) -> None:
         """Mark the cursor as equal to its row."""
         value = self.unsaved.pop(key, None)

@@ -215,10 +215,6 @@ class IndexSnapshot:
     records: Sequence[RecordRow]
 
 
-def _astuple(row: Any) -> tuple[Any, ...]:
-    return tuple(getattr(row, name) for name in row.__slots__)
-
-
 def _check_value(values: tuple[Any, ...]) -> int:
     return zlib.crc32(repr(values).encode())
 
@@ -237,7 +233,7 @@ class Index:
             if new:  # before its tables: what has tables must say which
                 self._db.execute(f"PRAGMA user_version = {_VERSION}")
             elif version != _VERSION:
-                what = f"of version {version}, where {_VERSION} is needed: run `veen hub rebuild-index`"
+                what = f"version {version} is not supported, expected {_VERSION}: run `veen hub rebuild-index`"
                 raise CorruptError(layout.INDEX, 0, what)
             self._db.executescript(_SCHEMA)
         except sqlite3.DatabaseError as exc:
@@ -263,7 +259,7 @@ class Index:
             for snapshot in snapshots:
                 meta = tuple(getattr(snapshot, key) for key in META)
                 for key, value in zip((*META, "check"), (*meta, _check_value(meta)), strict=True):
-                    self._put_meta(key, value)
+                    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
                 self._put("labels", snapshot.labels, checked=True)
                 self._put("clients", snapshot.clients, checked=True)
                 self._put("caps", snapshot.caps, checked=True)
@@ -279,12 +275,9 @@ class Index:
             raise
         self._fs.on_commit(layout.INDEX, db)
 
-    def _put_meta(self, key: str, value: int | str | bytes) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
-
     def _put(self, table: str, rows: Iterable[Any], *, checked: bool, keep: bool = False) -> None:
         """Insert rows, replacing those with the same key; with `keep`, leave existing ones."""
-        values = [_astuple(row) for row in rows]
+        values: list[tuple[Any, ...]] = [tuple(getattr(row, name) for name in row.__slots__) for row in rows]
         if checked:
             values = [(*row, _check_value(row)) for row in values]
         if values:

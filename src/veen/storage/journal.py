@@ -56,8 +56,8 @@ class GroupError(CorruptError):
     """A group whose head or bytes do not match their check: damage, or a write torn by a power failure."""
 
     hint = (
-        "If the machine lost power, `veen hub cut-tail DIR` shows which receipts may exist, and cuts the group if"
-        " somebody says that none left. Otherwise keep the directory as evidence and restore from a replica."
+        "If the machine lost power, `veen hub cut-tail DIR` lists the receipts that may exist, and cuts the group if"
+        " you confirm that none left the hub. Otherwise keep the directory as evidence and restore from a replica."
     )
 
     def __init__(self, path: str, offset: int, what: str, end: int | None = None) -> None:
@@ -143,6 +143,8 @@ class Journal:
             if is_disk_full(exc):
                 raise NoSpaceError("the disk is full: the journal cannot grow") from exc
             raise
+        # The offset moves only after the sync: after a full disk the next group overwrites this one, which no receipt
+        # names yet.
         self._file.sync()
         self.offset += _GROUP.size + len(payload)
         self._chain = chain
@@ -153,6 +155,7 @@ class Journal:
 
         If it fails nothing has changed, and it may be tried again as long as no group was written meanwhile.
         """
+        # The new segment is durable before the old file is closed: if this raises, groups still go to the old one.
         following = self._begin(self._fs, _End(self.segment, self.offset, self._chain))
         self._file.close()
         self._file, self.segment, self.offset = following._file, following.segment, following.offset
@@ -283,6 +286,8 @@ def walk(opened: Sequence[Segment]) -> Iterator[Placed | _End]:
                 raise CorruptError(path, end.offset, "the segment ends inside a group")
             length, claimed, _ = _GROUP.unpack(head)
             payload = file.read_at(end.offset + _GROUP.size, length)
+            # A whole group with a wrong hash may be acknowledged and damaged later, so it is not dropped like a torn
+            # write: the start stops, and `veen hub cut-tail` decides with the operator (decision 19, D-191).
             if _group_hash(end.chain, payload) != claimed:
                 stop = end.offset + _GROUP.size + length
                 raise GroupError(path, end.offset, "the bytes of a group do not match its hash", stop)

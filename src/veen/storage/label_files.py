@@ -80,6 +80,8 @@ class LabelFiles:
         self._fs, self._cache, self._renamed = fs, cache, renamed
         self.row, self.label, self.epoch, self.stream_id = row.row, row.label, row.epoch, row.stream_id
         self.size, self.last_ts = row.size, row.last_ts
+        # Not an Mmr: the sequencer's tree is ahead by the groups on their way to the disk. These are the peaks of the
+        # applied entries, updated from the nodes that each admission created.
         self._peaks = list(reversed(split_hashes(row.peaks)))  # the smallest tree last, as in Mmr
         self.active_start, self.active_first_ts = row.active_start, row.active_first_ts
         self._max_bytes, self._max_entries = row.active_max_bytes, row.active_max_entries
@@ -147,6 +149,8 @@ class LabelFiles:
         """Add one framed entry; return the chunks that this sealed (D-70)."""
         sealed: Sequence[ChunkRow] = ()
         nodes, length = admitted.nodes, len(data)
+        # Boundaries depend on the log and on the limits of the moment when the chunk began (D-70, D-75), never on time
+        # or load: recovery, rebuild and every replica must seal the same chunks.
         if self._active.size + length > self._max_bytes:
             sealed = [self._seal(limits, seal)]
         if self.size < self.active_start:
@@ -175,6 +179,7 @@ class LabelFiles:
         sealed = layout.chunk(self.label, start, end)
         self._renamed[self._active.path] = sealed  # first: a helper thread may be looking for the old name
         self._fs.rename(self._active.path, sealed)
+        # None of these files is synced here: the journal still has the entries, and the next retirement syncs them all.
         summary = summary_bytes(self.label, start, end, root, total, hashes_root)
         self._write(layout.summary(self.label, start, end), summary)
         self._write(layout.peaks(self.label, end), cbor.encode(list(self.peaks())))

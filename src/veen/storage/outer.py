@@ -241,7 +241,7 @@ class OuterLogFiles:
         """Take over a note that another copy of this log published over exactly these leaves; durable on return."""
         checkpoint = LogCheckpoint.parse(note.text)
         if checkpoint != LogCheckpoint(self.vkey.name, self.size, self._cursor.root()):
-            raise StorageError("the note is of another list than the one that is here")
+            raise StorageError("the note belongs to another outer log")
         if self.vkey not in verify_signatures(note, (self.vkey,)):
             raise StorageError("the note is not signed by the key of the outer log")
         if checkpoint != self.head:

@@ -33,8 +33,8 @@ from veen.storage import journal as write_ahead
 from veen.storage.copies.unfinished import check_finished
 from veen.storage.frame import HEADER_BYTES, Frame
 from veen.storage.keys import identity
-from veen.storage.reader import inflate, is_compressed
-from veen.storage.scan import read_file
+from veen.storage.reader import inflate
+from veen.storage.scan import is_compressed, read_file
 
 # journal: they are in `data`; missing: no file has the entries; hub: they are asked for by HTTP
 Kind = Literal["sealed", "active", "receipts", "heads", "journal", "missing", "hub"]

@@ -25,9 +25,8 @@ from veen.storage.copies import archive
 from veen.storage.frame import Frame
 from veen.storage.index import ChunkRow
 from veen.storage.label_files import LabelFiles, Location
-from veen.storage.scan import read_file
+from veen.storage.scan import is_compressed, read_file
 
-_ZLIB_FIRST: Final = 0x78  # a frame begins with 0x01, so a compressed chunk is told by its first byte
 _UNPACKED_BYTES: Final = 64 * 1024 * 1024  # kept in memory; the last one also if it is larger
 
 
@@ -44,14 +43,9 @@ class PrunedError(StorageError):
         return f"entry {self.stream_seq}: erased by the retention policy"
 
 
-def is_compressed(data: bytes) -> bool:
-    """Return True if a chunk file with these first bytes is compressed."""
-    return data[:1] == bytes([_ZLIB_FIRST])
-
-
 def inflate(data: bytes, maximum: int, path: str) -> bytes:
     """Return the frames of a chunk file; any decoding error voids the whole chunk (spec §4.8.4)."""
-    if not data or data[0] != _ZLIB_FIRST:
+    if not is_compressed(data):
         return data
     try:
         decoder = zlib.decompressobj()
@@ -123,7 +117,7 @@ class EntryReader:
         return unpacked
 
     def _is_compressed(self, path: str) -> bool:
-        return self._cache.get(path).read_at(0, 1) == bytes((_ZLIB_FIRST,))
+        return is_compressed(self._cache.get(path).read_at(0, 1))
 
     def chunk_end(self, files: LabelFiles, stream_seq: int) -> int:
         """Return the last entry of the chunk that contains an entry."""

@@ -27,7 +27,7 @@ from veen.storage.label_files import Location, index_entry, split_hashes, summar
 from veen.storage.rules import OTHER_LABEL, EntryFault, contradictions, entry_fault
 
 _WINDOW: Final = 1 << 20
-_ZLIB_FIRST: Final = 0x78
+_ZLIB_FIRST: Final = 0x78  # a frame begins with 0x01, so the first byte tells a compressed chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def read_file(fs: Fs, path: str) -> bytes:
 
 
 def is_compressed(data: bytes) -> bool:
-    """Return True if these bytes begin a compressed chunk."""
+    """Return True if a chunk file with these first bytes is compressed."""
     return data[:1] == bytes((_ZLIB_FIRST,))
 
 

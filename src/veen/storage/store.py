@@ -64,16 +64,16 @@ from veen.storage.label_files import LabelFiles, LabelHead, Sealer, split_hashes
 from veen.storage.reader import EntryReader
 from veen.storage.state import Admitted, Cap, ClientCursor, Label, LogState
 
-# A journal segment retires when it holds this much for each label it touches, within these bounds. Retiring syncs some
-# files of each label, so many labels want large segments; small ones keep the work of a retirement, and what a restart
-# reads, short.
+# A journal segment retires when it has this much for each label it touches, within these bounds (decision 49). Retiring
+# syncs some files of each label, so many labels need large segments; small ones keep a retirement, and the replay of a
+# restart, short.
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _LEAST_BYTES: Final = 16 * 1024 * 1024
 _LABEL_BYTES: Final = 256 * 1024
 _MOST_LABELS: Final = 16_384  # until then their cursors stay in memory, some 5 kB each
 _KEYS_AT_ONCE: Final = 256  # that a helper thread reads in one step
-_SYNCED_ONE_BY_ONE: Final = 64  # files; for more of them the whole file system is synced, in one step of its journal
-_MOST_LABELS_AT_STOP: Final = 1_000  # beyond, a stop leaves the journal to the next start, which is quicker
+_SYNCED_ONE_BY_ONE: Final = 64  # files; for more, syncfs(2) syncs the whole file system (decision 291)
+_MOST_LABELS_AT_STOP: Final = 1_000  # with more, a stop leaves the journal to the next start, which is quicker
 
 
 @dataclass(slots=True)
@@ -174,9 +174,11 @@ class Store:
             capacity=capacity,
         )
         self._files: CursorCache[bytes, LabelFiles] = CursorCache(self._load_files, capacity.labels, shared=True)
+        # Two sets: while a helper thread writes `_retiring` to the index, the sequencer fills `_pending`. Look-ups ask
+        # both before the index, because neither is in it yet.
         self._pending = _Pending()
         self._retiring = _Pending()
-        self._renamed: dict[str, str] = {}
+        self._renamed: dict[str, str] = {}  # paths of chunks that were sealed since their paths were collected
         self._staged_drops: Counter[tuple[bytes, int]] = Counter()  # by label and start_seq, until they are applied
         self._control = AppendFile(self._cache, layout.CONTROL, 0)
         # What was applied, where the sequencer's State may be ahead by the groups on their way to the disk.
@@ -221,6 +223,8 @@ class Store:
         return store
 
     def _recover(self) -> None:
+        # The index is the snapshot of the last retirement (decisions 16, 17). Files may be ahead of it, by entries that
+        # were never synced, so they are not read: the journal from that segment on fills them again.
         segment = self._index.meta("segment")
         if segment is not None:
             self._load(segment)
@@ -280,6 +284,8 @@ class Store:
         if msg.auth_ref is not None and msg.auth_ref not in self.state.caps:
             raise CorruptError(layout.JOURNAL, 0, f"{where}: no record authorises its token")
         self._restore_active(label)
+        # The journal has the outcome, but the transition is repeated and its result compared: a wrong cursor in the
+        # index must not be extended by entries that do not continue it (I3).
         admitted = self.state.admit(
             label,
             client_id=msg.client_id,
@@ -346,9 +352,9 @@ class Store:
         chunk = self.chunk_at(files, body.start_seq) if files else None
         ahead = self._staged_drops[body.label, body.start_seq] if staged else 0
         if chunk is None or (chunk.start_seq, chunk.end_seq) != (body.start_seq, body.end_seq):
-            raise StorageError(f"entries {body.start_seq} to {body.end_seq} are no chunk that could be erased")
+            raise StorageError(f"entries {body.start_seq} to {body.end_seq} are not a sealed chunk")
         if chunk.dropped + ahead > 1:
-            raise StorageError(f"entries {body.start_seq} to {body.end_seq} were erased before, receipts included")
+            raise StorageError(f"entries {body.start_seq} to {body.end_seq} were already erased, receipts included")
         return chunk
 
     def drop_level(self, label: bytes, start_seq: int) -> int | None:
@@ -470,6 +476,8 @@ class Store:
 
     def capture(self) -> Retirement:
         """Return everything that was applied before the current journal segment, which must still be empty."""
+        # The new segment is empty, so everything that was applied belongs to older ones: one transaction of the index
+        # can name this segment as the place where recovery begins (decision 17).
         pending, self._retiring, self._pending = self._pending, self._pending, _Pending()
         self._renamed.clear()  # paths are collected by their present names
         for label in pending.labels:
@@ -526,6 +534,8 @@ class Store:
             self._fs.remove(path)
         for directory in (layout.LOG, layout.NODES, layout.OFFSETS):
             patiently(partial(self._fs.sync_dir, directory))
+        # Only now: once the index names the new segment, recovery no longer reads the older ones, so every file must be
+        # durable before. The segments go last, as without the index they are the only copy.
         index = patiently(partial(Index, self._fs))
         try:
             index.save(retirement.snapshot)
@@ -559,6 +569,8 @@ class Store:
         A cursor that moved on since, staged or applied, is not the one that was saved and stays.
         """
         self._release_dirty()
+        # The sequencer went on while the retirement was written. A cursor is dropped from memory only if it still has
+        # the saved value; otherwise the index would answer with an old one (decision 69).
         saved, self._retiring = self._retiring, _Pending()
         state, pending = self.state, self._pending
         for label in saved.labels - pending.labels:

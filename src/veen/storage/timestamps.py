@@ -59,7 +59,7 @@ class TimestampTrust:
         try:
             response = library.decode_timestamp_response(anchor_ref)
         except ValueError as exc:
-            raise AnchorError("the answer of the timestamp authority cannot be read") from exc
+            raise AnchorError("the response of the timestamp authority is not valid") from exc
         builder = library.VerifierBuilder(nonce=nonce, roots=list(self.roots))
         for certificate in self.others:
             builder = builder.add_intermediate_certificate(certificate)
@@ -82,7 +82,7 @@ class TimestampAuthority:
     def __init__(self, url: str, trust: TimestampTrust, post: Post | None = None) -> None:
         _library()  # say at once if it is not installed
         if urlsplit(url).scheme not in ("http", "https"):
-            raise AnchorError(f"{url[:80]!r} is not the address of a timestamp authority")
+            raise AnchorError(f"{url[:80]!r} is not a URL of a timestamp authority")
         self._url, self._trust, self._post = url, trust, post or post_timestamp_query
 
     def publish(self, root: bytes, epoch: int, ts: int, nonce: bytes) -> bytes:
@@ -122,7 +122,7 @@ def post_timestamp_query(url: str, query: bytes) -> bytes:
     It uses no proxy, follows no redirect, reads at most 64 KiB and waits at most 10 s.
     """
     if urlsplit(url).scheme not in ("http", "https"):
-        raise AnchorError(f"{url[:80]!r} is not the address of a timestamp authority")
+        raise AnchorError(f"{url[:80]!r} is not a URL of a timestamp authority")
     headers = {"Content-Type": "application/timestamp-query", "Accept": "application/timestamp-reply"}
     request = urllib.request.Request(url, query, headers)  # noqa: S310 - its scheme was checked above
     tls = urllib.request.HTTPSHandler(context=ssl.create_default_context())
@@ -131,9 +131,9 @@ def post_timestamp_query(url: str, query: bytes) -> bytes:
         with opener.open(request, timeout=_SECONDS) as reply:
             data: bytes = reply.read(_MAX_ANSWER + 1)
     except (OSError, ValueError, urllib.error.URLError) as exc:
-        raise AnchorError(f"the timestamp authority does not answer: {_reason(exc)}") from exc
+        raise AnchorError(f"the timestamp authority does not respond: {_reason(exc)}") from exc
     if len(data) > _MAX_ANSWER:
-        raise AnchorError("the timestamp authority answers with more than 64 KiB")
+        raise AnchorError("the response of the timestamp authority exceeds 64 KiB")
     return data
 
 

@@ -1,4 +1,4 @@
-"""What holds of a data directory: entries, labels, seals, control records, identity, journal, index.
+"""Checks of a data directory: entries, labels, seals, control records, identity, journal, index.
 
 Two drivers with the same rules: `directory` (`veen hub verify-data`, a label in its order, also of a running hub) and
 `audit` (`veen audit run`, chunks apart, in processes or on Spark). What cannot be compared makes a verdict incomplete,

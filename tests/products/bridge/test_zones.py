@@ -230,7 +230,7 @@ def test_events_that_an_earlier_version_left_out_are_found_and_copied(tmp_path):
                 await client.send_many(export, drafts)  # as it was left
                 blind = Keyring.of([world.source_keys, keys.for_writers(), others])
                 async with client_at(wire, pin_of(world.z1), person("selector"), tmp_path / "b", ring=blind) as writer:
-                    with pytest.raises(BridgeError, match="no key here reads it"):
+                    with pytest.raises(BridgeError, match="no key here can read them"):
                         await Selector(writer, tmp_path / "x", lambda entry, opened: None).copy(other, export)
                 done = await Selector(client, tmp_path / "x", lambda entry, opened: None).select(other, export)
                 assert (done.copied, done.left_out) == (3, 3)

@@ -3,7 +3,10 @@
 import asyncio
 import json
 import re
+import sys
 import time
+from importlib.metadata import EntryPoint
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from tests.client.builders import seeded
 from tests.client.hubs import GATED, Clock, token_for
 from tests.products.bridge.zones import SOURCE, crossed, send_numbers, zones
 from tests.products.console.consoles import HOSTILE_TEXT, ORDERS, RING, SHOP, World, filled, record, world_at
+from tests.test_extending import MODULE
 
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.lake.log.keys import keys_for_tasks
@@ -19,11 +23,13 @@ from veen.lake.query.descriptor import normalise
 from veen.lake.query.recording import REQUESTS, make_submitted
 from veen.lake.tables.loading import load
 from veen.lake.tables.sql import run_sql
+from veen.overlays.framework import registry
 from veen.overlays.operations import agreement
 from veen.products.console import events as console_events
 from veen.products.console.app import make_app
 from veen.products.console.charts import GridCell, TimeBar, beads, chain, gantt, grid, layers, ranges, steps
 from veen.products.console.guard import BrowserAdmission
+from veen.products.console.pages import operations as console_operations
 from veen.products.console.views import Console, LocalFiles
 from veen.products.demo.filling import OPERATIONS
 from veen.products.queryservice.page import descriptor_of, sql_of
@@ -166,6 +172,25 @@ def test_sql_quotes_what_comes_from_outside():
     assert "'o''brien''; DROP TABLE x; --'" in sql
     assert "'it''s'" in sql
     assert sql.splitlines()[1] == "FROM typed_sdr_event_v1"
+
+
+def test_the_nouns_of_an_installed_overlay_have_a_section(tmp_path, monkeypatch):
+    votes = ModuleType("veen_test_votes")
+    monkeypatch.setitem(sys.modules, votes.__name__, votes)
+    exec(MODULE, vars(votes))  # noqa: S102 - of our own documentation
+    points = [EntryPoint("votes", "veen_test_votes:OVERLAY", "veen.overlays")]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    monkeypatch.setattr(console_operations, "_nouns", console_operations._nouns.__wrapped__)
+
+    async def work(world):
+        for choice in ("soup", "salad"):  # the last vote of a client decides
+            message = votes.VOTES.verb("cast").message({"question": "lunch", "choice": choice}, now=1)
+            await world.client.send(OPERATIONS, message.draft.body, schema=message.draft.schema)
+        twin = await world.twin("/operations.json")
+        assert twin["votes"]["tallies"] == [{"question": "lunch", "choice": "salad", "votes": 1}]
+        assert "Votes on questions" in await world.page("/operations")
+
+    run(tmp_path, work)
 
 
 def test_a_stream_that_is_too_long_is_left_out_and_named(tmp_path, monkeypatch):

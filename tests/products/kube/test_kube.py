@@ -21,7 +21,7 @@ from veen.core.objects.birth import BirthCertificate
 from veen.hub.process.config import load
 from veen.products.kube.objects import HubFacts
 from veen.products.kube.render import cluster_manifests, kustomization, manifests, to_yaml
-from veen.products.kube.rules import RULES, check_manifests, mounted_secrets
+from veen.products.kube.rules import RULES, check_manifests, find_mounted_secrets
 from veen.products.kube.schemas import VERSIONS, check_schemas
 from veen.products.kube.universe import UniverseError, parse_universe
 
@@ -69,7 +69,7 @@ def objects():
 
 
 def faults(objects):
-    return check_manifests(objects, secrets=mounted_secrets(objects))
+    return check_manifests(objects, secrets=find_mounted_secrets(objects))
 
 
 def by_name(objects, kind, namespace, name):
@@ -365,7 +365,7 @@ def test_hand_written_yaml_never_ends_a_check_in_a_traceback(data):
         ("universe = 'a'\n[[tenants]]\nid = 'x_y'", r"tenants\[0\].id: expected"),
         ("universe = 'a'\n[[tenants]]\nid = 'x.y'", r"tenants\[0\].id: expected"),
         ("universe = 'a'\n[[tenants]]\nid = 'x'\nstorage = '10GB'", "storage: expected a size"),
-        ("universe = 'a'\n[[tenants]]\nid = 'x'\n[[tenants]]\nid = 'x'", "x is there twice"),
+        ("universe = 'a'\n[[tenants]]\nid = 'x'\n[[tenants]]\nid = 'x'", "x occurs twice"),
         ("universe = 'a'\n[[tenants]]\nid = 'x'\n[tenants.config]\nrole = 'authority'", "the profile sets this key"),
         ("universe = 'a'\n[[bridges]]\nname='b'\nsource='authority'\ntarget='x'\nstreams=['s']", "target is 'x'"),
         ("universe = 'a'\n[selftest]\nschedule = 'daily'", "five fields of cron"),

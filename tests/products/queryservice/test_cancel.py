@@ -142,7 +142,7 @@ def test_only_who_submitted_a_query_may_cancel_it(tmp_path, log):
             service, result_id = await begun(world)
             with pytest.raises(QueryNotFound):
                 await service.cancel(BOB, result_id)
-            with pytest.raises(ForbiddenScope, match="only who submitted"):  # an auditor sees it
+            with pytest.raises(ForbiddenScope, match="only its submitter"):  # an auditor sees it
                 await service.cancel(CAROL, result_id)
             with pytest.raises(QueryNotFound):
                 await service.cancel(ALICE, "r-none")
@@ -378,7 +378,7 @@ class Sink:
         if len(self.rows) == self.left:
             self.control.stop(QueryCancelled("enough"))
 
-    def verified(self, entry):
+    def evidence(self, entry):
         """Not of interest."""
 
 

@@ -53,8 +53,8 @@ def test_the_class_of_a_scope_is_the_first_that_fits_any_of_its_streams():
     [
         ({}, "nobody could use"),
         ({"principal": {}, "other": {}}, "unknown table"),
-        ({"principal": {"a": 1}}, "is no table"),
-        ({"principal": {"a": table("alice") | {"colour": 1}}}, "'colour' is not known"),
+        ({"principal": {"a": 1}}, "is not a table"),
+        ({"principal": {"a": table("alice") | {"colour": 1}}}, "unknown key 'colour'"),
         ({"principal": {"a": table("alice") | {"scopes": []}}}, "scopes is a list"),
         ({"principal": {"a": table("alice") | {"scopes": ["x", 1]}}}, "scopes is a list"),
         ({"principal": {"a": table("alice") | {"evidence_min": "some"}}}, "evidence_min"),
@@ -66,7 +66,7 @@ def test_the_class_of_a_scope_is_the_first_that_fits_any_of_its_streams():
         ({"principal": {"a": {"scopes": ["x"], "client_id": "5b" * 32}}}, "token_sha256 or certificate_names"),
         (
             {"principal": {name: table(name, certificate_names=["same"]) for name in ("alice", "bob")}},
-            "must mean one principal",
+            "must belong to one principal",
         ),
         ({"principal": {"a": table("alice") | {"client_id": 7}}}, "client_id is 64 hex digits"),
         ({"principal": {"a": table("alice"), "b": table("alice")}}, "the same token"),

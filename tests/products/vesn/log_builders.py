@@ -77,7 +77,7 @@ def message(key, client_seq, *, at, prev_ack=0, body=b"", attachments=(), cap_re
 
 TOKEN = CapToken.issue(
     ISSUER, CLIENT.public, Allow(ttl=3600, rate=Rate(per_sec=1, burst=2), stream_ids=(STREAM_ID,))
-).extended(ISSUER)
+).extend(ISSUER)
 KEYSTORE = Keystore.seal(
     Secrets(id_dh_sk=READER_SK, id_sign_sk=OWNER.seed, prekey_seed=bytes(32)),
     PASSPHRASE,

@@ -15,10 +15,10 @@ from veen.products.vesn.sealing import (
     ROTATE_AFTER,
     Keystore,
     direction_keys,
+    needs_rotation,
     next_rk,
     open_attachment,
     open_payload,
-    rotation_due,
 )
 
 
@@ -41,10 +41,10 @@ def test_the_rekey_chain():
 def test_a_client_id_is_rotated_each_epoch_or_after_256_messages():
     """002 §3"""
     assert ROTATE_AFTER == 256
-    assert not rotation_due(epoch_sec=60, key_epoch=5, epoch=5, messages=10_000)
-    assert rotation_due(epoch_sec=60, key_epoch=5, epoch=6, messages=1)
-    assert not rotation_due(epoch_sec=0, key_epoch=0, epoch=0, messages=255)
-    assert rotation_due(epoch_sec=0, key_epoch=0, epoch=0, messages=256)
+    assert not needs_rotation(epoch_sec=60, key_epoch=5, epoch=5, messages=10_000)
+    assert needs_rotation(epoch_sec=60, key_epoch=5, epoch=6, messages=1)
+    assert not needs_rotation(epoch_sec=0, key_epoch=0, epoch=0, messages=255)
+    assert needs_rotation(epoch_sec=0, key_epoch=0, epoch=0, messages=256)
 
 
 @pytest.mark.req("VESN-07", "VESN-10")

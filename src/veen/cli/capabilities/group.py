@@ -171,7 +171,7 @@ def verify(output: Output, file: Path) -> None:
 @OUT
 @identity_options
 def renew(output: Output, session: CliSession, file: Path, issuer: str | None, out: Path | None) -> None:
-    """Sign the token in FILE once more: a new token with the same rights and a full ttl. Only its issuer can.
+    """Sign the token in FILE again: a new token with the same rights and a full ttl. Only its issuer can.
 
     \b
     veen cap renew cap.cbor --out renewed.cbor

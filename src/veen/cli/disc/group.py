@@ -17,7 +17,7 @@ from veen.cli.shared.overlay_commands import make_keys, show_folded
 from veen.cli.shared.overlay_values import HEX32
 from veen.cli.shared.pinned_hubs import hubs_of
 from veen.cli.shared.values import SPAN
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from pathlib import Path

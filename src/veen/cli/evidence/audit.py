@@ -71,14 +71,14 @@ _ENGINE: Final = log_options(
 @click.option(
     "--profile", "profiles", multiple=True, help="Profile of the hub: a name, or EPOCH_SEC,PAD_BLOCK. Repeatable."
 )
-@options.renamed("--hub-identity", "identity", former="--identity", type=_IDENTITY, help=options.HUB_IDENTITY)
+@options.keep_former("--hub-identity", "identity", former="--identity", type=_IDENTITY, help=options.HUB_IDENTITY)
 @click.option("--root-pk", type=hex32, help="Offline key that signed the identity, in hex.")
 @pin_options
 @click.option("--chunks-only", is_flag=True, help="DATA_DIR has only chunks. Do not check authority.")
-@options.renamed(
+@options.keep_former(
     "--witness-policy", "policy", former="--policy", type=POLICY, metavar="FILE", help=options.WITNESS_POLICY
 )
-@options.renamed(
+@options.keep_former(
     "--earlier",
     "since",
     former="--since",
@@ -329,7 +329,7 @@ def copy(output: Output, session: CliSession, repair: bool) -> None:
 @audit.verb("diff", "Compare two directories of one hub for equivocation.")
 @click.argument("one")
 @click.argument("other")
-@options.renamed("--hub-identity", "identity", former="--identity", type=_IDENTITY, help=options.HUB_IDENTITY)
+@options.keep_former("--hub-identity", "identity", former="--identity", type=_IDENTITY, help=options.HUB_IDENTITY)
 @click.option("--out", type=_DIRECTORY, help="Directory to write the evidence to.")
 @pin_options
 @home_options

@@ -123,7 +123,7 @@ def _about(signed: "Checkpoint", file: Path, keys: tuple[bytes, ...], stream: st
         raise Fail(
             "E.VERIFY",
             f"{file}: verification FAILED",
-            f"it is about another stream than {stream}, or the hub's first key is another one",
+            f"it is about another stream than {stream}, or the hub has another first key",
             "give the hub's first key by --hub-pk, or the right --stream",
         )
     return f"label_curr is that of {stream} in epoch {signed.epoch}"

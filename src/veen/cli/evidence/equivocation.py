@@ -87,8 +87,8 @@ def report(
     trusted: tuple[bytes, ...],
     tell: bool,
 ) -> None:
-    """Make proof of two FILES, RECEIPTs or CHECKPOINTs for one position that contradict each other; or take the proof
-    in one FILE. Then tell the hub.
+    """Prove by two FILES, RECEIPTs or CHECKPOINTs for one position, that the hub contradicts itself; or take the proof
+    in one FILE. Then report it to the hub.
 
     The signatures must be the pinned hub's, or by a key that --hub-pk names. The file that --out names convinces
     anyone, offline. With --no-send neither a hub nor a passphrase is needed.
@@ -125,8 +125,8 @@ def _hub_keys(session: CliSession, trusted: tuple[bytes, ...], tell: bool) -> li
         raise Fail(
             "E.USAGE",
             "no key of the hub is known, so no signature can be checked",
-            "neither is a key pinned in the context nor is one given",
-            "add --hub-pk ed25519:HEX",
+            "no key is pinned in the context, and --hub-pk is not given",
+            "pin a key in the context, or pass --hub-pk ed25519:HEX",
         )
     return keys
 

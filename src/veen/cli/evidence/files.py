@@ -58,7 +58,7 @@ evidence = LazyGroup(
 @click.option("--no-name", is_flag=True, help="Leave out the name of the stream.")
 @click.option("--out", type=_TARGET, help="Evidence file to write.")
 @click.option("--html", type=_TARGET, help="HTML page to write, which checks itself in a browser without a network.")
-@options.renamed("--replace", "force", former="--force", is_flag=True, help=options.REPLACE)
+@options.keep_former("--replace", "force", former="--force", is_flag=True, help=options.REPLACE)
 @client_options
 def export(
     output: Output,
@@ -167,7 +167,7 @@ def _select_entries(session: CliSession, result_id: str, store: str | None) -> I
     from veen.lake.query.store import ResultStore
 
     results = ResultStore(Path(store) if store is not None else session.user_home.data / "queries")
-    for line in results.verified(result_id):
+    for line in results.evidence(result_id):
         row = canonical.parse(line)
         yield bytes.fromhex(row["label"]), int(row["stream_seq"])
 

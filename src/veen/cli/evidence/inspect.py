@@ -1,4 +1,4 @@
-"""`veen inspect`: what is in this object? No keys needed."""
+"""`veen inspect`: the contents of a wire object, without keys."""
 
 from pathlib import Path
 from typing import Any

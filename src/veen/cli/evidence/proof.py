@@ -1,4 +1,4 @@
-"""`veen proof`: that an entry stands in the log, shown with a few hashes; also drawn (spec §5.2)."""
+"""`veen proof`: inclusion proofs, also as a picture (spec §5.2)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -48,7 +48,7 @@ _ANYTHING = _Artefact(exists=True, allow_dash=True, path_type=Path)
 @click.option("--root", type=hex32, help=options.ROOT)
 @click.option("--size", type=click.IntRange(min=1), help=options.TREE_SIZE)
 @click.option("--seq", type=click.IntRange(min=1), help=options.SEQ)
-@options.renamed(
+@options.keep_former(
     "--witness-policy", "policy", former="--policy", type=POLICY, metavar="FILE", help=options.WITNESS_POLICY
 )
 @click.option("--no-pin", is_flag=True, help=options.NO_PIN)
@@ -89,7 +89,7 @@ def verify(
         raise click.UsageError("--root and --size go together")
     if file.is_dir():
         if policy is not None or related or witness or root is not None or seq is not None:
-            raise click.UsageError("a directory brings what its check needs, but for --hub-pk: leave out other options")
+            raise click.UsageError("the check of a directory takes no options but --hub-pk: leave out the others")
         _verify_directory(output, session, file, hub_pk, no_pin)
         return
     from veen.cli.evidence.files import read_evidence, verify_evidence_file
@@ -101,7 +101,7 @@ def verify(
             begins_as_evidence = is_evidence(opened.read(len(MAGIC)))
         if begins_as_evidence:
             if related or witness or root is not None or seq is not None:
-                raise click.UsageError("an evidence file brings what its check needs, but for --hub-pk")
+                raise click.UsageError("the check of an evidence file takes no related objects: leave them out")
             witness_policy = None if policy is None else read_policy_file(policy)
             verify_evidence_file(output, session, file, read_evidence(file), hub_pk, no_pin, witness_policy)
             return

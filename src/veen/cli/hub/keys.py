@@ -90,7 +90,7 @@ def init(output: Output, data_dir: Path | None, keys_dir: Path | None, valid: st
         raise click.UsageError("give --data-dir or --keys-dir")
     if data_dir is not None:
         if reuse_key:
-            raise click.UsageError("--reuse-key goes with --keys-dir")
+            raise click.UsageError("--reuse-key requires --keys-dir")
         identity, not_after = _create_identity(data_dir), None
     else:
         assert keys_dir is not None  # noqa: S101 - one of the two was given
@@ -164,7 +164,7 @@ def show(output: Output, data_dir: Path | None, only_pin: bool, **flags: str | N
         if not signed:
             raise Fail(
                 "E.LOCAL.PIN",
-                f"{where}: the pin cannot be told",
+                f"{where}: the pin is not known",
                 "a root key signs this identity, and the hub does not say which",
                 "ask on the hub's machine: veen hub key show DIR --only-pin",
             )
@@ -228,7 +228,7 @@ def rotate(
     accept_clock: bool,
     **flags: str | None,
 ) -> None:
-    """Add a new key. Receipts of old keys stay verifiable for ever; hub_id and labels do not change.
+    """Add a new key. Receipts of old keys stay verifiable forever; hub_id and labels do not change.
 
     A running hub does it itself, and the new key signs from some seconds later on. On its own machine it is asked
     through its local door; by its URL, an administrator's --token-file is needed.

@@ -102,7 +102,7 @@ def start(
     from veen.hub.process.config import load
 
     if context_name is not None and not dev:
-        raise click.UsageError("--context goes with --dev")
+        raise click.UsageError("--context requires --dev")
     if dev and options["data_dir"] is None and "VEEN_DATA_DIR" not in os.environ:
         context_name = context_name or DEV_CONTEXT
     if context_name is not None:
@@ -139,14 +139,14 @@ def start(
         raise Fail(
             "E.STORAGE",
             "the hub stopped by itself",
-            "what it promised could no longer be kept; the log says why",
+            "it could not keep its promises any longer; its log has the reason",
             f"veen hub verify-data {settings.data_dir}",
         )
 
 
 @contextlib.contextmanager
 def _report_failure(ready_fd: int | None) -> Iterator[None]:
-    """Tell the process that started this one by --detach why it does not start, part by part."""
+    """Report the failure to the process that started this one by --detach."""
     try:
         yield
     except Fail as exc:
@@ -252,7 +252,7 @@ def _open_log(log: Path) -> IO[bytes]:
 @click.option("--timeout", type=click.IntRange(1, 3600), default=60, show_default=True, help=options.TIMEOUT)
 @output_options
 def stop(output: Output, data_dir: Path | None, timeout: int) -> None:
-    """Stop the hub that runs a data directory, and wait until it has. It finishes what it took in.
+    """Stop the hub that runs a data directory, and wait until it has finished its messages.
 
     \b
     veen hub stop

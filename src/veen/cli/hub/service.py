@@ -28,7 +28,7 @@ _FIELDS: Final = ("ts", "level", "operation", "code", "detail", "client_id_prefi
 @click.option("--timeout", type=click.IntRange(1, 3600), default=30, show_default=True, help=options.TIMEOUT)
 @output_options
 def reload(output: Output, data_dir: Path | None, timeout: int) -> None:
-    """Have a running hub read its configuration and the files it names again, and tell what came of it.
+    """Have a running hub read its configuration and its files again, and print the outcome.
 
     Certificates, client CAs, token files, denied clients and most limits of connections count at once; what waits for a
     restart is named. A configuration that cannot be used changes nothing and is exit code 5.
@@ -118,7 +118,7 @@ def log(
     refused: bool,
     last: int | None,
 ) -> None:
-    """Find lines in the log of a hub: why was somebody refused?
+    """Find lines in the log of a hub, such as the reason of a refusal.
 
     SOURCE is a log file in JSON, a data directory (then the file beside it, as `hub start --detach` writes it), or "-"
     for standard input; by default the directory of `hub start --dev`.

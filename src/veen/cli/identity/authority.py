@@ -12,7 +12,7 @@ from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import absent, show_folded
 from veen.cli.shared.values import RATE, SPAN
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 
 @click.command()

@@ -47,7 +47,7 @@ class Gathered:
     def _fetch(self, client: "SyncClient", entry: Entry) -> None:
         for declared in entry.attachments:
             if declared.coid not in self._coids:
-                self._fs.replace(f"{_ATTACHMENTS}/{declared.coid.hex()}", client.sealed_attachment(declared.coid))
+                self._fs.replace(f"{_ATTACHMENTS}/{declared.coid.hex()}", client.fetch_attachment(declared.coid))
                 self._coids[declared.coid] = None
 
     def entries(self) -> Iterator[tuple[Msg | None, Receipt]]:

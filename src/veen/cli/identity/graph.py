@@ -10,7 +10,7 @@ from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import show_folded
 from veen.cli.shared.text import compact
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 Edge = tuple[str, str, str]  # from, relation, to
 

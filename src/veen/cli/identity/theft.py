@@ -132,9 +132,9 @@ def _visit(session: CliSession, identity: "Identity", since: int | None) -> "tup
     from veen.client.identity.workers import worker_client_ids
     from veen.client.send.captokens import TokenStore
 
-    acting = identity.acting_as(identity.former[-1])
+    acting = identity.act_as(identity.former[-1])
     tokens = TokenStore(session.home.tokens_fs(identity.name)).all()
-    workers = {key for former in identity.former for key in worker_client_ids(session.home, identity.acting_as(former))}
+    workers = {key for former in identity.former for key in worker_client_ids(session.home, identity.act_as(former))}
 
     async def work(client: "Client") -> "HubReport":
         return await secure_hub(client, identity, _judge(), tokens=tokens, worker_ids=sorted(workers), since=since)

@@ -12,7 +12,7 @@ from veen.cli.shared.command import CliSession
 from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.overlay_commands import absent, make_keys, show_folded, show_rows, state_of
 from veen.cli.shared.values import SPAN
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.overlays.framework.body import Draft

@@ -14,7 +14,7 @@ from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.overlay_commands import absent, make_keys, show_folded, state_of
 from veen.cli.shared.overlay_values import HEX32
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.overlays.naming.schema_registry import SchemaRegistryFold

@@ -15,7 +15,7 @@ from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output, output_options
 from veen.cli.shared.overlay_commands import show_folded
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.overlays.framework.fold import AnyFold
@@ -106,7 +106,7 @@ def show(
         from veen.cli.lake.fold_data import show_written
 
         if streams or overlay is not None or view.moment is not None:
-            raise click.UsageError("a written state is of its own overlay, streams and moment: give --state alone")
+            raise click.UsageError("a written state has its overlay, streams and moment: give --state alone")
         show_written(output, state)
         return
     if not streams or overlay is None:
@@ -152,7 +152,7 @@ def run(
     interval: int,
     bulk: Bulk | None,
 ) -> None:
-    """Fold STREAM once and tell the state_hash at many moments: what two readers compare, and where they part.
+    """Fold STREAM once and print the state_hash at many moments, for two readers to compare.
 
     The log is read once; each further moment costs a few summaries and at most one block of entries.
 

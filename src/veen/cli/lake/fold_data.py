@@ -17,7 +17,7 @@ from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import send_draft
 from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Outcome, Reason, Verdict
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.lake.folds import FoldResult, StateCheck, StateClaim, WrittenState
@@ -52,7 +52,7 @@ def bulk_options(command: F) -> F:
 
     @click.option("--data-dir", help=f"{options.LOG_DIR} Instead of a hub.")
     @_PLACE
-    @options.renamed("--earlier", "since", former="--since", metavar="DIR", help=options.EARLIER)
+    @options.keep_former("--earlier", "since", former="--since", metavar="DIR", help=options.EARLIER)
     @click.option("--out", metavar="DIR", help="Directory to write the state to, or a URL that Arrow can write.")
     @click.option("--checkpoint", type=STREAM, help="Stream to send a state.checkpoint.v1 about the state to.")
     @wraps(command)
@@ -215,7 +215,7 @@ def verify(
     hub_identity: str | None,
     place: LogPlace,
 ) -> None:
-    """Fold what STATE was made of once more, from the first entry on, and compare: roots, receipts, state_hash.
+    """Fold the log of STATE again, from the first entry on, and compare: roots, receipts, state_hash.
 
     Without STATE and --checkpoint, every state.checkpoint.v1 that the log itself has is verified. Exit code 1 means
     that one of them is not true, and every difference is named. Exit code 6 means that the verdict is incomplete: the
@@ -291,7 +291,7 @@ def _show_verdicts(output: Output, checks: "Sequence[StateCheck]") -> None:
     output.result({**verdict_json(verdict), "states": rows}, human)
     bad = sum(check.verdict.value is Outcome.BAD for check in checks)
     what = f"{bad} of {len(checks)} states are NOT what the log says" if bad else f"{len(checks)} states"
-    hint = "believe the log, not the state; `veen audit run` tells whether the log itself is whole"
+    hint = "trust the log, not the state; `veen audit run` checks the log itself"
     end_by(verdict, what, hint=hint if bad else None)
 
 

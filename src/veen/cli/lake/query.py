@@ -115,8 +115,8 @@ def query_connection(service: ServiceOptions) -> "QueryConnection":
 @click.option("--scope", "scopes", multiple=True, help="Stream, or pattern of names in your keyring. Repeatable.")
 @click.option("--type", "types", multiple=True, help="Only events of this type. Repeatable.")
 @click.option("--subject", help="Only events of this subject.")
-@options.renamed("--since", "first", former="--from", type=MOMENT, help=options.SINCE)
-@options.renamed("--until", "last", former="--to", type=MOMENT, help=options.UNTIL)
+@options.keep_former("--since", "first", former="--from", type=MOMENT, help=options.SINCE)
+@options.keep_former("--until", "last", former="--to", type=MOMENT, help=options.UNTIL)
 @click.option(
     "--where",
     "conditions",
@@ -159,7 +159,7 @@ def run(
     store_dir: str | None,
     **asked: Any,
 ) -> None:
-    """Answer a query, keep the result, and say what it covers. A hub may write to the directory meanwhile.
+    """Answer a query, store the result, and print its coverage. A hub may write to the directory meanwhile.
 
     Entries that a running hub has in its journal only are answered, too. Without --data-dir the hub of --hub or of the
     context is asked for new entries of the scope, which are kept in your home; they are sealed.
@@ -204,7 +204,7 @@ def run(
     _tell_skipped(output, answer.skipped)
     _tell_empty(output, answer)
     for path in answer.unknown_fields:
-        output.note(f"no event in scope has a field {path}: check its name; that nothing fits is no proof of absence")
+        output.note(f"no event in scope has a field {path}: check its name; the empty result proves nothing")
     output.next(f"veen query verify {answer.digest.result_id} --data-dir {directory}")
 
 
@@ -222,7 +222,7 @@ def _descriptor(asked: Mapping[str, Any], keys: "Keys") -> dict[str, Any]:
         evidence: dict[str, Any] = {"mode": asked["evidence"], "sample_rate": None if rate is None else Decimal(rate)}
         time = {"from": None if first is None else timestamp(first), "to": None if last is None else timestamp(last)}
     except (InvalidOperation, ValueError) as exc:
-        raise click.UsageError(f"{rate!r} is no sample rate such as 0.1" if rate else str(exc)) from exc
+        raise click.UsageError(f"{rate!r} is not a sample rate such as 0.1" if rate else str(exc)) from exc
     question: dict[str, Any] = {
         "scope": [name for pattern in asked["scopes"] for name in _expand(pattern, keyring)],
         "filter": {"subject_id": asked["subject"], "event_type": list(asked["types"]) or None, "time": time},
@@ -243,7 +243,7 @@ def _expand(pattern: str, keyring: "Keyring") -> Iterable[str]:
     """Expand a pattern to the names that the keyring knows: streams are hashes (D-22)."""
     if not any(character in pattern for character in "*?["):
         return [pattern]
-    names = [keys.name for keys in keyring.matching(pattern) if keys.name is not None]
+    names = [keys.name for keys in keyring.find_matching(pattern) if keys.name is not None]
     if not names:
         raise click.UsageError(f"no stream in the keyring has a name like {pattern!r}")
     return names
@@ -623,7 +623,7 @@ def _compare(output: Output, comparison: "Comparison") -> None:
         name = comparison.differences[0]
         raise Fail(
             "E.VERIFY",
-            f"result {comparison.before.result_id}: the answer is another one",
+            f"result {comparison.before.result_id}: the answer differs",
             f"{name} was {before[name]} and is {after[name]}",
             "check that directory and keys are the same; then: veen audit run DIR",
         )

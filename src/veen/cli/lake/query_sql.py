@@ -117,7 +117,7 @@ def _compare(output: Output, before: "SqlDigest", place: str) -> None:
         name = differences[0]
         raise Fail(
             "E.VERIFY",
-            f"result {before.result_id}: the answer is another one",
+            f"result {before.result_id}: the answer differs",
             f"{name} was {getattr(before, name)} and is {getattr(after, name)} ({before.engine}, now {after.engine})",
             "check that the tables are the same; load them again from the log: veen table load TABLES --data-dir DIR",
         )

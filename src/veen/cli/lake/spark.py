@@ -143,7 +143,7 @@ def _conf(text: str) -> tuple[str, str]:
 @_CONFS
 @output_options
 def check(output: Output, master: str | None, key_file: str | None, confs: tuple[str, ...]) -> None:
-    """Show what Spark would run on; with --master, start it and ask every executor what it has.
+    """Show the environment of Spark; with --master start it, and check every executor.
 
     \b
     veen spark check

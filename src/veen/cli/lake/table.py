@@ -61,7 +61,7 @@ def load(
     verify: Any,
     place: LogPlace,
 ) -> None:
-    """Load what is new in a log into TABLES, a directory or a URL. Interrupted, it is simply run again.
+    """Load the new entries of a log into TABLES, a directory or a URL. After an interruption run it again.
 
     Entries that cannot be opened are rows with a reason. A hub may write to the data directory meanwhile. Without
     --data-dir the hub of --hub or of the context is asked for its new entries, which are kept in your home.
@@ -187,7 +187,7 @@ def compact(output: Output, to: str, target_mib: int, place: LogPlace) -> None:
 @log_options(*_ENGINE)
 @output_options
 def erase(output: Output, to: str, data_dir: str, place: LogPlace) -> None:
-    """Let TABLES follow the retention policy of the hub: payloads that are gone there go here, and old files with them.
+    """Erase payloads in TABLES that the hub erased under its retention policy, and old files with them.
 
     Rows stay, without a body and with the reason `erased`; states in gold are made anew from what is left.
 

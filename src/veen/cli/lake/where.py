@@ -20,7 +20,7 @@ def condition_of(text: str) -> dict[str, Any]:
     """Parse `FIELD OP VALUE`. A value is a number, true, false, a JSON text in quotes, or else plain text."""
     match = _EXPRESSION.fullmatch(text)
     if match is None or match[4].startswith("=") or (match[3] and not match[4]):
-        raise click.UsageError(f"--where {text!r} is no condition such as {_EXAMPLES}; operators: = in < <= > >= ^=")
+        raise click.UsageError(f"--where {text!r} is not a condition such as {_EXAMPLES}; operators: = in < <= > >= ^=")
     field, op, value = match[1], match[2] or match[3], match[4]
     if _FIELD.fullmatch(field) is None:
         raise click.UsageError(
@@ -78,5 +78,5 @@ def order_of(text: str) -> dict[str, str]:
     """Parse `FIELD`, `FIELD asc` or `FIELD desc`."""
     match = _ORDER.fullmatch(text)
     if match is None:
-        raise click.UsageError(f"--order {text!r} is no order such as payload.ms or 'payload.ms desc'")
+        raise click.UsageError(f"--order {text!r} is not an order such as payload.ms or 'payload.ms desc'")
     return {"field": match[1], "direction": match[2] or "asc"}

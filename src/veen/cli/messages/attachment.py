@@ -77,7 +77,7 @@ def _read_entry(session: CliSession, stream: str, seq: int, epoch: int | None) -
         raise Fail(
             "E.LOCAL.OPEN",
             f"entry {seq} of {stream} cannot be opened",
-            entries[0].error or "there is no key for it",
+            entries[0].error or "no key opens it",
             f"veen id keyring show {stream}",
         )
     return entries[0]

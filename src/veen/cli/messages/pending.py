@@ -50,7 +50,7 @@ def list_(output: Output, session: CliSession) -> None:
         contextlib.nullcontext() if store is None else store,
         output.records("messages", columns, (9, 10, 20, 6, 9)) as records,
     ):
-        for state in [] if store is None else store.unfinished():
+        for state in [] if store is None else store.states_with_pending():
             notes = {} if store is None else store.notes(state)
             for message in _messages(state):
                 note = notes.get(message["client_seq"])
@@ -188,14 +188,14 @@ def _drop_offline(session: CliSession, stream: str | None) -> int:
             raise Fail(
                 "E.USAGE",
                 "--offline takes a label",
-                f"what label {stream} has is known to its hub's key only",
+                f"the label of {stream} follows from its hub's key, which is not asked",
                 "give label:HEX as `veen pending list --json` prints it, or --all",
             )
         label = bytes.fromhex(stream.removeprefix("label:"))
     dropped = 0
     with StateStore.open(session.home, session.identity_name) as store:
-        for state in store.unfinished():
+        for state in store.states_with_pending():
             if label in (None, state.label):
                 dropped += len(state.pending)
-                store.save(state.withdrawn(state.pending[0].client_seq))
+                store.save(state.withdraw(state.pending[0].client_seq))
     return dropped

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--from-scratch", is_flag=True, help="Discard the stored state of the log first, and read all of it.")
 @client_options
 def resync(output: Output, session: CliSession, stream: str, epoch: int | None, from_scratch: bool) -> None:
-    """Read the log of STREAM to its end, verify every step, and rebuild what is remembered of it.
+    """Read the log of STREAM to its end, verify every step, and rebuild its stored state.
 
     A state file that cannot be read is set aside beside the new one. What contradicts what the hub proved before is
     never taken over: it ends the command with exit code 1, and the state stays as it was.

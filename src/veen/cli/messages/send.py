@@ -110,7 +110,7 @@ def send(
         _send_lines(output, session, stream, file, schema, expires, from_ndjson, skip, work, cap, once=not again)
         return
     if skip:
-        raise click.UsageError("--skip goes with --lines or --from-ndjson")
+        raise click.UsageError("--skip requires --lines or --from-ndjson")
     data = body_of(body, body_option, file)
     draft = Draft(
         body=data,
@@ -225,7 +225,7 @@ def check_work(session: CliSession) -> None:
             "PREFILTER_REJECT",
             "the hub asks for a proof of work",
             f"it wants {bits} zero bits, and --no-pow forbids to look for them",
-            "leave out --no-pow, or ask what it costs: veen pow request",
+            "leave out --no-pow, or see the cost: veen pow request",
         )
 
 

@@ -53,7 +53,7 @@ class LineSource:
         except (ValueError, RecursionError) as exc:
             raise BadLine(number, f"it is not JSON: {type(exc).__name__}") from exc
         if not isinstance(fields, dict):
-            raise BadLine(number, "it is no JSON object")
+            raise BadLine(number, "it is not a JSON object")
         return Draft(
             body=_body(number, fields),
             schema=_schema(number, fields) or self.schema,
@@ -119,7 +119,7 @@ def _schema(number: int, fields: dict[str, Any]) -> bytes | None:
     if name is None:
         return None
     if not isinstance(name, str):
-        raise BadLine(number, "schema is no text")
+        raise BadLine(number, "schema is not a text")
     return schema_id(name)
 
 
@@ -137,7 +137,7 @@ def _hex(number: int, fields: dict[str, Any], name: str) -> bytes | None:
 def _whole(number: int, fields: dict[str, Any], name: str) -> int | None:
     value = fields.get(name)
     if value is not None and (type(value) is not int or not 0 <= value < 2**63):
-        raise BadLine(number, f"{name} is no time in seconds")
+        raise BadLine(number, f"{name} is not a time in seconds")
     return value
 
 

@@ -84,7 +84,7 @@ def stream(
     follow: bool,
     epoch: int | None,
 ) -> None:
-    """Read STREAM. Every entry is verified on the way: signatures, order, place in the tree, what was proven before.
+    """Read STREAM and verify every entry: signatures, order, place in the tree, consistency with earlier proofs.
 
     Entries that the read key does not open are shown with the reason. The first thing that does not hold ends the
     command with exit code 1; what was shown before it did hold.
@@ -101,7 +101,7 @@ def stream(
         reading = replace(reading, first=span[0], last=span[1])
     if follow:
         if since is not None or until is not None or epoch is not None:
-            raise click.UsageError("--follow goes with --from, --to and --last only")
+            raise click.UsageError("--follow allows --from, --to and --last only")
         _follow(output, session, stream, reading)
         return
     first, newest = reading.first, reading.count
@@ -125,7 +125,7 @@ def stream(
 @_with_reading
 @client_options
 def tail(output: Output, session: CliSession, stream: str, reading: Reading) -> None:
-    """Show what is written to STREAM from now on, until Ctrl-C; with --last N some of what was written before.
+    """Show new entries of STREAM until Ctrl-C; with --last N also the N before.
 
     Goes on when the hub was away: it must then still have, and sign, all that was read from it. With --to it ends by
     itself.

@@ -17,7 +17,7 @@ from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import absent, show_folded, show_rows, state_of
 from veen.cli.shared.overlay_values import HEX32, printable, value_options
 from veen.cli.shared.values import MOMENT
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded

@@ -1,51 +1,22 @@
 """`veen kv`: values by key over a stream, the last writer wins (spec §11.4, D-84)."""
 
-from typing import Any, Final
+from typing import Final
 
 from click import argument, option
 
 from veen.cli.shared.as_of import View
 from veen.cli.shared.command import CliSession
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import NounGroup, Outgoing
+from veen.cli.shared.nouns import NounGroup, OneStream, index
 from veen.cli.shared.overlay_commands import absent, show_folded, show_rows, state_of
-from veen.cli.shared.overlay_values import value_options
 from veen.cli.shared.text import compact
-from veen.cli.shared.values import MOMENT
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
-kv: Final = NounGroup(
-    "kv",
-    "Values by key over a stream; the last writer wins, and every write stays in the log.",
-    takes=[argument("stream", type=STREAM)],
-)
+_NOUN: Final = "veen.overlays.kv:kv"
 
+kv: Final = NounGroup("kv", index()[_NOUN]["about"], takes=[argument("stream", type=STREAM)])
+kv.declare(_NOUN, OneStream)
 _KEY: Final = argument("key")
-_TS: Final = option("--ts", type=MOMENT, help="Time of the write. Default: the hub's time.")
-_EXPIRES: Final = option("--expires", type=MOMENT, help="Time at which the value expires: a time, or +10m.")
-
-
-@kv.write("put", "Set the value of a key.", _KEY, argument("value"), value_options("value"), _TS, _EXPIRES)
-def _put(session: CliSession, stream: str, key: str, value: Any, ts: int | None, expires: int | None) -> Outgoing:
-    """Set KEY of STREAM to VALUE; "-" reads the value from standard input.
-
-    \b
-    veen kv put app/settings colour red
-    veen kv put app/settings size '{"w": 2, "h": 3}' --format json
-    """
-    from veen.overlays.kv import put
-
-    facts = {"stream": stream, "key": key, "value": value}
-    follow_up = f"veen kv get {stream} {key}"
-    return Outgoing(stream, lambda: put(key, value, ts=ts, expires_at=expires), facts, follow_up=follow_up)
-
-
-@kv.write("del", "Delete a key.", _KEY, _TS)
-def _delete(session: CliSession, stream: str, key: str, ts: int | None) -> Outgoing:
-    """Delete KEY of STREAM. Earlier values stay in the log: use --as-of."""
-    from veen.overlays.kv import delete
-
-    return Outgoing(stream, lambda: delete(key, ts=ts), {"stream": stream, "key": key})
 
 
 @kv.read("get", "Print the value of a key.", _KEY)
@@ -67,9 +38,9 @@ def _get(session: CliSession, stream: str, key: str, view: View) -> None:
     show_folded(session, folded, {"key": key, **entry}, lambda: session.output.line(text))
 
 
-@kv.read("list", "List all keys and values.", option("--prefix", default="", help="Prefix of the keys to list."))
+@kv.read("list", "All keys and values.", option("--prefix", default="", help="Only keys that begin with this."))
 def _list(session: CliSession, stream: str, prefix: str, view: View) -> None:
-    """List all keys of STREAM with their values, now or as of a moment."""
+    """All keys of STREAM with their values, now or as of a moment."""
     from veen.overlays.kv import KvFold
 
     folded = state_of(session, KvFold(), [stream], view)

@@ -8,73 +8,25 @@ from click import argument, option
 from veen.cli.shared.as_of import View
 from veen.cli.shared.command import CliSession
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.nouns import NounGroup, Outgoing
+from veen.cli.shared.nouns import NounGroup, OneStream, index
 from veen.cli.shared.overlay_commands import show_folded, state_of
-from veen.cli.shared.overlay_values import HEX32, value_options
-from veen.cli.shared.values import MOMENT
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
-queue: Final = NounGroup(
-    "queue",
-    "Work items over a stream, each delivered at least once to every group of consumers.",
-    takes=[argument("stream", type=STREAM)],
-)
+_NOUN: Final = "veen.overlays.queue:queue"
 
-_MSG_ID: Final = argument("msg_id", type=HEX32)
-_GROUP: Final = option("--group", default="", help="Group of consumers. Default: the group without a name.")
-
-
-@queue.write(
-    "push",
-    "Put an item at the end of the queue.",
-    argument("item"),
-    value_options("item"),
-    option("--expires", type=MOMENT, help="Time at which the item expires: a time, or +10m."),
-)
-def _push(session: CliSession, stream: str, item: Any, expires: int | None) -> Outgoing:
-    """Put ITEM at the end of the queue in STREAM; "-" reads it from standard input.
-
-    \b
-    veen queue push app/mail "write to Ann"
-    veen queue push app/mail '{"to": "ann@example.org"}' --format json --expires +2d
-    """
-    from veen.overlays.queue import enqueue
-
-    return Outgoing(stream, lambda: enqueue(item, expires_at=expires), {"stream": stream, "item": item})
-
-
-@queue.write("ack", "Acknowledge an item.", _MSG_ID, _GROUP)
-def _ack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoing:
-    """Acknowledge the item MSG_ID: it is not delivered to this group again.
-
-    Exit code 6 if that has no effect: there is no such item.
-    """
-    from veen.overlays.queue import QueueFold, ack
-
-    facts = {"stream": stream, "op": "ack", "ref": msg_id, "group": group}
-    return Outgoing(stream, lambda: ack(msg_id, group=group), facts, fold=QueueFold)
-
-
-@queue.write("nack", "Give an item back.", _MSG_ID, _GROUP)
-def _nack(session: CliSession, stream: str, msg_id: bytes, group: str) -> Outgoing:
-    """Give the item MSG_ID back: it keeps its place, and its count of attempts grows.
-
-    Exit code 6 if that has no effect: there is no such item, or the group has acknowledged it.
-    """
-    from veen.overlays.queue import QueueFold, nack
-
-    facts = {"stream": stream, "op": "nack", "ref": msg_id, "group": group}
-    return Outgoing(stream, lambda: nack(msg_id, group=group), facts, fold=QueueFold)
+queue: Final = NounGroup("queue", index()[_NOUN]["about"], takes=[argument("stream", type=STREAM)])
+queue.declare(_NOUN, OneStream)
+_GROUP: Final = option("--group", default="", help="The group of consumers; default: the one without a name.")
 
 
 @queue.read(
     "pull",
-    "Print the pending items of a group.",
+    "What a group still has to do, first things first.",
     _GROUP,
-    option("--max", "-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="Number of items."),
-    option("--max-attempts", type=click.IntRange(min=1), help="Skip items that failed N times."),
-    option("--consumer", help="Name of this consumer. Requires --consumers."),
-    option("--consumers", help="All consumers of the group, separated by commas. Each gets a share of the items."),
+    option("--max", "-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="How many items."),
+    option("--max-attempts", type=click.IntRange(min=1), help="Leave out what was given back so many times."),
+    option("--consumer", help="Which of several consumers of the group this is; with --consumers."),
+    option("--consumers", help="All consumers of the group, separated by commas: each gets a part of the items."),
 )
 def _pull(
     session: CliSession,
@@ -86,7 +38,7 @@ def _pull(
     consumers: str | None,
     view: View,
 ) -> None:
-    """Print the pending items of a group, in stream order. An item stays until it is acknowledged.
+    """Print what the group still has to do, first things first. An item stays until it is acknowledged.
 
     \b
     veen queue pull app/mail --group mailers
@@ -107,9 +59,9 @@ def _pull(
     show_folded(session, folded, data, lambda: session.output.table(("msg_id", "attempt", "item"), rows))
 
 
-@queue.read("show", "List all items, with the answers of groups.")
+@queue.read("show", "All items, and what groups have said of them.")
 def _show(session: CliSession, stream: str, view: View) -> None:
-    """List all items of the queue in STREAM, with the answers of groups."""
+    """All items of the queue in STREAM, and what groups have said of them."""
     from veen.overlays.queue import QueueFold
 
     folded = state_of(session, QueueFold(), [stream], view)

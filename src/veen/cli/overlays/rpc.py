@@ -16,7 +16,7 @@ from veen.cli.shared.overlay_commands import show_folded, state_of
 from veen.cli.shared.overlay_values import HEX32, json_value
 from veen.cli.shared.text import compact
 from veen.cli.shared.values import SPAN
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.client.client import Client

@@ -7,7 +7,7 @@ import os
 import shlex
 from typing import Any, Final
 
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 from veen.overlays.rpc.caller import RpcFailed
 from veen.overlays.rpc.server import CallContext, Handler
 

@@ -40,7 +40,7 @@ def announce_card(session: "CliSession", stream: str) -> "Sent":
         raise Fail(
             "E.LOCAL.OWNER",
             f"{stream}: its owner is not known",
-            "announcements are sealed for the members of a stream, which its owner's card stands for",
+            "announcements are sealed for the members of a stream, whom its owner determines",
             f"veen keys owner {stream} NAME",
         )
     identity = session.keystore.identity

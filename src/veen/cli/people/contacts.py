@@ -111,7 +111,7 @@ def rename(output: Output, session: CliSession, name: str, new_name: str) -> Non
     \b
     veen contacts rename bob robert
     """
-    book = contact_store(session).change(lambda book: book.renamed(name, new_name))
+    book = contact_store(session).change(lambda book: book.rename(name, new_name))
     data = _about(book.get(new_name))
     output.result(data)
 
@@ -133,7 +133,7 @@ def remove(output: Output, session: CliSession, name: str) -> None:
 @click.argument("stream", type=STREAM)
 @client_options
 def announce(output: Output, session: CliSession, stream: str) -> None:
-    """Send your card to STREAM, sealed for its members: your entries then show your name to whoever has your card.
+    """Send your card to STREAM, sealed for its members: owners of your card then see your name at your entries.
 
     After `veen id rotate` the next `veen send` to a stream where you did this announces the new key by itself.
 

@@ -94,7 +94,7 @@ def send_to(output: Output, session: CliSession, name: str, body: bytes, schema:
             )
         )
     if contact is not None and prekey is not None:
-        contact_store(session).change(lambda book: book.replacing(book.get(contact.name).with_prekey(prekey)))
+        contact_store(session).change(lambda book: book.with_contact(book.get(contact.name).with_prekey(prekey)))
     stream = f"hex:{inbox_id(card.id_sign_pk).hex()}"
     data = {**describe_sent(stream, sent), "to": name, "sealed_to": "card" if prekey is None or to_card else "prekey"}
     show_sent(output, {**data, "seconds": round(time.perf_counter() - started, 4)}, sent)

@@ -109,7 +109,7 @@ def invite(
         invite_seed=seed,
         expires_at=now + expires,
         rights=rights,
-    ).signed(session.keystore.identity)
+    ).sign(session.keystore.identity)
     code = None if card is not None else new_code()
     with output.progress("sealing the invitation"):
         sealed = (
@@ -122,7 +122,7 @@ def invite(
     with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f"{sealed.to_text()}\n")
     if token is not None and contact is not None:
-        contact_store(session).change(lambda book: book.replacing(book.get(contact.name).with_token(token)))
+        contact_store(session).change(lambda book: book.with_contact(book.get(contact.name).with_token(token)))
     data: dict[str, Any] = {
         "file": str(out),
         "streams": list(streams),
@@ -153,7 +153,7 @@ def _keys(session: CliSession, stream: str, *, read: bool, history: bool) -> "li
             done = rotate_keys(session, stream, (), reason="a new reader without history")
             session.output.note(f"{stream}: generation {done.keys.generation} was announced, for the new reader")
             note_ended(session.output, done)
-        _, state = client.run(lambda client: owning.owned(client, identity, stream))
+        _, state = client.run(lambda client: owning.require_owned(client, identity, stream))
         newest, *older = client.keyring.readers(stream)
         newest.secret()  # or say that there is none
         first = state.first_for_new_readers() if history else newest.generation
@@ -175,7 +175,7 @@ def _token(session: CliSession, streams: tuple[str, ...], card: "IdentityCard | 
         raise Fail(
             "E.LOCAL.TOKEN",
             "the hub asks writers for a capability token, and a token is for one identity",
-            "an invitation by code is for somebody whose card is not known yet",
+            "an invitation by code is for a person whose card is unknown",
             "invite by card (`veen invite STREAM --for NAME`), or to read only: `veen invite STREAM --code --read`",
         )
     identity = session.keystore.identity
@@ -257,7 +257,7 @@ def join(
 
         store = token_store(session)
         store.put(opened.token)
-        store.granted(grant.auth_ref, hub_id, grant.issued_at)
+        store.add_grant(grant.auth_ref, hub_id, grant.issued_at)
     if inviter is not None:
         contact_store(session).change(lambda book: book.with_card(inviter, opened.inviter, now))
     if is_new:
@@ -294,7 +294,7 @@ def _text_of(invitation: str) -> str:
     else:
         path = Path(invitation)
         if not path.is_file():
-            raise NotAnInvite(f"{invitation}: there is no such file, and it is no word of an invitation")
+            raise NotAnInvite(f"{invitation}: neither a file nor the text of an invitation")
         with path.open("rb") as file:
             data = file.read(MAX_INVITE_CHARS + 1)
     try:
@@ -444,7 +444,9 @@ def _enrol(session: CliSession, context: str, opened: "Invitation") -> bool:
 
         there.client().run(tell)
     except ClientError as exc:
-        session.output.note(f"the owner could not be told of your card, so invite again after a new generation: {exc}")
+        session.output.note(
+            f"your card could not be sent to the owner: after a new generation you need another invitation: {exc}"
+        )
         return False
     finally:
         there.close()

@@ -101,7 +101,7 @@ def _row(
         "reader_pk": key.reader_pk.hex(),
         "announced": None if announced is None else when(announced.ts),
         "shredded": state is not None and state.is_shredded(key.generation),
-        "opened_by": None if state is None else state.leading_back_to(key.generation),
+        "opened_by": None if state is None else state.find_opening_generation(key.generation),
         "bound_to": None if key.bound_to is None else key.bound_to.hex(),
     }
 
@@ -193,14 +193,16 @@ def shred(
 
     if not yes:
         if not output.may_ask:
-            raise Fail("E.LOCAL.INPUT", "a read key would be lost for good", "there is nobody to ask", "add --yes")
+            raise Fail(
+                "E.LOCAL.INPUT", "a read key would be lost for good", "there is no terminal to confirm at", "add --yes"
+            )
         click.confirm(f"Forget the read key of generation {generation} of {stream} for good?", abort=True, err=True)
     identity = session.keystore.identity
     sent = with_authority(
         session, stream, lambda client: owning.shred(client, identity, stream, generation, weak=weak, reason=reason)
     )
     state = session.client().run(lambda client: client.key_state(stream))
-    leading = None if state is None else state.leading_back_to(generation)
+    leading = None if state is None else state.find_opening_generation(generation)
     data = {
         "stream": stream,
         "generation": generation,
@@ -218,8 +220,8 @@ def shred(
 @click.argument("streams", type=STREAM, nargs=-1, metavar="[STREAM]...")
 @client_options
 def check(output: Output, session: CliSession, streams: tuple[str, ...]) -> None:
-    """Read the records about keys of STREAM (default: all streams whose owner is known) and look for two faults of
-    earlier releases.
+    """Check the records about the keys of STREAM for two faults of earlier releases. Default: all streams whose owner
+    is known.
 
     A generation may hold the key of the one before it (`back`), so that shredding or withholding the earlier one has
     no effect. The newest generation may be wrapped for a reader who had been removed. The repair of both is a new
@@ -249,9 +251,9 @@ def check(output: Output, session: CliSession, streams: tuple[str, ...]) -> None
         opened = [
             {"generation": gen, "opened_by": leading, "forgotten": state.is_forgotten(gen)}
             for gen in range(state.gen)
-            if (leading := state.leading_back_to(gen)) is not None
+            if (leading := state.find_opening_generation(gen)) is not None
         ]
-        unnamed = [card_id.hex() for card_id in state.unnamed_readers()]
+        unnamed = [card_id.hex() for card_id in state.find_unnamed_readers()]
         rows.append({"stream": name, "generation": state.gen, "opened": opened, "unnamed_readers": unnamed})
         for row in opened:
             text = f"{name}: generation {row['opened_by']} leads back to {row['generation']}"

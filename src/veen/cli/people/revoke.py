@@ -1,4 +1,4 @@
-"""`veen revoke`: take the right to write or to read from somebody."""
+"""`veen revoke`: revoke the right of a person to write or to read."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -75,7 +75,7 @@ def writer(output: Output, session: CliSession, name: str, ttl: int | None) -> N
                 exc.code,
                 "this hub does not enforce revocations",
                 exc.message,
-                "its operator sets admission.kex1_plus = true; until then nobody is refused",
+                "its operator sets admission.kex1_plus = true; until then no key is refused",
             ) from exc
         raise
     gated = client.status().capability_gating
@@ -91,7 +91,7 @@ def writer(output: Output, session: CliSession, name: str, ttl: int | None) -> N
     for key in sorted(claimed & others):
         output.note(f"the card names {key.hex()}, which is known as somebody else's: it was not revoked")
     if not gated:
-        output.note("this hub asks nobody for a token: with a new client key anyone can write again")
+        output.note("this hub does not require tokens: with a new client key anyone can write again")
     if not tokens and gated:
         output.note("no token that you issued is known here; `veen cap status` of the issuer lists others")
 

@@ -137,7 +137,7 @@ def _show(output: Output, answer: "Mapping[str, Any]") -> None:
 @agent.verb("lock", "Close all keystores; the agent goes on.")
 @home_options
 def lock(output: Output, session: CliSession) -> None:
-    """Forget all keys. The agent goes on, and keeps what is opened next.
+    """Forget all keys. The agent keeps running, and keeps keys that are opened later.
 
     \b
     veen agent lock

@@ -112,7 +112,7 @@ def trust(output: Output, session: CliSession, path: Path | None, yes: bool) -> 
         raise Fail(
             "E.LOCAL.INPUT",
             f"{place}: not trusted",
-            f"it sets {shown(wanted) or 'nothing that needs trust'}; there is no terminal to ask somebody at",
+            f"it sets {shown(wanted) or 'nothing that needs trust'}; there is no terminal to confirm at",
             "read the file, then run: veen config trust --yes",
         )
     if not yes:
@@ -156,7 +156,7 @@ def list_trusted(output: Output, session: CliSession) -> None:
     """List the trusted project files, and mark those that have changed."""
     from veen.client.config.file import read
     from veen.client.config.projects import digest_of, store_of
-    from veen.client.config.projects import trusted as known
+    from veen.client.config.projects import read_trusted as known
     from veen.client.errors import SettingsError
 
     def state_of(place: str, digest: str) -> str:

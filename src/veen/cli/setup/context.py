@@ -63,7 +63,7 @@ def _check_values(values: dict[str, str | None]) -> dict[str, Any]:
 def add(
     output: Output, session: CliSession, name: str, replace: bool, chosen: bool | None, check: bool, **given: str | None
 ) -> None:
-    """Name a hub and pin its key, so that nothing signed by another key is believed.
+    """Name a hub and pin its key, so that signatures of other keys are refused.
 
     If the hub answers and does not have the pinned key, nothing is saved. If it does not answer, the context is saved
     all the same, and the output says that the pin was not checked.

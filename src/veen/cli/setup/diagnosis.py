@@ -63,7 +63,7 @@ def _bad(about: str, what: str, fix: str, exit_code: Exit = Exit.LOCAL) -> Diagn
 
 def check_files(home: "Home", directory: Path, env: Mapping[str, str]) -> Iterator[Diagnosis]:
     """Check permissions of the home, and the configuration."""
-    exposed = home.exposed()
+    exposed = home.find_exposed()
     for entry in exposed:
         mode = "700" if entry.path.is_dir() else "600"
         yield _bad(

@@ -12,7 +12,7 @@ from veen.cli.shared.output import Exit, Output
 @click.option("--prepare-spark", is_flag=True, help="Start Spark once first, so that later starts are faster.")
 @home_options
 def doctor(output: Output, session: CliSession, offline: bool, prepare_spark: bool) -> None:
-    """Check permissions, keystores, configuration, contexts, pins and clocks; say how to mend what is wrong.
+    """Check permissions, keystores, configuration, contexts, pins and clocks, and print how to fix each fault.
 
     Exit code 1: another key than the pinned one answers; 5: something on this machine; 3: a hub cannot be reached.
 

@@ -89,15 +89,15 @@ def status(output: Output, session: CliSession) -> None:
     \b
     veen keystore status
     """
-    from veen.client.desktop_keyring import KeyringUnusable, backend_name, remembered, remembered_key
+    from veen.client.desktop_keyring import KeyringUnusable, backend_name, find_key, list_remembered
     from veen.client.errors import ExtraMissing
 
     home = session.user_home
-    rows = [{"name": name, "opens": False} for name, _ in remembered(home)]
+    rows = [{"name": name, "opens": False} for name, _ in list_remembered(home)]
     keyring, trouble = None, None
     try:
         keyring = backend_name()
-        rows = [{"name": name, "opens": remembered_key(home, salt) is not None} for name, salt in remembered(home)]
+        rows = [{"name": name, "opens": find_key(home, salt) is not None} for name, salt in list_remembered(home)]
     except (KeyringUnusable, ExtraMissing) as exc:
         trouble = str(exc)
     data = {"keyring": keyring, "trouble": trouble, "keystores": rows}

@@ -120,7 +120,7 @@ TOPICS: Final = ("commands", "exit-codes", "environment", "formats", "tour")
 
 
 def _commands() -> str:
-    """Every command of the first page, with what it is."""
+    """Return every command of the first page with its short help."""
     from veen.cli.app import COMMANDS, SECTIONS
 
     width = max(map(len, COMMANDS))

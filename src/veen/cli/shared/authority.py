@@ -49,7 +49,7 @@ def authorize_token(session: "CliSession", token: "CapToken") -> "tuple[TokenGra
     store = token_store(session)
     try:
         store.put(token)
-        store.granted(grant.auth_ref, client.hub_id, grant.issued_at)
+        store.add_grant(grant.auth_ref, client.hub_id, grant.issued_at)
     except OSError as exc:
         if exc.errno != errno.EROFS:
             raise
@@ -83,7 +83,7 @@ def authority(session: "CliSession", stream: str, cap: Path | None, *, contact: 
 
 
 def _find_token(session: "CliSession", stream: str, stream_id: bytes) -> "CapToken":
-    """Return a token that the hub knows. If none is held, tell the owner of the stream to issue one to herself."""
+    """Return a token that the hub knows. Without one, the error tells an owner how to issue one to herself."""
     from veen.client.errors import TokenMissing
 
     try:

@@ -266,7 +266,7 @@ class CliSession:
             raise Fail(
                 "E.LOCAL.INPUT",
                 f"the {what} is needed",
-                "there is no terminal to ask at" if not self.output.no_input else "--no-input forbids to ask",
+                "there is no terminal for a prompt" if not self.output.no_input else "--no-input forbids to ask",
                 hint or f"{_FILE_HINT}, or open it for a while: veen agent start; on a desktop: veen keystore remember",
             )
         text: str = click.prompt(what, hide_input=True, confirmation_prompt=confirm, err=True)
@@ -281,7 +281,7 @@ class CliSession:
             raise Fail(
                 "E.LOCAL.CONTEXT",
                 "no hub configured",
-                "neither --hub, --context, VEEN_HUB, VEEN_CONTEXT nor the configuration names one",
+                "--hub, --context, VEEN_HUB, VEEN_CONTEXT and the configuration name none",
                 "to try things: veen hub start --dev; else: veen context add NAME --hub URL --pin ed25519:HEX",
             )
         return str(url)

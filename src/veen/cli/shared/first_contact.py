@@ -85,7 +85,7 @@ def read_claim(url: str, ca_file: Path | None, token_file: Path | None, *, insec
         raise Fail(
             "E.DIVERGED.FOREIGN_KEY",
             f"{url}: its identity is not signed by the newest key that it lists",
-            "an ephemeral hub is signed by a root key, which it cannot vouch for itself; otherwise this is no hub",
+            "a root key signs an ephemeral hub, and the hub cannot prove it; any other hub signs its own identity",
             "ask its operator for the root key, then run: veen context add NAME --hub URL --pin root:ed25519:HEX",
         ) from exc
     except VerifyError as exc:
@@ -135,7 +135,7 @@ def not_pinned(url: str) -> Fail:
     return Fail(
         "E.LOCAL.PIN",
         f"{url}: no key of this hub is known",
-        "without a pinned key nothing that it signs can be believed",
+        "without a pinned key no signature of it can be verified",
         f"ask its operator for hub_pk, then run: veen context add NAME --hub {url} --pin ed25519:HEX;"
         f" in a container: VEEN_PIN, VEEN_PIN_FILE, or {TRUST_FIRST_USE}=1",
     )

@@ -143,7 +143,7 @@ def _add(by_key: dict[bytes, list[Meaning]], key: bytes, name: str, kind: str) -
 
 
 def cells(session: CliSession, more: Mapping[bytes, str] | None = None) -> Callable[[Any], Any]:
-    """Return what makes cells of values: names on a terminal, keys in whole in a pipe. `more` are names besides."""
+    """Return a function that formats values as cells: names on a terminal, full keys in a pipe. `more` adds names."""
     if session.output.mode is not Mode.HUMAN:
         return lambda value: value
     keys = KnownKeys(session, more or {})
@@ -151,6 +151,6 @@ def cells(session: CliSession, more: Mapping[bytes, str] | None = None) -> Calla
 
 
 def show_table(session: CliSession, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table. On a terminal, keys that have a name appear under it; a pipe gets every key in whole."""
+    """Print a table. A terminal shows keys by their names, a pipe in full."""
     cell = cells(session)
     session.output.table(columns, [[cell(value) for value in row] for row in rows])

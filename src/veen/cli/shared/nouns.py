@@ -44,13 +44,15 @@ from veen.cli.shared.overlay_commands import (
 )
 from veen.cli.shared.overlay_values import HEX32, json_value, value_options
 from veen.cli.shared.values import MOMENT, SPAN
-from veen.overlays.framework.nouns import Arg, Face, Message, Noun, Verb, plain
+from veen.overlays.framework.args import Arg, Face
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
     from veen.client.send.writing import Sent
     from veen.overlays.framework.body import Draft
     from veen.overlays.framework.fold import AnyFold
+    from veen.overlays.framework.nouns import Message, Noun, Verb
     from veen.overlays.framework.registry import Overlay
 
 Parameter = Callable[[Any], Any]  # a decorator of click, or several of them in one
@@ -140,7 +142,12 @@ class NounGroup(LazyGroup):
         `place` takes from the values of a command those that say where it acts. The texts go around the help of `list`
         and `show`. `more` are further options of a verb, for which `write` runs it in place of `write_message`.
         """
-        for name, face in (index()[noun]["commands"] if isinstance(noun, str) else noun.faces()).items():
+        faces = (
+            {name: Face.from_json(face) for name, face in index()[noun]["commands"].items()}
+            if isinstance(noun, str)
+            else noun.faces()
+        )
+        for name, face in faces.items():
             views: dict[str, Callable[..., None]] = {"list": _run_list, "show": _run_show}
             run = views.get(name) or partial(write or write_message, name)
             text = {"list": list_text, "show": show_text}.get(name, "{}").format(face.text)
@@ -216,20 +223,20 @@ class CommandPlace(Protocol):
     def streams(self, session: CliSession) -> list[str]:
         """Return the streams that are folded together."""
 
-    def stream_of(self, message: Message) -> str:
+    def stream_of(self, message: "Message") -> str:
         """Return the stream that a message belongs to."""
 
     def value(self, session: CliSession, kind: str, text: Any) -> Any:
         """Return the value of a kind that only this place has; of None: that of the identity in use."""
 
 
-MakePlace = Callable[[Noun, dict[str, Any]], CommandPlace]
+MakePlace = Callable[[Any, dict[str, Any]], CommandPlace]  # of a Noun, and the values of a command
 
 
 class OneStream:
     """The stream that a command names."""
 
-    def __init__(self, noun: Noun, values: dict[str, Any]) -> None:
+    def __init__(self, noun: "Noun", values: dict[str, Any]) -> None:
         self._noun = noun
         self.stream: str = values.pop("stream")
 
@@ -239,7 +246,7 @@ class OneStream:
     def streams(self, session: CliSession) -> list[str]:
         return [self.stream]
 
-    def stream_of(self, message: Message) -> str:
+    def stream_of(self, message: "Message") -> str:
         return self.stream
 
     def value(self, session: CliSession, kind: str, text: Any) -> Any:
@@ -250,8 +257,6 @@ class OneStream:
 def index() -> dict[str, Any]:
     """Return what help shows of nouns and their commands, by "module:name" of the declaration."""
     nouns: dict[str, Any] = json.loads(_INDEX.read_text("utf-8"))
-    for noun in nouns.values():
-        noun["commands"] = {name: Face.from_json(face) for name, face in noun["commands"].items()}
     return nouns
 
 
@@ -294,7 +299,7 @@ def _spelling(name: str, arg: Arg) -> str:
     return arg.option or (f"--{name.replace('_', '-')}" if arg.help else (arg.word or name).upper())
 
 
-def values_of(session: CliSession, place: CommandPlace, verb: Verb, given: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(session: CliSession, place: CommandPlace, verb: "Verb", given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a verb, by their names, from what was given on the command line."""
     by_name = {name: given.get(arg.word or name) for name, arg in verb.args.items()}
     options = {name: _spelling(name, verb.args[name]) for name in (*verb.any_of, *verb.one_of)}
@@ -332,7 +337,7 @@ def _item(session: CliSession, place: CommandPlace, kind: str, value: Any) -> An
     return place.value(session, kind, value)
 
 
-def message_of(session: CliSession, place: CommandPlace, verb: Verb, given: Mapping[str, Any]) -> Message:
+def message_of(session: CliSession, place: CommandPlace, verb: "Verb", given: Mapping[str, Any]) -> "Message":
     """Return the message of a verb; a usage error if its body does not allow the values."""
     values, now = values_of(session, place, verb, given), int(time.time())
     if verb.repeat is not None:
@@ -351,22 +356,22 @@ def _list_of(context: click.Context) -> str:
     return " ".join([context.command_path.rpartition(" ")[0], "list", *stream])
 
 
-def noun_of(noun: "str | Noun") -> Noun:
-    if isinstance(noun, Noun):
+def noun_of(noun: "str | Noun") -> "Noun":
+    if not isinstance(noun, str):
         return noun
     module, _, name = noun.partition(":")
     declared: Noun = load(f"{module}:NOUNS")[name]
     return declared
 
 
-def facts_of(verb: Verb, message: Message, stream: str) -> dict[str, Any]:
+def facts_of(verb: "Verb", message: "Message", stream: str) -> dict[str, Any]:
     """Return what the command prints of a message, beside its place in the log."""
     values = {**message.values, "stream": stream}
     names = verb.facts if "stream" in verb.facts else (*verb.facts, "stream")
     return {name: values[name] for name in names if name in values}
 
 
-def follow_up_of(verb: Verb, message: Message, stream: str) -> str | None:
+def follow_up_of(verb: "Verb", message: "Message", stream: str) -> str | None:
     """Return the command that a person is likely to run next."""
     return verb.follow_up.format_map({**plain(message.values), "stream": stream}) or None
 

@@ -70,15 +70,14 @@ TABLE_VERSION: Final = "Version of the tables. Default: the newest."
 LIMIT: Final = "Maximal number of rows."
 OFFSET: Final = "Number of rows to skip."
 TIMEOUT: Final = "Seconds to wait."
-DURATION: Final = "Run for this long. Default: until interrupted."
 
 # Servers.
 HOST: Final = "Address to listen on."
-PORT: Final = "Port to listen on. 0: any free port."
+PORT: Final = "Port to listen on; 0 picks a free one."
 LOG_LEVEL: Final = "Lowest level of log lines: debug, info, warning or error."
 
 
-def renamed(*names: str, former: str, help: str, **attributes: Any) -> Callable[[F], F]:
+def keep_former(*names: str, former: str, help: str, **attributes: Any) -> Callable[[F], F]:
     """Declare an option that keeps its former name as a hidden option: scripts may use it.
 
     `names` end with the name of the parameter. The two are declared apart, and merged before the command runs.

@@ -17,7 +17,7 @@ from veen.cli.shared.command import CliSession
 from veen.cli.shared.identities import show_table
 from veen.cli.shared.output import Exit, Fail, Mode, Output
 from veen.cli.shared.text import short
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
@@ -43,7 +43,7 @@ def drafted(make: "Callable[[], T]") -> T:
             code if isinstance(code, str) else "E.USAGE",
             "this cannot be sent",
             str(exc),
-            "change the value; the help of the command says what it takes",
+            "change the value; see the help of the command",
             exit_code=Exit.USAGE,
         ) from exc
 
@@ -105,7 +105,7 @@ def tell_counted(
     streams: Sequence[Any],
     after: "Callable[[Any], Mapping[str, Any]]",
 ) -> None:
-    """As `tell`, once the log has told whether the message counts; Fail with the code of the violation if not.
+    """Print the result as `tell` does, with the message's effect. Raise Fail with the code of a violation.
 
     `after` tells facts of the state after it. Who cannot read the stream cannot know: the message is in the log, and
     readers will judge it.
@@ -125,7 +125,7 @@ def tell_counted(
             issue.code,
             f"the message is in the log at {sent.seq} and has no effect",
             issue.what,
-            f"see what the state is now, then send another: veen explain {issue.code}",
+            f"look at the state, then send another message: veen explain {issue.code}",
             exit_code=Exit.POLICY,
         )
     tell(session.output, sent, {**facts, **after(folded.state)}, counted=True)

@@ -43,5 +43,5 @@ def _other_key(url: str, cause: str) -> Fail:
         "E.LOCAL.PIN",
         f"{url}: the hub does not have this key; nothing was saved",
         cause,
-        "compare the key with what its operator published; --no-check saves it all the same",
+        "compare the key with what its operator published; --no-check saves it without a check",
     )

@@ -56,7 +56,7 @@ class _Size(click.ParamType[int]):
         match = _SIZE.fullmatch(value)
         if match and match[2] in _SIZES:
             return int(match[1]) * _SIZES[match[2]]
-        raise click.BadParameter(f"{value!r} is no size such as 512, 64KiB or 1MiB", ctx=ctx, param=param)
+        raise click.BadParameter(f"{value!r} is not a size such as 512, 64KiB or 1MiB", ctx=ctx, param=param)
 
 
 class _Range(click.ParamType[tuple[int | None, int | None]]):
@@ -71,7 +71,7 @@ class _Range(click.ParamType[tuple[int | None, int | None]]):
             return value
         match = _RANGE.fullmatch(f"{value}..{value}" if value.isascii() and value.isdecimal() else value)
         if match is None or not (match[1] or match[2]):
-            raise click.BadParameter(f"{value!r} is no range such as 10..20", ctx=ctx, param=param)
+            raise click.BadParameter(f"{value!r} is not a range such as 10..20", ctx=ctx, param=param)
         first, last = (int(end) if end else None for end in match.groups())
         if first is not None and last is not None and last < first:
             raise click.BadParameter(f"{value!r} ends before it begins", ctx=ctx, param=param)
@@ -90,7 +90,7 @@ class _Rate(click.ParamType[tuple[int, int]]):
             return value
         if match := _RATE.fullmatch(value):
             return int(match[1]), int(match[2])
-        raise click.BadParameter(f"{value!r} is no rate such as 100,200 (a second, at once)", ctx=ctx, param=param)
+        raise click.BadParameter(f"{value!r} is not a rate such as 100,200 (a second, at once)", ctx=ctx, param=param)
 
 
 SPAN: Final = _Span()

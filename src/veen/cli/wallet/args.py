@@ -18,7 +18,7 @@ from veen.cli.shared.overlay_values import HEX32
 
 if TYPE_CHECKING:
     from veen.client.identity.card import IdentityCard
-    from veen.overlays.framework.nouns import Message, Noun
+    from veen.overlays.framework.nouns import Message
     from veen.overlays.wallet.ledger import LedgerFold
     from veen.overlays.wallet.policy import Owners
 
@@ -40,6 +40,7 @@ class Ledgers:
     bridges: tuple[bytes, ...]
     owner_cards: tuple[str, ...]  # veen1…; where wallets share a stream, these and the reader are all the owners
     max_skew_sec: int
+    ts: int | None = None  # the time in a message; None: now
 
     def fold(self, session: CliSession) -> "LedgerFold":
         """On a shared stream a wallet obeys the keys of its owner alone: any writer could empty it otherwise."""
@@ -72,45 +73,28 @@ class Ledgers:
         """Where wallets are: a transfer touches two, so all of them are folded together (D-100)."""
         return derived_streams(session) if self.stream is None else [self.stream]
 
-    def stream_of(self, wallet_id: bytes) -> str:
+    def stream_of(self, message: "Message") -> str:
         from veen.overlays.wallet.ids import wallet_stream
 
-        return f"hex:{wallet_stream(wallet_id).hex()}" if self.stream is None else self.stream
+        return f"hex:{wallet_stream(message.values['wallet_id']).hex()}" if self.stream is None else self.stream
+
+    def value(self, session: CliSession, kind: str, text: Any) -> Any:
+        """Return the value of a kind of `veen.overlays.wallet.nouns`."""
+        match kind:
+            case "wallet":
+                return wallet_of(session, self, text)
+            case "owner":
+                return owner_of(session, self, text)
+            case "realm":
+                return self.realm_id
+            case _:
+                return int(time.time()) if self.ts is None else self.ts
 
     @property
     def realm_id(self) -> bytes:
         from veen.core.objects.policies import realm_id_of
 
         return realm_id_of(self.realm)
-
-
-class WalletPlace:
-    """The ledgers of a command, and the time in its message."""
-
-    def __init__(self, noun: "Noun", values: dict[str, Any]) -> None:
-        self._ledgers: Ledgers = values.pop("ledgers")
-        self._ts: int | None = values.pop("ts")
-
-    def fold(self, session: CliSession) -> "LedgerFold":
-        return self._ledgers.fold(session)
-
-    def streams(self, session: CliSession) -> list[str]:
-        return self._ledgers.streams(session)
-
-    def stream_of(self, message: "Message") -> str:
-        return self._ledgers.stream_of(message.values["wallet_id"])
-
-    def value(self, session: CliSession, kind: str, text: Any) -> Any:
-        """Return the value of a kind of `veen.overlays.wallet.nouns`."""
-        match kind:
-            case "wallet":
-                return wallet_of(session, self._ledgers, text)
-            case "owner":
-                return owner_of(session, self._ledgers, text)
-            case "realm":
-                return self._ledgers.realm_id
-            case _:
-                return int(time.time()) if self._ts is None else self._ts
 
 
 def ledger_options(command: F) -> F:

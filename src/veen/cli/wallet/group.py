@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,10 +22,11 @@ from veen.cli.shared.nouns import (
 )
 from veen.cli.shared.output import Output
 from veen.cli.shared.values import MOMENT
-from veen.cli.wallet.args import Ledgers, WalletPlace, ledger_options
+from veen.cli.wallet.args import Ledgers, ledger_options
 
 if TYPE_CHECKING:
     from veen.overlays.framework.body import Draft
+    from veen.overlays.framework.nouns import Noun
 
 _NOUN: Final = "veen.overlays.wallet.nouns:wallet"
 _WAIT_SECONDS: Final = 1.5
@@ -67,10 +69,11 @@ def _write_event(
     **given: Any,
 ) -> None:
     """Send an event of a wallet, if the ledger takes it as things stand, and say whether it counts."""
-    verb, ledgers = noun_of(noun).verb(name), given["ledgers"]
-    message = message_of(session, make_place(noun_of(noun), given), verb, given)
-    wallet_id = message.values["wallet_id"]
-    stream = ledgers.stream_of(wallet_id)
+    declared = noun_of(noun)
+    verb, ledgers = declared.verb(name), make_place(declared, given)
+    assert isinstance(ledgers, Ledgers)  # noqa: S101 - `_place` made it
+    message = message_of(session, ledgers, verb, given)
+    wallet_id, stream = message.values["wallet_id"], ledgers.stream_of(message)
     streams = sorted({*ledgers.streams(session), stream})
 
     def check(draft: "Draft") -> None:
@@ -117,4 +120,9 @@ def _wait_beyond(ts: int) -> None:
         time.sleep(0.02)
 
 
-wallet.declare(_NOUN, WalletPlace, more=lambda verb: (_KEYS,) if verb == "open" else (), write=_write_event)
+def _place(noun: "Noun", values: dict[str, Any]) -> Ledgers:
+    ledgers: Ledgers = values.pop("ledgers")
+    return replace(ledgers, ts=values.pop("ts"))
+
+
+wallet.declare(_NOUN, _place, more=lambda verb: (_KEYS,) if verb == "open" else (), write=_write_event)

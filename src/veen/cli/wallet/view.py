@@ -12,7 +12,7 @@ from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.overlay_commands import absent, show_folded, state_of
 from veen.cli.shared.values import MOMENT
 from veen.cli.wallet.args import Ledgers, ledger_options, wallet_of
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.core.objects.checkpoint import Checkpoint

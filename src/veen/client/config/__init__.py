@@ -1,1 +1,2 @@
-"""What the user configured: contexts and defaults in files, variables, and how one command or program resolves them."""
+"""The user's configuration: contexts and defaults in files and variables, and their resolution for one command or
+program."""

@@ -1,6 +1,6 @@
-"""Changing the user's configuration: comments and order stay, and nothing is lost.
+"""Edits of the user's configuration that keep comments and order and lose nothing.
 
-A changed text counts only if it reads back as intended. Files are replaced as a whole and durably, under a lock.
+A changed text is written only if it reads back as intended. Files are replaced as a whole and durably, under a lock.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from veen.client.config.file import bad_file, read
 
 
 def change(path: Path, changes: Mapping[str, Any]) -> None:
-    """Set each key of `changes` (`mode`, `context.acme.hub`); None takes it out. All of them or none."""
+    """Set each key of `changes` (`mode`, `context.acme.hub`); None removes it. All of them or none."""
 
     def edit(document: Any) -> None:
         for key, value in changes.items():
@@ -32,7 +32,7 @@ def change(path: Path, changes: Mapping[str, Any]) -> None:
 
 
 def remove_context(path: Path, name: str) -> None:
-    """Take a context out, and the choice of it."""
+    """Remove a context, and `current_context` if it names it."""
 
     def edit(document: Any) -> None:
         del document["context"][name]
@@ -45,20 +45,20 @@ def remove_context(path: Path, name: str) -> None:
 
 
 def _edit(path: Path, edit: Callable[[Any], None]) -> None:
-    """Apply `edit` to the file. The same edit of its plain values says what the new text must read back as."""
-    with locked(path):
-        read(path)  # what cannot be used is not changed either
+    """Apply `edit` to the file. The same edit of its plain values gives the values that the new text must have."""
+    with lock_file(path):
+        read(path)  # a file that cannot be used is not changed either
         text = path.read_text("utf-8") if path.exists() else ""
         expected = tomllib.loads(text)
         edit(expected)
-        changed = _edited(text, edit)
+        changed = _edit_text(text, edit)
         if changed is None or tomllib.loads(changed) != expected:
-            raise bad_file(path, "its TOML is written in a form that is not edited", "change the file by hand")
+            raise bad_file(path, "its TOML has a form that cannot be edited automatically", "change the file by hand")
         write(path, changed)
 
 
-def _edited(text: str, edit: Callable[[Any], None]) -> str | None:
-    import tomlkit  # not at the top: every command that only reads would pay for it
+def _edit_text(text: str, edit: Callable[[Any], None]) -> str | None:
+    import tomlkit  # not at the top: it would slow down every command that only reads
     from tomlkit.exceptions import TOMLKitError
 
     try:
@@ -72,8 +72,8 @@ def _edited(text: str, edit: Callable[[Any], None]) -> str | None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """One change at a time, so that none is lost."""
+def lock_file(path: Path) -> Iterator[None]:
+    """Lock a file for one change at a time."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(path.with_name(f".{path.name}.lock"), flags, 0o600)
@@ -85,7 +85,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a file of the user as a whole, durably, readable by its owner alone."""
+    """Replace a file of the user durably and as a whole; only its owner can read it."""
     from veen.io.local import OsFs
 
     OsFs(path.parent).replace(path.name, text.encode(), private=True)

@@ -1,13 +1,13 @@
-"""The configuration of a user: what a file may say, and reading it.
+"""The configuration file of a user: its keys and its reading.
 
 ::
 
-    current_context = "acme"            # what `veen context use` chose
-    identity = "alice"                  # used where the context names none
+    current_context = "acme"            # set by `veen context use`
+    identity = "alice"                  # used if the context names none
     mode = "full"                       # full: fold the whole log; light: check proofs
     remember_streams = true             # names for the completion of the shell
     wait = 5                            # seconds to keep trying a hub that cannot be reached
-    timeout = 30                        # seconds that one call to a hub may take, from its first byte to its last
+    timeout = 30                        # seconds for one call to a hub, from its first byte to its last
 
     [context.acme]
     hub = "https://hub.example"
@@ -16,13 +16,13 @@
     identity = "alice"
     ca_file = "ca.pem"                  # relative to this file
     token_file = "token"
-    insecure_http = false               # whether the token may go to another machine over plain http://
-    passphrase_file = "dev.passphrase"  # the passphrase of the identity, for machines without a person
+    insecure_http = false               # true: the token may go to another machine over plain http://
+    passphrase_file = "dev.passphrase"  # the passphrase of the identity, for unattended machines
     witness_policy = "hub.policy"       # k of n witnesses that must have cosigned the newest note of the hub
-    witnesses = "require"               # what if they have not: require (refuse), warn, or off
+    witnesses = "require"               # without the cosignatures: require (refuse), warn, or off
     make_keys = true                    # make a missing identity, and the keys of a stream that nobody has written to
 
-`veen.client.config.edit` changes values; `veen.client.config.projects` decides what a project file may say.
+`veen.client.config.edit` changes values; `veen.client.config.projects` decides about project files.
 """
 
 import os
@@ -45,7 +45,7 @@ _CONTEXT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """What one file says. `project` files come with a directory, perhaps from somebody else: `projects`."""
+    """The contents of one file. `project` files come with a directory, perhaps from somebody else: see `projects`."""
 
     path: Path
     top: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +67,7 @@ def _hub_id(text: str) -> str:
     return text.lower()
 
 
-def _named(text: str) -> str:
+def _name(text: str) -> str:
     if not text or not text.isprintable():
         raise ValueError(f"expected a name, found {text!r}")
     return text
@@ -119,7 +119,7 @@ def context_name(text: str) -> str:
 Check = Callable[[str], Any]
 TOP_KEYS: Final[Mapping[str, Check]] = {
     "current_context": context_name,
-    "identity": _named,
+    "identity": _name,
     "mode": _mode,
     "remember_streams": _flag,
     "wait": _seconds,
@@ -129,8 +129,8 @@ CONTEXT_KEYS: Final[Mapping[str, Check]] = {
     "hub": check_hub_url,
     "hub_pk": _pin,
     "hub_id": _hub_id,
-    "profile": _named,
-    "identity": _named,
+    "profile": _name,
+    "identity": _name,
     "ca_file": _path,
     "token_file": _path,
     "insecure_http": _flag,
@@ -143,7 +143,7 @@ _FILES: Final = ("ca_file", "token_file", "passphrase_file", "witness_policy")
 
 
 def check_value(key: str, text: str) -> Any:
-    """The value of `key` (`mode`, `context.acme.hub`) that `text` stands for; ValueError says what was expected."""
+    """Parse the value of `key` (`mode`, `context.acme.hub`). Raise ValueError with what was expected."""
     return _check_of(key)(text)
 
 
@@ -167,11 +167,11 @@ def _check_of(key: str) -> Check:
 
 
 def read(path: Path, *, project: bool = False) -> ConfigFile:
-    """What `path` says; a file that is not there says nothing.
+    """Read a configuration file; one that does not exist is empty.
 
     A project file may come from somebody else, with a clone or an archive. So the files it names must lie beside it:
     otherwise it could have any file of the user sent to its own hub as a bearer token. It is refused if another user
-    owns it or may change it. Whether it is obeyed is decided by `veen.client.config.projects`.
+    owns it or may change it. `veen.client.config.projects` decides if it is applied.
     """
     try:
         # Without O_NONBLOCK a named pipe in a cloned directory would stop every command.
@@ -188,11 +188,11 @@ def read(path: Path, *, project: bool = False) -> ConfigFile:
         raise bad_file(path, str(exc.strerror), "check its permissions") from exc
     if len(data) > _MAX_BYTES:
         raise bad_file(path, f"more than {_MAX_BYTES} bytes", "give the right file")
-    return _parsed(path, data, project=project)
+    return _parse(path, data, project=project)
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
-    """A project file must be the user's own (or root's, who can do anything anyway), and closed to all others."""
+    """Refuse a project file unless it is the user's own (or root's) and closed to all others."""
     if status.st_uid not in (os.geteuid(), 0):
         cause, hint = (
             f"it belongs to another user (uid {status.st_uid})",
@@ -205,7 +205,7 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
     raise SettingsError("E.LOCAL.UNTRUSTED", f"{path}: this project file is not trusted", cause, hint)
 
 
-def _parsed(path: Path, data: bytes, *, project: bool) -> ConfigFile:
+def _parse(path: Path, data: bytes, *, project: bool) -> ConfigFile:
     try:
         document = tomllib.loads(data.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as exc:
@@ -223,10 +223,10 @@ def _parsed(path: Path, data: bytes, *, project: bool) -> ConfigFile:
         raise bad_file(path, str(exc), "veen config show --origin") from exc
     for table in tables.values():
         if project and (credentials := credentials_of(table.get("hub", ""))) is not None:
-            _located(path, "credentials", credentials, project=True)
+            _locate(path, "credentials", credentials, project=True)
         for key in _FILES:
             if key in table:
-                table[key] = _located(path, key, table[key], project=project)
+                table[key] = _locate(path, key, table[key], project=project)
     return ConfigFile(path, top, tables, project, sha256(data).hexdigest())
 
 
@@ -244,7 +244,7 @@ def _value(key: str, value: Any) -> Any:
         raise ValueError(f"{key}: {exc}") from exc
 
 
-def _located(path: Path, key: str, text: str, *, project: bool) -> str:
+def _locate(path: Path, key: str, text: str, *, project: bool) -> str:
     base = path.parent
     if not project:
         return str(base / Path(text).expanduser())
@@ -256,5 +256,5 @@ def _located(path: Path, key: str, text: str, *, project: bool) -> str:
 
 
 def bad_file(path: Path, cause: str, hint: str) -> SettingsError:
-    """A configuration file that cannot be used: why, and what mends it."""
+    """Return the error for a configuration file that cannot be used, with its cause and remedy."""
     return SettingsError("E.LOCAL.CONFIG", f"{path}: the configuration cannot be used", cause, hint)

@@ -1,14 +1,15 @@
-"""What the `veen.toml` of a project may decide, and which of these files the user trusts.
+"""Project files (`veen.toml`): the settings that they may make, and the trust of the user in them.
 
-A project file comes with a directory: a clone, an archive, a shared disk. Whoever wrote it is not the user. Left to
-itself it may therefore only select what the user defined: one of the user's contexts (`current_context`) and one of
-the user's identities by name (`identity`). Everything else, such as the address and the pin of a hub, needs trust
+A project file comes with a directory: a clone, an archive, a shared disk. Its author is not the user. Without trust
+it may therefore only select things that the user defined: one of the user's contexts (`current_context`) and one of
+the user's identities by name (`identity`). Everything else, such as the address and the pin of a hub, requires trust
 that the user gives once: `veen config trust`. Trust is bound to the absolute path of the file, to the SHA-256 of its
-content, and to the content of the certificates and witness policies that it names, so a changed file asks again.
+content, and to the content of the certificates and witness policies that it names, so a changed file requires trust
+again.
 
 Only the file in the current directory counts; directories above are not searched.
 
-Trust is kept in `trusted.json` beside the user's config.toml:
+Trust is stored in `trusted.json` beside the user's config.toml:
 
     {"projects": {"/home/u/work/veen.toml": "<sha256>"}, "ver": 1}
 """
@@ -20,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from veen.client.config.edit import locked, write
+from veen.client.config.edit import lock_file, write
 from veen.client.config.file import ConfigFile, bad_file, read
 from veen.client.errors import SettingsError
 
@@ -29,33 +30,34 @@ _STORE: Final = "trusted.json"
 _MAX_STORE_BYTES: Final = 1024 * 1024
 _SHOWN_WISHES: Final = 12
 _SHOWN_CHARACTERS: Final = 100
-_DECIDING: Final = ("ca_file", "witness_policy")  # settings whose files decide whom to believe
+_DECIDING: Final = ("ca_file", "witness_policy")  # settings whose files decide about trust
 _MAX_NAMED_BYTES: Final = 1024 * 1024
 
 
 def read_both(directory: Path, config_file: Path) -> tuple[ConfigFile, ConfigFile]:
-    """(project, user): what both files say. Fail if the project file wants more than it may."""
+    """Read the project file and the user's file, and return both. Fail if the project file requires trust that it
+    lacks."""
     return read_project(directory, config_file), read(config_file)
 
 
 def read_project(directory: Path, config_file: Path) -> ConfigFile:
-    """The project file of `directory`, if it may be obeyed."""
+    """Read the project file of `directory`. Fail if it requires trust that it lacks."""
     project = read(place_of(directory), project=True)
-    check_trust(project, trusted(store_of(config_file)))
+    check_trust(project, read_trusted(store_of(config_file)))
     return project
 
 
 def place_of(path: Path) -> Path:
-    """The absolute path of the project file that `path`, a directory or the file itself, stands for.
+    """Return the absolute path of the project file for `path`, which is a directory or the file itself.
 
-    Links in the way to it are resolved, so that one file has one place.
+    Links on the way to it are resolved, so that one file has one path.
     """
     file = path / PROJECT_FILE if path.is_dir() else path
     return Path(os.path.realpath(file.parent)) / file.name
 
 
 def wishes(project: ConfigFile) -> dict[str, Any]:
-    """What a project file says beyond selecting what the user defined."""
+    """Return the settings of a project file beyond selecting things that the user defined."""
     top = {key: value for key, value in project.top.items() if not _selects(key, value)}
     tables = {
         f"context.{name}.{key}": value for name, table in project.contexts.items() for key, value in table.items()
@@ -65,12 +67,12 @@ def wishes(project: ConfigFile) -> dict[str, Any]:
 
 
 def _selects(key: str, value: Any) -> bool:
-    """Whether this is the name of something of the user's. A directory with an identity is not."""
+    """Return True if this setting names something of the user's. A directory with an identity is not."""
     return key == "current_context" or (key == "identity" and "/" not in value and value not in (".", ".."))
 
 
 def check_trust(project: ConfigFile, trusted_files: Mapping[str, str]) -> None:
-    """Fail if the file wants more than a project may, and is not trusted with just this content."""
+    """Fail if the file has settings that require trust, and is not trusted with exactly this content."""
     wanted = wishes(project)
     before = trusted_files.get(str(project.path))
     if not wanted or (before is not None and before == digest_of(project)):
@@ -85,7 +87,7 @@ def check_trust(project: ConfigFile, trusted_files: Mapping[str, str]) -> None:
 
 
 def digest_of(project: ConfigFile) -> str:
-    """Return what trust in a project file is bound to: its SHA-256, or one over it and the files that it names."""
+    """Return the digest that trust is bound to: the SHA-256 of the file, or one over it and the files that it names."""
     tables = (project.top, *(project.contexts[name] for name in sorted(project.contexts)))
     named = sorted({Path(table[key]) for table in tables for key in _DECIDING if key in table})
     if not named:
@@ -99,12 +101,12 @@ def _file_digest(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(_MAX_NAMED_BYTES + 1)
     except OSError:
-        return "missing"  # whoever uses the file is told; if it appears later, that is a change
+        return "missing"  # using the file raises an error; if it appears later, that is a change
     return sha256(data).hexdigest() if len(data) <= _MAX_NAMED_BYTES else "too long"
 
 
 def shown(wanted: Mapping[str, Any]) -> str:
-    """Wishes in one sentence, as long as there are few."""
+    """Return wishes in one sentence, cut to a few."""
     texts = [f"{key} = {str(value)[:_SHOWN_CHARACTERS]}" for key, value in list(wanted.items())[:_SHOWN_WISHES]]
     if len(wanted) > _SHOWN_WISHES:
         texts.append(f"and {len(wanted) - _SHOWN_WISHES} more")
@@ -118,8 +120,8 @@ def store_of(config_file: Path) -> Path:
     return config_file.with_name(_STORE)
 
 
-def trusted(store: Path) -> dict[str, str]:
-    """Path and SHA-256 of every project file that is trusted."""
+def read_trusted(store: Path) -> dict[str, str]:
+    """Read path and SHA-256 of every trusted project file."""
     try:
         with store.open("rb") as file:
             data = file.read(_MAX_STORE_BYTES + 1)
@@ -137,15 +139,15 @@ def trusted(store: Path) -> dict[str, str]:
 
 
 def trust(store: Path, project: ConfigFile) -> None:
-    """Obey this file from now on, as long as it stays where and what it is."""
-    with locked(store):
-        _save(store, {**trusted(store), str(project.path): digest_of(project)})
+    """Trust this file from now on, with its present path and content."""
+    with lock_file(store):
+        _save(store, {**read_trusted(store), str(project.path): digest_of(project)})
 
 
 def untrust(store: Path, path: Path) -> bool:
-    """Forget the trust in a file, whether it exists or not; False if it was not trusted."""
-    with locked(store):
-        trusted_files = trusted(store)
+    """Remove the trust in a file, even if it does not exist; return False if it was not trusted."""
+    with lock_file(store):
+        trusted_files = read_trusted(store)
         if trusted_files.pop(str(path), None) is None:
             return False
         _save(store, trusted_files)

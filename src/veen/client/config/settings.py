@@ -1,16 +1,17 @@
-"""What is in force for one command: flag > VEEN_* > ./veen.toml > the user's config.toml > default, with the origin.
+"""Settings in force for one command: flag > VEEN_* > ./veen.toml > the user's config.toml > default, with their
+origin.
 
 Rules that keep a pin a pin, and a token with its hub:
 
-- A project file selects what the user defined; for anything else it must be trusted (`projects`). What comes
-  in here as `project` has passed that check.
+- A project file selects things that the user defined; for anything else it must be trusted (`projects`). The
+  argument `project` has passed that check.
 - A context is taken whole from one file. A project file that redefines a context of the user with another key is
   refused: a pin that a directory can change protects nobody.
-- `--hub URL` without `--context` leaves the chosen context aside, so that a token or a pin for one hub is never used
-  with another. If some context has just this URL, that one is meant.
+- `--hub URL` without `--context` ignores the selected context, so that a token or a pin for one hub is never used
+  with another. If a context has exactly this URL, it is selected.
 - `--context` outranks VEEN_HUB.
-- A token that the environment names is for hubs that the user chose, by a flag, a variable or the user's own
-  configuration. A hub that a project file chose, trusted or not, does not get it.
+- A token that the environment names is for hubs that the user selected, by a flag, a variable or the user's own
+  configuration. A hub that a project file selected, trusted or not, does not get it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -55,7 +56,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value and who said so; None and "unset" if nobody did."""
+    """A value and its origin; None and "unset" if there is none."""
 
     value: Any
     origin: str
@@ -63,7 +64,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """Everything a command may want to know about where it works."""
+    """The settings of one command."""
 
     context: Value
     hub: Value
@@ -76,12 +77,12 @@ class ClientSettings:
     insecure_http: Value
     passphrase_file: Value
     witness_policy: Value  # a policy that the newest note of the hub must satisfy
-    witnesses: Value  # what to do if it does not: require, warn, off
-    make_keys: Value  # whether an identity and the keys of an unused stream are made when they are missing
+    witnesses: Value  # action if it does not: require, warn, off
+    make_keys: Value  # True: make a missing identity, and the keys of an unused stream
     mode: Value
     remember_streams: Value
-    wait: Value  # seconds in which calls without an answer are repeated
-    timeout: Value  # seconds that one call may take
+    wait: Value  # seconds for which calls without an answer are repeated
+    timeout: Value  # seconds for one call
 
     def shown(self) -> Iterator[tuple[str, Any, str]]:
         for field in fields(self):
@@ -93,18 +94,19 @@ class ClientSettings:
         return None if value is None else Path(value)
 
     def passphrase_file_for(self, name: str) -> Path | None:
-        """The file with the passphrase of this identity. That of a context is for the identity of that context only."""
+        """Return the passphrase file of this identity. The file of a context is only for the identity of that
+        context."""
         file = self.passphrase_file
         if self._is_of_context(file) and (self.identity.value, self.identity.origin) != (name, file.origin):
             return None
         return self.path("passphrase_file")
 
     def may_make_identity(self, name: str) -> bool:
-        """Whether a missing identity is made: the one of the context, with a file for its passphrase."""
+        """Return True if a missing identity may be made: the one of the context, with a file for its passphrase."""
         return bool(self.make_keys.value) and self.passphrase_file_for(name) is not None
 
     def is_implied(self, name: str) -> bool:
-        """Return True if a value comes from a context that no option and no variable of this command chose."""
+        """Return True if a value comes from a context that no option and no variable of this command selected."""
         asked = self.context.origin.startswith(("--", "VEEN_"))
         return self._is_of_context(getattr(self, name)) and not asked
 
@@ -119,8 +121,8 @@ _UNSET: Final = Value(None, "unset")
 def resolve(
     flags: Mapping[str, str | None], env: Mapping[str, str], project: ConfigFile, user: ConfigFile
 ) -> ClientSettings:
-    """Pure: everything that decides comes in."""
-    asked = {name: _asked(name, flags, env) for name in ENVIRONMENT}
+    """Resolve the settings. Pure: everything that decides is an argument."""
+    asked = {name: _explicit_value(name, flags, env) for name in ENVIRONMENT}
     contexts = _contexts(project, user)
     context = _choose(asked, contexts, project, user)
     table, file = contexts[context.value] if context.value is not None else ({}, None)
@@ -146,14 +148,14 @@ def resolve(
 
     values = {name: value(name) for name in ENVIRONMENT if name != "context"}
     if not asked["hub_id"][0] and values["hub_pk"].value != table.get("hub_pk"):
-        values["hub_id"] = _UNSET  # it belongs to the key of the context, and another key is asked for
+        values["hub_id"] = _UNSET  # it belongs to the key of the context, and another key was given
     return ClientSettings(context=context, **values)
 
 
 def resolve_with_files(
     flags: Mapping[str, str | None], env: Mapping[str, str], project: ConfigFile, user: ConfigFile
 ) -> ClientSettings:
-    """Return what `resolve` returns; the pin may also be in the file that VEEN_PIN_FILE names, as a mounted Secret."""
+    """Resolve the settings; the pin may also be in the file that VEEN_PIN_FILE names, such as a mounted Secret."""
     path = env.get(PIN_FILE)
     if not path or env.get("VEEN_PIN") or flags.get("hub_pk") is not None:
         return resolve(flags, env, project, user)
@@ -164,7 +166,7 @@ def resolve_with_files(
 
 
 def read_pin_file(path: str, variable: str) -> str:
-    """Return the pin in a file that a variable names."""
+    """Read the pin from a file that a variable names."""
     try:
         return Path(path).read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as exc:
@@ -174,15 +176,15 @@ def read_pin_file(path: str, variable: str) -> str:
 
 
 def _project_chose(context: Value, file: ConfigFile | None, project: ConfigFile, user: ConfigFile) -> bool:
-    """Whether the hub is the choice of the project file: its own context, or another of the user's than is in use."""
+    """Return True if the project file selected the hub: by its own context, or by another of the user's contexts."""
     if file is None:
         return False
     selected = context.origin == _origin(project) and context.value != user.top.get("current_context")
     return file.project or selected
 
 
-def _asked(name: str, flags: Mapping[str, str | None], env: Mapping[str, str]) -> tuple[int, Value]:
-    """What the command line (2) or the environment (1) says."""
+def _explicit_value(name: str, flags: Mapping[str, str | None], env: Mapping[str, str]) -> tuple[int, Value]:
+    """Return rank and value of a setting on the command line (2) or in the environment (1)."""
     flag, variable = flags.get(name), ENVIRONMENT[name]
     if flag is not None:
         where, text, rank = _FLAGS.get(name, f"--{name.replace('_', '-')}"), flag, 2
@@ -191,12 +193,12 @@ def _asked(name: str, flags: Mapping[str, str | None], env: Mapping[str, str]) -
     else:
         return 0, _UNSET
     try:
-        return rank, Value(_checked(name, text), where)
+        return rank, Value(_check(name, text), where)
     except ValueError as exc:
         raise SettingsError("E.USAGE", f"{where} cannot be used", str(exc), "veen help environment") from exc
 
 
-def _checked(name: str, text: str) -> Any:
+def _check(name: str, text: str) -> Any:
     if name in CONTEXT_KEYS:
         return check_value(f"context.any.{name}", text)
     if name in TOP_KEYS:

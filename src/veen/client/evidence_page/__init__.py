@@ -1,8 +1,8 @@
 """evidence.html: an evidence file and its verifier in one page, which opens from a USB stick and asks no network.
 
-The page says the same twice. What stands in its HTML is written here, for readers without JavaScript, and is marked as
-verified by nobody. Where JavaScript runs, `page.js` verifies the evidence with `veen-verify.js` and replaces all of it
-by what it verified, so that the HTML cannot say something else than the evidence does.
+The page has its contents twice. Its HTML is written here, for readers without JavaScript, and is marked as
+not verified. Where JavaScript runs, `page.js` verifies the evidence with `veen-verify.js` and replaces all of it
+by the verified contents, so that the HTML cannot contradict the evidence.
 
 The Content-Security-Policy allows one script and one style, by their hashes, and nothing else: no request leaves the
 page. `veen-verify.js` is an ES module of its own, which the console serves as it is. Here both modules are put into one
@@ -31,7 +31,7 @@ _EXPORT: Final = re.compile(r"^export \{[^}]*\};\n", re.MULTILINE)
 
 
 def script() -> str:
-    """Both modules as one: without the export of the first and the import of the second."""
+    """Return both modules as one, without the export of the first and the import of the second."""
     verifier, without_export = _EXPORT.subn("", _text("veen-verify.js"))
     shown, without_import = _IMPORT.subn("", _text("page.js"))
     assert without_export == without_import == 1  # noqa: S101 - our own files
@@ -43,7 +43,7 @@ def style() -> str:
 
 
 def page(data: bytes, report: EvidenceReport, *, exporter_pin: str) -> bytes:
-    """The page for the evidence file `data`, whose report is `report`; the same evidence gives the same bytes."""
+    """Return the page for the evidence file `data` with its `report`; the same evidence gives the same bytes."""
     code, look = script(), style()
     policy = (
         f"default-src 'none'; script-src '{_source(code)}'; style-src '{_source(look)}'; base-uri 'none'; "
@@ -157,7 +157,8 @@ def _time(seconds: int) -> str:
 
 
 def _visible(text: str, keep: str = "") -> str:
-    """Controls, marks of direction and other invisible characters spelled out: a name cannot turn its letters."""
+    """Spell out controls, marks of direction and other invisible characters, so that a name cannot reorder its
+    letters."""
     return "".join(
         character
         if character in keep or unicodedata.category(character) not in _STEERING

@@ -1,1 +1,1 @@
-"""Generations of a stream's keys: who may read it from when on, as messages of the stream itself (D-171)."""
+"""Generations of a stream's keys: readers and their changes, as messages of the stream itself (D-171)."""

@@ -1,4 +1,4 @@
-"""State of a stream's keys: generations, readers, open invitations, and whose key is whose (D-171).
+"""State of a stream's keys: generations, readers, open invitations, and bindings of client keys (D-171).
 
 A fold over the events of one stream, in any order that keeps those of one label in order. Records that are forged, of
 another stream or not the owner's change nothing, and neither does a record that is repeated, at any later position and
@@ -62,17 +62,17 @@ from veen.core.objects.speaking import (
 )
 from veen.core.wire import LEFT_OUT_EMPTY, Bytes32, Length, Map, Part, Size, Uint
 
-GRACE_SEC: Final = 600  # after a new generation, what is sealed to an older one still counts for so long
-MAX_AUTHORS: Final = 65_536  # client keys of a stream that are told by name; cards beyond these are not kept
+GRACE_SEC: Final = 600  # messages sealed to an older generation still count for this long after a new one
+MAX_AUTHORS: Final = 65_536  # client keys of a stream with a known identity; further cards are ignored
 _MAX_GENERATIONS: Final = 65_536
 _MAX_MEMBERS: Final = 65_536
 _MAX_USED: Final = 65_536
-_MAX_STEPS: Final = 64  # from a principal to those that took its place
+_MAX_STEPS: Final = 64  # from a principal to its successors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announced(Part, kind="announced generation"):
-    """A generation, and since when writers seal to it."""
+    """A generation, and the time from which writers seal to it."""
 
     gen: Uint
     pk: Bytes32
@@ -80,7 +80,7 @@ class Announced(Part, kind="announced generation"):
     epoch: Uint
     stream_seq: Uint
     back: WrappedKey | None = None
-    history: bool | None = None  # None in states of earlier releases, where `back` says the same
+    history: bool | None = None  # None in states of earlier releases, where `back` means the same
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -94,7 +94,7 @@ class Announced(Part, kind="announced generation"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenInvite(Part, kind="open invitation"):
-    """An invitation by code that the owner gave out: a reader of `gen` whose card is not known yet."""
+    """An invitation by code that the owner issued: a reader of `gen` whose card is not known yet."""
 
     invite_pk: Bytes32
     gen: Uint
@@ -103,7 +103,7 @@ class OpenInvite(Part, kind="open invitation"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced(Part, kind="replaced principal"):
-    """A principal, and the one that took its place."""
+    """A principal and its successor."""
 
     old: Bytes32
     new: Bytes32
@@ -111,7 +111,7 @@ class Replaced(Part, kind="replaced principal"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelCursor(Part, kind="label cursor"):
-    """How far a label was read for messages about keys."""
+    """The position up to which a label was read for messages about keys."""
 
     label: Bytes32
     stream_seq: Uint
@@ -124,12 +124,13 @@ class ShreddedGeneration(Part, kind="shredded generation"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyState(Map, kind="key state"):
-    """A value. Its wire form is what a client keeps between two runs; it can always be made again from the log."""
+    """The state as a value. A client stores its wire form between two runs; it can always be made again from the
+    log."""
 
     stream_id: Bytes32
     owner_pk: Bytes32
     generations: Annotated[tuple[Announced, ...], Length(0, _MAX_GENERATIONS)] = ()  # by gen
-    members: Annotated[tuple[IdentityCard, ...], Length(0, _MAX_MEMBERS)] = ()  # readers, the owner apart
+    members: Annotated[tuple[IdentityCard, ...], Length(0, _MAX_MEMBERS)] = ()  # readers without the owner
     invites: Annotated[tuple[OpenInvite, ...], Length(0, _MAX_MEMBERS)] = ()
     shredded: Annotated[tuple[ShreddedGeneration, ...], Length(0, _MAX_GENERATIONS)] = ()
     authors: Annotated[tuple[AuthorKey, ...], Length(0, MAX_AUTHORS)] = ()
@@ -148,7 +149,7 @@ class KeyState(Map, kind="key state"):
 
     @property
     def owner(self) -> bytes:
-        """The key that signs records of the owner now."""
+        """Key that signs records of the owner now."""
         return self.owner_pk if self.new_owner_pk is None else self.new_owner_pk
 
     @property
@@ -157,20 +158,20 @@ class KeyState(Map, kind="key state"):
 
     @property
     def gen(self) -> int:
-        """The generation that writers seal to."""
+        """Generation that writers seal to."""
         return 0 if self.newest is None else self.newest.gen
 
     @property
     def next_number(self) -> int:
-        """The number of the owner's next record."""
+        """Number of the owner's next record."""
         return (self.number or 0) + 1
 
     def is_forgotten(self, gen: int) -> bool:
-        """True if the owner asked all readers to forget a generation."""
+        """Return True if the owner asked all readers to forget a generation."""
         return any(shredded.gen == gen for shredded in self.shredded)
 
-    def leading_back_to(self, gen: int) -> int | None:
-        """Return the generation whose `back` field opens `gen`, if its own key was not shredded for good (D-182)."""
+    def find_opening_generation(self, gen: int) -> int | None:
+        """Return the generation whose `back` field opens `gen`, unless its own key was shredded for good (D-182)."""
         rows = {row.gen: row for row in self.generations}
         forgotten = {row.gen for row in self.shredded}
         step = gen + 1
@@ -181,8 +182,8 @@ class KeyState(Map, kind="key state"):
         return None
 
     def is_shredded(self, gen: int) -> bool:
-        """True if a generation is to be forgotten and no field of the log leads back to it."""
-        return self.is_forgotten(gen) and self.leading_back_to(gen) is None
+        """Return True if a generation is to be forgotten and no field of the log leads back to it."""
+        return self.is_forgotten(gen) and self.find_opening_generation(gen) is None
 
     def is_stale(self, gen: int, ts: int) -> bool:
         """Return True if an entry sealed to `gen` came too late: a newer generation was announced long before."""
@@ -192,7 +193,7 @@ class KeyState(Map, kind="key state"):
         """Return the earliest generation that an invitation hands over: the last one that was made without history."""
         return next((row.gen for row in reversed(self.generations) if not row.allows_history), 0)
 
-    def unnamed_readers(self) -> tuple[bytes, ...]:
+    def find_unnamed_readers(self) -> tuple[bytes, ...]:
         """Return card ids that the newest generation is wrapped for although no record made them readers.
 
         Releases before D-182 counted a repeated hand-over, so that a reader who had been removed was given new keys.
@@ -207,7 +208,7 @@ class KeyState(Map, kind="key state"):
         return next((card for card in self.members if card.id_sign_pk == id_sign_pk), None)
 
     def author(self, client_id: bytes) -> bytes | None:
-        """id_sign_pk of the identity that proved to have a client key."""
+        """Return the id_sign_pk of the identity that proved to own a client key."""
         return next((author.id_sign_pk for author in self.authors if author.client_id == client_id), None)
 
     def keys_of(self, identities: Collection[bytes]) -> dict[bytes, AuthorKey]:
@@ -231,7 +232,7 @@ _ABOUT_AUTHORS: Final = (AuthorCard, SpeaksBinding, SpeaksEnd, PrincipalNext)
 
 @dataclass(slots=True)
 class KeyFold:
-    """The fold, with an index for each question: the cost of a record does not depend on how many there were.
+    """The fold, with an index for each lookup: the cost of a record does not depend on their number.
 
     Owned by one thread. `changes` counts the changes of everything but the cursors.
     """
@@ -321,7 +322,7 @@ class KeyFold:
     # --- one record each -------------------------------------------------------------------------------
 
     def apply(self, event: Event, record: KeyRecord) -> bool:
-        """Take over a record that `record_of` returned for `event`; return True if it counts."""
+        """Apply a record that `record_of` returned for `event`; return True if it counts."""
         if isinstance(record, AuthorCard):
             return self._add_author(AuthorKey(client_id=event.client_id, id_sign_pk=record.card.id_sign_pk))
         if isinstance(record, SpeaksBinding):
@@ -329,7 +330,7 @@ class KeyFold:
         if isinstance(record, SpeaksEnd):
             return self._end(record, EndOfKey(ts=event.ts, epoch=event.epoch, stream_seq=event.stream_seq))
         if isinstance(record, PrincipalNext):
-            return self._succeed(record)
+            return self._add_successor(record)
         if isinstance(record, Enrolment):
             return self._enrol(record, event)
         if not self._use(record):
@@ -354,16 +355,16 @@ class KeyFold:
             self.number = record.number
             return True
         if isinstance(record, KeyGeneration | OwnerChange):
-            return True  # its gen is a number as well
+            return True  # its gen serves as a number
         digest = record.signing_digest()
         if digest in self.used or len(self.used) >= _MAX_USED:
             return False
-        if record.gen >= self.gen:  # else it counts no more than once without being remembered
+        if record.gen >= self.gen:  # an older one has no effect, so it need not be remembered
             self.used.add(digest)
         return True
 
     def _announce(self, record: KeyGeneration, event: Event) -> bool:
-        """A generation counts once, by its first announcement; its readers are those that it is wrapped for."""
+        """Add a generation, by its first announcement; its readers are those that it is wrapped for."""
         if record.gen <= self.gen or len(self.generations) >= _MAX_GENERATIONS:
             return False
         self.generations.append(
@@ -394,7 +395,8 @@ class KeyFold:
         return True
 
     def _change_owner(self, record: OwnerChange) -> bool:
-        """A key that was the owner's once never is again: its records of before would count when they are repeated."""
+        """Change the owner's key. A former owner's key is never accepted again: its old records would count when
+        repeated."""
         if record.new_owner_pk in self.used or record.new_owner_pk in (self.owner, self.owner_pk):
             return False
         self.used.add(record.owner_pk)
@@ -402,7 +404,7 @@ class KeyFold:
         return True
 
     def _enrol(self, record: Enrolment, event: Event) -> bool:
-        """The first use of an invitation counts, if it is in time and by the client key on the card."""
+        """Add a reader by the first use of an invitation, if it is in time and by the client key on the card."""
         invite = self.invites.get(record.invite_pk)
         if invite is None or event.ts > invite.expires_at or record.card.client_id != event.client_id:
             return False
@@ -445,7 +447,7 @@ class KeyFold:
         return True
 
     def _bind(self, record: SpeaksBinding) -> bool:
-        """The first binding of a key counts; after a card only one by the identity on it, or by its successor."""
+        """Add the first binding of a key; after a card only one by the identity on it, or by its successor."""
         author = AuthorKey(
             client_id=record.client_id,
             id_sign_pk=record.principal_pk,
@@ -454,7 +456,7 @@ class KeyFold:
         )
         earlier = self.authors.get(record.client_id)
         if earlier is None:
-            if _pair(record.principal_pk, record.client_id) in self.ends:  # it is over wherever it is looked at
+            if _pair(record.principal_pk, record.client_id) in self.ends:  # ended at every place of the log
                 author = replace(author, ended=EndOfKey(ts=0, epoch=0, stream_seq=0))
             return self._add_author(author)
         is_unbound = earlier.not_after is None and self._may_prove(record.principal_pk)
@@ -484,8 +486,8 @@ class KeyFold:
         self.changes += 1
         return True
 
-    def _succeed(self, record: PrincipalNext) -> bool:
-        """The first successor of a principal counts, unless the principal itself took the place of that one."""
+    def _add_successor(self, record: PrincipalNext) -> bool:
+        """Add the first successor of a principal, unless the principal itself succeeded that one."""
         if record.old in self.replaced or self._is_or_follows(record.old, record.new):
             return False
         if len(self.replaced) >= MAX_AUTHORS:
@@ -510,7 +512,7 @@ def _pair(principal: bytes, client_id: bytes) -> bytes:
 
 
 def record_of(stream: KeyState | KeyFold, event: Event) -> KeyRecord | None:
-    """The message about the keys of this stream in an event; None if it is none, or may not say so."""
+    """Return the message about the keys of this stream in an event; None if it is none, or is not authorised."""
     try:
         return _record_of(stream, event)
     except (FormatError, SignatureError, CardInvalid):
@@ -569,22 +571,24 @@ def apply(state: KeyState, event: Event, record: KeyRecord) -> KeyState:
 
 
 def learn(ring: Keyring, state: KeyState | KeyFold, record: KeyRecord, identity: Identity) -> Keyring:
-    """Return the keyring of a member after a record that counts in `state`: keys of a generation, or one is gone."""
+    """Return the keyring of a member after a record that counts in `state`: with keys of a generation, or without
+    one."""
     if isinstance(record, (*_ABOUT_AUTHORS, Enrolment, OwnerChange)):
         return ring
-    forgotten = _forgotten(state)
+    forgotten = _generations_to_forget(state)
     if isinstance(record, KeyShred):
         if record.gen in forgotten:
             return _forget(ring, state.stream_id, record.gen)
         return ring
-    for gen, pk, sk in _wrapped(record, identity):
+    for gen, pk, sk in _unwrap(record, identity):
         if _is_announced(ring, state, gen, pk):
             ring = _with(ring, state, gen, pk, None if gen in forgotten else sk)
     return with_history(ring, state)
 
 
-def _wrapped(record: KeyGeneration | HandOver, identity: Identity) -> Iterator[tuple[int, bytes, bytes | None]]:
-    """Yield (gen, pk, secret key) of each generation in a record; without a secret if none is wrapped for us."""
+def _unwrap(record: KeyGeneration | HandOver, identity: Identity) -> Iterator[tuple[int, bytes, bytes | None]]:
+    """Yield (gen, pk, secret key) of each generation in a record; without a secret if none is wrapped for this
+    identity."""
     openings = [(bytes.fromhex(card_id), dh_sk) for card_id, dh_sk in identity.openings]
     if isinstance(record, HandOver):
         for card_id, dh_sk in openings:
@@ -593,14 +597,14 @@ def _wrapped(record: KeyGeneration | HandOver, identity: Identity) -> Iterator[t
     yield record.gen, record.pk, next((sk for sk in secrets if sk is not None), None)
 
 
-def _forgotten(state: KeyState | KeyFold) -> frozenset[int]:
+def _generations_to_forget(state: KeyState | KeyFold) -> frozenset[int]:
     rows = state.shredded if isinstance(state, KeyState) else state.shredded.values()
     return frozenset(row.gen for row in rows)
 
 
 def _forget(ring: Keyring, stream_id: bytes, gen: int) -> Keyring:
     if any(keys.can_read and keys.generation == gen for keys in ring.readers(stream_id)):
-        return ring.shredded(stream_id, gen)
+        return ring.without_secret(stream_id, gen)
     return ring
 
 
@@ -636,7 +640,7 @@ def with_history(ring: Keyring, state: KeyState | KeyFold) -> Keyring:
     if all(row.back is None for row in state.generations):
         return ring
     secrets = {keys.generation: keys.reader_sk for keys in ring.readers(state.stream_id)}
-    forgotten = _forgotten(state)
+    forgotten = _generations_to_forget(state)
     for row in reversed(state.generations):
         sk = secrets.get(row.gen)
         if row.back is None or sk is None or secrets.get(row.gen - 1) is not None or row.gen - 1 in forgotten:

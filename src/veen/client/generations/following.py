@@ -1,8 +1,8 @@
-"""Following the generations of a stream: writers switch when they see an announcement, readers take over new keys.
+"""Following the generations of a stream: writers switch when they see an announcement, readers learn new keys.
 
-Before a writer seals, the log is read for messages about keys, up to its verified head and at most a second behind its
-end; while a reader reads, it learns from each such message before it opens the next entry. How far a log was read, and
-what came of it, is kept with the state of the identity and can be made again from the log.
+Before a writer seals, the log is read for messages about keys, up to its verified head and at most a second behind
+its end. While a reader reads, it learns from each such message before it opens the next entry. The position and the
+result are stored with the state of the identity and can be made again from the log.
 """
 
 import asyncio
@@ -23,26 +23,27 @@ from veen.core.event import Event
 if TYPE_CHECKING:
     from veen.client.send.writing import Outcome
 
-_AGAIN_SECONDS: Final = 1.0  # between two looks at the end of a log, while nothing else says that it grew
+_AGAIN_SECONDS: Final = 1.0  # between two reads of the end of a log, unless something else shows that it grew
 
 
 @dataclass
 class StreamFollow:
-    """What one client follows of one stream. Belongs to the event loop's thread, like the client."""
+    """The state of one followed stream. Owned by the event loop's thread, like the client."""
 
     follower: "KeyFollower"
     fold: KeyFold
     control: StreamKeys
-    looked_at: float = field(default=float("-inf"))  # by the clock of the loop; when the end of the log was read last
-    saved: tuple[int, int] | None = None  # changes and steps of the fold that the disk has
+    # Time by the loop's clock at which the end of the log was read last.
+    looked_at: float = field(default=float("-inf"))
+    saved: tuple[int, int] | None = None  # changes and steps of the fold that are on disk
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one reading of the log at a time
 
     def keys(self) -> tuple[StreamKeys, ...]:
-        """All keys of the stream by now, the newest first."""
+        """Return all keys of the stream by now, the newest first."""
         return self.follower.ring.readers(self.fold.stream_id)
 
     def observe(self, event: Event) -> bool:
-        """Take over what an event says about keys; whether the keyring changed."""
+        """Apply the message about keys in an event; return True if the keyring changed."""
         if event.hdr.schema not in KEY_SCHEMAS:
             return False
         record = record_of(self.fold, event)
@@ -50,8 +51,8 @@ class StreamFollow:
             return False
         return self.follower.take(learn(self.follower.ring, self.fold, record, self.follower.identity))
 
-    def passed(self, label: bytes, stream_seq: int) -> bool:
-        """An entry was read, or is our own; whether it is the next one, and counts: those before it did already."""
+    def pass_entry(self, label: bytes, stream_seq: int) -> bool:
+        """Note an entry that was read or sent. Return True if it is the next one, so that its record may count."""
         if stream_seq != self.cursor(label) + 1:
             return False
         self.fold.read_to(label, stream_seq)
@@ -66,7 +67,7 @@ class StreamFollow:
         return is_stale(self.fold.generations, gen, ts)
 
     def why_sealed(self) -> str:
-        """Why an entry does not open: its bytes are those that were signed, so it is the key."""
+        """Return the reason why an entry does not open. Its bytes are those that were signed, so the key is missing."""
         readable = [keys.generation for keys in self.keys() if keys.can_read]
         text = "no read key for this stream"
         if self.fold.shredded:
@@ -77,7 +78,8 @@ class StreamFollow:
 
 
 class KeyFollower:
-    """The streams of one client whose owner is known. `ring` is the newest keyring; `learned` hears of each change."""
+    """The streams of one client whose owner is known. `ring` is the newest keyring; `learned` is called with each
+    change."""
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class KeyFollower:
         return self._labels.keyring
 
     def take(self, ring: Keyring) -> bool:
-        """Use this keyring from now on, and have it kept; whether it is another one."""
+        """Use this keyring from now on, and have it stored; return True if it is another one."""
         ring = self.at_hub(ring)
         if ring == self.ring:
             return False
@@ -110,7 +112,7 @@ class KeyFollower:
         return ring.at(self._session.hub_id, self._session.pin.root_pk)
 
     def of(self, stream: Stream) -> StreamFollow | None:
-        """What is followed of a stream; None if nobody's announcements count there."""
+        """Return the state of a followed stream; None if it has no known owner."""
         keys = self._labels.keys(stream)
         owner_pk = keys[0].owner_pk
         if owner_pk is None:
@@ -124,17 +126,17 @@ class KeyFollower:
         return follow
 
     async def before_sealing(self, stream: Stream, epoch: int) -> None:
-        """See to it that the newest generation at the verified head of the label is known."""
+        """Make sure that the newest generation at the verified head of the label is known."""
         follow = self.of(stream)
         if follow is None:
             return
         label = self._session.label(follow.fold.stream_id, epoch)
-        head = self._labels.verified_size(label)
+        head = self._labels.size_verified(label)
         if head > follow.cursor(label) or asyncio.get_running_loop().time() >= follow.looked_at + _AGAIN_SECONDS:
             await self.sync(stream)
 
     async def sync(self, stream: Stream) -> KeyState | None:
-        """Read the log to its end for messages about keys, from where this was done before."""
+        """Read the log to its end for messages about keys, from the last position."""
         follow = self.of(stream)
         if follow is None:
             return None
@@ -149,7 +151,7 @@ class KeyFollower:
                     pass
                 await self._labels.saw(target, reader.view)
             if follow.saved is None or follow.saved[0] != follow.fold.changes:
-                self._save(follow)  # how far it was read alone is saved at the end
+                self._save(follow)  # a change of the position alone is saved at the end
         return follow.fold.state()
 
     async def _epochs(self, follow: StreamFollow) -> Iterable[int]:
@@ -159,15 +161,15 @@ class KeyFollower:
         first = max(rows[-1].epoch - self._session.window, 0) if rows else 0
         return await self._session.epochs_of(follow.fold.stream_id, first)
 
-    def sent(self, stream: Stream, outcomes: "Iterable[Outcome]") -> None:
-        """Our own messages announce nothing: where they follow what was read, they need not be read."""
+    def note_sent(self, stream: Stream, outcomes: "Iterable[Outcome]") -> None:
+        """Note own messages, which announce nothing: directly after the read position they need not be read."""
         from veen.client.send.writing import Sent
 
         follow = self.of(stream)
         if follow is not None and self._labels.keys(stream)[0].reader_pk != follow.control.reader_pk:
             for outcome in outcomes:
                 if isinstance(outcome, Sent):
-                    follow.passed(outcome.label, outcome.seq)
+                    follow.pass_entry(outcome.label, outcome.seq)
 
     def save(self) -> None:
         for follow in self._streams.values():
@@ -181,9 +183,9 @@ class KeyFollower:
         try:
             state = blank if data is None else KeyState.from_bytes(data)
         except FormatError:
-            return blank  # the log has it all
+            return blank  # the log has everything
         keys = {keys.reader_pk for keys in self.ring.readers(stream_id)}
-        complete = all(row.pk in keys for row in state.generations)  # not so if the keyring is an older copy
+        complete = all(row.pk in keys for row in state.generations)  # false if the keyring is an older copy
         return state if (state.stream_id, state.owner_pk) == (stream_id, owner_pk) and complete else blank
 
     def _save(self, follow: StreamFollow) -> None:

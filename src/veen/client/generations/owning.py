@@ -1,7 +1,7 @@
-"""What the owner of a stream does with its keys: rotate, hand over, shred; and how an invited reader enrols (D-171).
+"""Key operations of the owner of a stream: rotate, hand over, shred; and the enrolment of an invited reader (D-171).
 
-Everything is published in the stream before it is used here, and read back from there: what the log does not have did
-not happen. The owner wraps each generation for itself as well, so a crash after the announcement loses nothing.
+Everything is published in the stream before it is used here, and read back from there: a change that is not in the log
+did not happen. The owner wraps each generation for itself as well, so a crash after the announcement loses nothing.
 """
 
 import os
@@ -22,22 +22,22 @@ from veen.core.errors import LimitError
 from veen.core.objects.card import CARD_SCHEMA
 from veen.core.objects.speaking import AuthorKey
 
-_TRIES: Final = 3  # of a record whose number another device of the owner took
+_TRIES: Final = 3  # attempts, if another device of the owner used the number of a record
 
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """A new generation: who reads it, who does not any more, and whose invitations by code ended with it."""
+    """A new generation: its readers, removed readers, and the number of invitations by code that ended."""
 
     sent: Sent
     keys: StreamKeys
     readers: tuple[IdentityCard, ...]
     removed: tuple[IdentityCard, ...]
-    bearers: int  # invitations that nobody had used, or whose user did not say so
+    bearers: int  # invitations that nobody had used, or whose user had not announced it
 
 
-async def owned(client: Client, identity: Identity, stream: Stream) -> tuple[StreamKeys, KeyState]:
-    """The newest keys and the state of a stream of ours; NotOwner if it is not."""
+async def require_owned(client: Client, identity: Identity, stream: Stream) -> tuple[StreamKeys, KeyState]:
+    """Return the newest keys and the state of an owned stream; raise NotOwner if the identity does not own it."""
     keys = client.keyring.for_stream(stream)
     state = None if keys.owner_pk is None else await client.key_state(stream)
     if state is None or state.owner != identity.id_sign_pk:
@@ -57,7 +57,7 @@ def next_generation(
 ) -> tuple[StreamKeys, records.KeyGeneration]:
     """Return the next keys of a stream, and the record that gives them to `members` and to the owner.
 
-    Without `history` later invitations hand over no generation before this one.
+    Without `history`, later invitations hand over no generation before this one.
     """
     if len(members) >= records.MAX_WRAPS:
         raise LimitError("readers of a stream", len(members) + 1, records.MAX_WRAPS)
@@ -78,8 +78,9 @@ async def rotate(
     reason: str = "",
     history: bool = True,
 ) -> Rotated:
-    """Announce the next generation to all readers but those named by id_sign_pk; NotReader if one of them is none."""
-    current, state = await owned(client, identity, stream)
+    """Announce the next generation to all readers but those named by id_sign_pk. Raise NotReader if one is no
+    reader."""
+    current, state = await require_owned(client, identity, stream)
     for id_sign_pk in without:
         if state.member(id_sign_pk) is None:
             raise NotReader(f"nobody with the key {id_sign_pk.hex()[:16]}… was given the read key of {current}")
@@ -103,13 +104,13 @@ async def hand_over(
     invite_pk: bytes | None = None,
     expires_at: int | None = None,
 ) -> Sent:
-    """Write into the stream who is given its read key, wrapped for each card; or that an invitation was made.
+    """Write a hand-over of the read key into the stream, wrapped for each card; or the record of an invitation.
 
-    `earlier` are the generations before the present one that are given as well. GenerationRefused if another device
-    of the owner wrote at the same time, each time that this was tried.
+    `earlier` are the earlier generations that are handed over as well. Raise GenerationRefused if another device of
+    the owner wrote at the same time in each attempt.
     """
     for _ in range(_TRIES):
-        current, state = await owned(client, identity, stream)
+        current, state = await require_owned(client, identity, stream)
         record = records.HandOver.issue(
             identity.id_sign,
             current,
@@ -120,7 +121,7 @@ async def hand_over(
             expires_at=expires_at,
         )
         sent = await _publish(client, current, state.owner_pk, record.to_bytes(), records.WRAP_SCHEMA)
-        _, after = await owned(client, identity, stream)
+        _, after = await require_owned(client, identity, stream)
         invites = {invite.invite_pk for invite in after.invites}
         if set(cards) <= set(after.members) and (invite_pk is None or invite_pk in invites):
             return sent
@@ -131,16 +132,16 @@ async def hand_over(
 async def shred(
     client: Client, identity: Identity, stream: Stream, gen: int, *, weak: bool = False, reason: str = ""
 ) -> Sent:
-    """Ask all readers to forget the secret key of an earlier generation; ours is gone when this returns.
+    """Ask all readers to forget the secret key of an earlier generation; this client's copy is gone on return.
 
-    GenerationRefused without `weak` if a field of the log still leads to it (D-182).
+    Without `weak`, raise GenerationRefused if a field of the log still leads to it (D-182).
     """
-    current, state = await owned(client, identity, stream)
+    current, state = await require_owned(client, identity, stream)
     if gen >= current.generation:
         raise GenerationRefused(f"generation {gen} of {current} is in use, or does not exist: rotate first")
     if state.is_forgotten(gen):
         raise GenerationRefused(f"generation {gen} of {current} is shredded already")
-    leading = state.leading_back_to(gen)
+    leading = state.find_opening_generation(gen)
     if leading is not None and not weak:
         raise GenerationRefused(
             f"generation {leading} of {current} leads back to {gen}: its readers find the key "
@@ -156,8 +157,8 @@ async def shred(
 
 
 async def change_owner(client: Client, identity: Identity, stream: Stream, new: SigningKey) -> Sent:
-    """Announce that `new` is the owner's key from here on; records of the present key then count no more."""
-    current, state = await owned(client, identity, stream)
+    """Announce `new` as the owner's key; later records of the present key have no effect."""
+    current, state = await require_owned(client, identity, stream)
     record = records.OwnerChange.issue(identity.id_sign, new, current.stream_id, number=state.next_number)
     sent = await _publish(client, current, state.owner_pk, record.to_bytes(), records.OWNER_SCHEMA)
     after = await client.key_state(stream)
@@ -167,7 +168,7 @@ async def change_owner(client: Client, identity: Identity, stream: Stream, new: 
 
 
 async def enrol(client: Client, identity: Identity, keys: StreamKeys, invite: SigningKey) -> Sent | None:
-    """Tell the owner of a stream whose card an invitation was used for; None if the owner is not known."""
+    """Send the owner of a stream the card that an invitation was used for; None if the owner is not known."""
     if keys.owner_pk is None:
         return None
     record = records.Enrolment.issue(invite, keys.stream_id, identity.card())
@@ -175,7 +176,7 @@ async def enrol(client: Client, identity: Identity, keys: StreamKeys, invite: Si
 
 
 async def announce_card(client: Client, identity: Identity, stream: Stream) -> Sent:
-    """Tell the members of a stream whose client key this is, also if it is a worker's; the hub does not see it."""
+    """Send the members of a stream the card with this client key, also a worker's; the hub does not see it."""
     keys = client.keyring.for_stream(stream)
     card = IdentityCard.issue(identity.id_sign, dh_pk=identity.dh_pk, client_id=client.client_id, name=identity.name)
     body = records.AuthorCard(card=card).to_bytes()
@@ -189,7 +190,8 @@ async def _publish(client: Client, keys: StreamKeys, owner_pk: bytes, body: byte
 
 
 async def owner_keys(client: Client, stream: Stream) -> dict[bytes, AuthorKey | None]:
-    """Return the client keys that the owner of a stream proved in it, and our own if we are the owner (D-186)."""
+    """Return the client keys that the owner of a stream proved in it, and the own ones if this identity is the owner
+    (D-186)."""
     try:
         owner_pk = client.keyring.owner_of(stream)
     except UnknownStream:
@@ -197,6 +199,7 @@ async def owner_keys(client: Client, stream: Stream) -> dict[bytes, AuthorKey | 
     if owner_pk is None:
         return {}
     state = await client.key_state(stream)
-    owners = {owner_pk} if state is None else {owner_pk, state.owner}  # what the owner's earlier key announced stays
+    # Announcements of the owner's earlier key stay valid.
+    owners = {owner_pk} if state is None else {owner_pk, state.owner}
     own = dict.fromkeys(client.client_ids) if client.id_sign_pk in owners else {}
     return {**own, **({} if state is None else state.keys_of(owners))}

@@ -1,12 +1,12 @@
-"""The messages by which the keys of a stream pass from person to person (D-171).
+"""The messages that pass the keys of a stream from person to person (D-171).
 
     veen.keys.generation.v1   a new generation: its public key, and its secret key wrapped for each reader who stays
-    veen.keys.wrap.v1         a hand-over of a generation that exists: to cards, or to whoever has an invitation
+    veen.keys.wrap.v1         a hand-over of a generation that exists: to cards, or to the holder of an invitation
     veen.keys.join.v1         the holder of an invitation names the card that it was used for
     veen.keys.shred.v1        the secret key of a generation is to be forgotten by all
     veen.keys.owner.v1        another key is the owner's from here on
     veen.card.v1              the author of this message is the identity on the card in it
-    veen.speaks.v1            a client key is that of a principal, whoever sent the message (D-179)
+    veen.speaks.v1            a client key belongs to a principal, whoever sent the message (D-179)
 
 The first four, and the change of owner, count only with the signature of the stream's owner, or of the invitation
 that the owner signed. The owner numbers her records, and the number is inside the signature: a record that is
@@ -19,9 +19,9 @@ to the public key of another one (D-182): a hand-over wraps exactly the generati
 earlier releases may have `back`, the secret key of the generation before, sealed to the new one. It is read and never
 written.
 
-All of them are sealed to the control key of the stream, which everybody can compute who knows the stream and its owner:
+All of them are sealed to the control key of the stream, which anybody who knows the stream and its owner can compute:
 writers, who cannot read the stream, must see which key to seal to. The control key keeps them from the hub, and from
-nobody else: who is a reader is no secret among members, also former ones.
+nobody else: the list of readers is no secret among members, also former ones.
 """
 
 import os
@@ -70,13 +70,13 @@ _BACK_INFO: Final = b"veen/keys-back"
 
 
 def control_keys(stream_id: bytes, owner_pk: bytes) -> StreamKeys:
-    """The key that messages about keys are sealed to: known to all who know the stream and its owner."""
+    """Return the key that messages about keys are sealed to, known to all who know the stream and its owner."""
     reader_sk = Ht("veen/keys-control", stream_id + owner_pk)
     return StreamKeys(stream_id=stream_id, reader_pk=x25519.public_key(reader_sk), reader_sk=reader_sk)
 
 
 def describe(schema: bytes, body: bytes) -> str:
-    """A message about keys for people, as it stands there: whether it counts is for the fold to say."""
+    """Describe a message about keys for people. The fold decides if it counts."""
     try:
         if schema == GENERATION_SCHEMA:
             generation = KeyGeneration.from_bytes(body)
@@ -109,7 +109,7 @@ def describe(schema: bytes, body: bytes) -> str:
 
 
 def wrap_id(card: IdentityCard) -> bytes:
-    """The card id as bytes: by it a reader finds the wrap that is for her."""
+    """Return the card id as bytes, by which a reader finds her wrap."""
     return bytes.fromhex(card.card_id)
 
 
@@ -138,13 +138,13 @@ class KeyWrap(Part, kind="key wrap"):
 
 
 def wrap_for(card: IdentityCard, keys: StreamKeys, *, random: Random = os.urandom) -> KeyWrap:
-    """The secret key of a generation for the holder of a card."""
+    """Wrap the secret key of a generation for the holder of a card."""
     aad = _place(keys.stream_id, keys.generation, keys.reader_pk) + wrap_id(card)
     return KeyWrap(card_id=wrap_id(card), key=WrappedKey.seal(card.dh_pk, _WRAP_INFO, aad, keys.secret(), random))
 
 
-def _unwrapped(wraps: Iterable[KeyWrap], card_id: bytes, dh_sk: bytes, place: bytes, pk: bytes) -> bytes | None:
-    """The secret key that was wrapped for a card; None if there is none, or if it does not belong to `pk`."""
+def _unwrap(wraps: Iterable[KeyWrap], card_id: bytes, dh_sk: bytes, place: bytes, pk: bytes) -> bytes | None:
+    """Return the secret key that was wrapped for a card; None if there is none, or if it does not match `pk`."""
     for wrap in wraps:
         if wrap.card_id == card_id:
             try:
@@ -193,7 +193,7 @@ def _key_of_sig(kind: "type[Map]") -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGeneration(_Signed, kind="key generation"):
-    """From here on writers seal to `pk`, says the owner; `wraps` are for the readers who stay."""
+    """Announcement of a generation: writers seal to `pk` from here on; `wraps` are for the readers who stay."""
 
     TAG: ClassVar[str] = "veen/keys-generation"
 
@@ -237,7 +237,7 @@ class KeyGeneration(_Signed, kind="key generation"):
         return replace(unsigned, sig=owner.sign(unsigned.signing_digest()))
 
     def secret_for(self, card_id: bytes, dh_sk: bytes) -> bytes | None:
-        return _unwrapped(self.wraps, card_id, dh_sk, _place(self.stream_id, self.gen, self.pk), self.pk)
+        return _unwrap(self.wraps, card_id, dh_sk, _place(self.stream_id, self.gen, self.pk), self.pk)
 
 
 def seal_back(keys: StreamKeys, previous: StreamKeys, *, random: Random = os.urandom) -> WrappedKey:
@@ -247,7 +247,7 @@ def seal_back(keys: StreamKeys, previous: StreamKeys, *, random: Random = os.ura
 
 
 def open_back(back: WrappedKey | None, sk: bytes, stream_id: bytes, gen: int, pk: bytes) -> bytes | None:
-    """The secret key of generation gen - 1 in `back`, opened by that of gen."""
+    """Return the secret key of generation gen - 1 in `back`, opened by that of gen."""
     if back is None:
         return None
     try:
@@ -258,7 +258,7 @@ def open_back(back: WrappedKey | None, sk: bytes, stream_id: bytes, gen: int, pk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierGeneration(Part, kind="earlier generation"):
-    """A generation before the present one that a hand-over gives as well, wrapped for the same cards."""
+    """An earlier generation in a hand-over, wrapped for the same cards."""
 
     gen: Uint
     pk: Bytes32
@@ -267,7 +267,7 @@ class EarlierGeneration(Part, kind="earlier generation"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver(_Signed, kind="key hand-over"):
-    """The owner gave generation `gen` to `cards`, or to whoever has the secret half of `invite_pk` ("bearer")."""
+    """Hand-over of generation `gen` to `cards`, or to the holder of the secret half of `invite_pk` ("bearer")."""
 
     TAG: ClassVar[str] = "veen/keys-wrap"
 
@@ -277,7 +277,7 @@ class HandOver(_Signed, kind="key hand-over"):
     cards: Annotated[tuple[IdentityCard, ...], Length(0, _MAX_CARDS)]
     wraps: Annotated[tuple[KeyWrap, ...], Length(0, MAX_WRAPS)]
     invite_pk: Bytes32 | None = None
-    expires_at: Uint | None = None  # of the invitation: who joins later is no reader of the next generation
+    expires_at: Uint | None = None  # of the invitation: a later user is no reader of the next generation
     owner_pk: Bytes32
     sig: Bytes64
     number: Uint | None = None  # as in KeyGeneration
@@ -321,18 +321,18 @@ class HandOver(_Signed, kind="key hand-over"):
         return replace(unsigned, sig=owner.sign(unsigned.signing_digest()))
 
     def secret_for(self, card_id: bytes, dh_sk: bytes) -> bytes | None:
-        return _unwrapped(self.wraps, card_id, dh_sk, _place(self.stream_id, self.gen, self.pk), self.pk)
+        return _unwrap(self.wraps, card_id, dh_sk, _place(self.stream_id, self.gen, self.pk), self.pk)
 
     def earlier_for(self, card_id: bytes, dh_sk: bytes) -> list[tuple[int, bytes, bytes]]:
         """Return (gen, pk, secret key) of each earlier generation that is wrapped for a card."""
         places = ((row, _place(self.stream_id, row.gen, row.pk)) for row in self.earlier)
-        opened = ((row, _unwrapped(row.wraps, card_id, dh_sk, place, row.pk)) for row, place in places)
+        opened = ((row, _unwrap(row.wraps, card_id, dh_sk, place, row.pk)) for row, place in places)
         return [(row.gen, row.pk, sk) for row, sk in opened if sk is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enrolment(_Signed, kind="key enrolment"):
-    """An invitation was used by the holder of `card`; signed by the key in the invitation."""
+    """Use of an invitation by the holder of `card`; signed by the key in the invitation."""
 
     TAG: ClassVar[str] = "veen/keys-join"
 
@@ -349,7 +349,7 @@ class Enrolment(_Signed, kind="key enrolment"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyShred(_Signed, kind="key shredding"):
-    """The owner asks all readers to forget the secret key of a generation."""
+    """Request of the owner to all readers to forget the secret key of a generation."""
 
     TAG: ClassVar[str] = "veen/keys-shred"
 
@@ -377,9 +377,9 @@ class KeyShred(_Signed, kind="key shredding"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerChange(Map, kind="key owner"):
-    """`new_owner_pk` is the key of the stream's owner from here on; both keys sign.
+    """Change of the owner's key to `new_owner_pk`, signed by both keys.
 
-    Also the readers stay: who shall not read on is removed by the next generation.
+    The readers stay: one that must not read on is removed by the next generation.
     """
 
     stream_id: Bytes32

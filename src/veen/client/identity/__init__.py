@@ -1,1 +1,1 @@
-"""Who a client is: identities, keystores, keyrings, prekeys, cards, rotation."""
+"""The identity of a client: identities, keystores, keyrings, prekeys, cards, rotation."""

@@ -1,4 +1,4 @@
-"""Whose key wrote an entry: the identity in use, contacts, and what authors proved in a stream."""
+"""Names of authors: the identity in use, contacts, and bindings that authors proved in a stream."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,9 +15,9 @@ FORMER: Final = "former"
 
 
 class Author(NamedTuple):
-    """Who wrote an entry: `kind` is me, contact, former, claimed (by two contacts) or unknown.
+    """The author of an entry: `kind` is me, contact, former, claimed (by two contacts) or unknown.
 
-    There is a name only if one is meant. A former key is one whose binding was ended, or is over, at the entry.
+    The name is None unless it is unambiguous. A former key is one whose binding had ended at the entry.
     """
 
     name: str | None
@@ -25,7 +25,7 @@ class Author(NamedTuple):
 
 
 class AuthorNames:
-    """Names by client key. What an author proved in a stream counts before what a card claims."""
+    """Names by client key. A binding that an author proved in a stream outranks the claim of a card."""
 
     def __init__(
         self,
@@ -36,13 +36,17 @@ class AuthorNames:
         *,
         is_one_stream: bool = True,
     ) -> None:
-        """`proven` returns what identities proved of a client key; `of_worker` returns True for a key of a worker of
-        the identity, or of a command beside it. `is_one_stream`: entries are of the stream where this was proven."""
+        """Set up the lookup.
+
+        `proven` returns what identities proved of a client key; `of_worker` returns True for a key of a worker of
+        the identity, or of a command beside it. `is_one_stream`: all entries are of the stream where this was
+        proven.
+        """
         self._identity, self._book, self._proven, self._of_worker = identity, book, proven, of_worker
         self._is_one_stream = is_one_stream
 
     def __call__(self, entry: "Entry") -> Author:
-        """Return the author of an entry, by what counts at its place."""
+        """Return the author of an entry, by the bindings in force at its place."""
         proofs = self._proven(entry.msg.client_id)
         place = (entry.epoch, entry.seq) if self._is_one_stream else None
         if not all(proof.covers(entry.ts, place) for proof in proofs):
@@ -59,7 +63,7 @@ class AuthorNames:
         if proofs:
             contact = self._book.by_identity(proofs[0].id_sign_pk)
             return Author(None, "unknown") if contact is None else Author(contact.name, "contact")
-        claiming = self._book.claiming(client_id)
+        claiming = self._book.find_claiming(client_id)
         if len(claiming) == 1:
             return Author(claiming[0].name, "contact")
         return Author(None, "claimed" if claiming else "unknown")

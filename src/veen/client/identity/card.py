@@ -1,6 +1,6 @@
 """IdentityCard, the public side of an identity as one line of text: `veen1…` (spec-1 §15, UX: secrets).
 
-Whoever has a card can check what the identity signs, seal to it, and issue capability tokens to its client key. The
+The holder of a card can check what the identity signs, seal to it, and issue capability tokens to its client key. The
 card is signed by id_sign, so a card that was altered on its way is noticed even if its checksum was made to fit.
 """
 
@@ -31,7 +31,7 @@ class IdentityCard(Card):
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """The card, its signature checked; CardInvalid says what is wrong with the text."""
+        """Decode a card and check its signature. Raise CardInvalid with the fault of the text."""
         try:
             card = cls.from_bytes(bech32.from_text(_PREFIX, text))
         except (KeyTextInvalid, FormatError) as exc:

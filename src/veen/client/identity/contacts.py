@@ -1,4 +1,4 @@
-"""Contacts: identity cards under names that the user chose, the client keys that each was seen with, and her prekey.
+"""Contacts: identity cards under names that the user chose, with the client keys of each and her prekey.
 
 A card is a snapshot: its client key rotates. Newer cards of the same identity, and cards that authors announce in a
 stream (`veen.card.v1`), add client keys to a contact; the identity is its id_sign_pk and never changes. A card can name
@@ -28,7 +28,8 @@ _FILE: Final = "book.cbor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contact(Part, kind="contact"):
-    """One person. `client_ids` are those on her cards, the newest last; `tokens` those that we issued to her."""
+    """One person. `client_ids` are those on her cards, the newest last; `tokens` those that this identity issued to
+    her."""
 
     name: str
     card: IdentityCard
@@ -42,12 +43,12 @@ class Contact(Part, kind="contact"):
         return self.card.id_sign_pk
 
     def with_card(self, card: IdentityCard) -> Self:
-        """A newer card of the same identity."""
+        """Return the contact with a newer card of the same identity."""
         keys = tuple(key for key in self.client_ids if key != card.client_id)
         return replace(self, card=card, client_ids=(*keys, card.client_id)[-_MAX_KEYS:])
 
     def with_prekey(self, prekey: Prekey) -> Self:
-        """Keep the prekey that lasts longer."""
+        """Return the contact with the prekey that lasts longer."""
         if self.prekey is not None and self.prekey.expires_at >= prekey.expires_at:
             return self
         return replace(self, prekey=prekey)
@@ -71,12 +72,13 @@ class ContactBook(Map, kind="contact book"):
     def by_identity(self, id_sign_pk: bytes) -> Contact | None:
         return next((contact for contact in self.contacts if contact.id_sign_pk == id_sign_pk), None)
 
-    def claiming(self, client_id: bytes) -> tuple[Contact, ...]:
-        """The contacts whose cards name a client key: with more than one, none of them counts."""
+    def find_claiming(self, client_id: bytes) -> tuple[Contact, ...]:
+        """Return the contacts whose cards name a client key: with more than one, none of them counts."""
         return tuple(contact for contact in self.contacts if client_id in contact.client_ids)
 
     def with_card(self, name: str, card: IdentityCard, now: int) -> Self:
-        """A new contact, or a newer card of one; ContactExists if the name or the identity is taken."""
+        """Return the book with a new contact, or a newer card of one. Raise ContactExists if the name or the
+        identity is taken."""
         check_name(name)
         card.verify()
         same = self.by_identity(card.id_sign_pk)
@@ -86,18 +88,18 @@ class ContactBook(Map, kind="contact book"):
         if other is not None and other.id_sign_pk != card.id_sign_pk:
             raise ContactExists(f"{name!r} is another identity, with the card id {other.card.card_id}")
         if same is not None:
-            return self.replacing(same.with_card(card))
+            return self.with_contact(same.with_card(card))
         contact = Contact(name=name, card=card, client_ids=(card.client_id,), added_at=now)
         return replace(self, contacts=tuple(sorted((*self.contacts, contact), key=lambda entry: entry.name)))
 
-    def replacing(self, contact: Contact) -> Self:
-        """A contact as it is now, in place of the one with its identity."""
+    def with_contact(self, contact: Contact) -> Self:
+        """Return the book with this contact in place of the one with its identity."""
         return replace(
             self,
             contacts=tuple(contact if old.id_sign_pk == contact.id_sign_pk else old for old in self.contacts),
         )
 
-    def renamed(self, name: str, new_name: str) -> Self:
+    def rename(self, name: str, new_name: str) -> Self:
         contact = self.get(name)
         if any(other.name == new_name for other in self.contacts):
             raise ContactExists(f"there is a contact {new_name!r}")
@@ -111,13 +113,13 @@ class ContactBook(Map, kind="contact book"):
 
 
 class ContactStore:
-    """The contacts of a home, in one file that is its owner's alone."""
+    """The contacts of a home, in one file that only its owner can access."""
 
     def __init__(self, home: Home) -> None:
         self._fs: Fs = home.contacts_fs()
 
     def load(self) -> ContactBook:
-        """ContactBook, with every card checked; LocalError if the file is not what was written."""
+        """Read the contacts and check every card. Raise LocalError if the file was altered."""
         if not self._fs.exists(_FILE):
             return ContactBook()
         try:
@@ -129,7 +131,7 @@ class ContactStore:
         return book
 
     def change(self, change: Callable[[ContactBook], ContactBook]) -> ContactBook:
-        """Read, change and write; nothing is written if nothing changed."""
+        """Read, change and write the contacts; write nothing if nothing changed."""
         self._fs.make_dir("")
         with self._fs.lock():
             before = self.load()

@@ -1,11 +1,11 @@
-"""Identity, the secret side of a client: who it is, and the keys it signs with (spec-1 §3, KEX0.2, D-102a).
+"""The secret side of a client: its identity and the keys that it signs with (spec-1 §3, KEX0.2, D-102a).
 
-`id_sign` and `dh_sk` are for the long term: they sign the card and prekeys, and open what is sealed to the card. A MSG
-is signed by the current client key, which rotates; nothing in a MSG links it to `id_sign` or to the client key before
-(KEX0-04). That these keys are one identity is written in the keystore, and nowhere else.
+`id_sign` and `dh_sk` are long-term keys: they sign the card and prekeys, and open what is sealed to the card. A MSG
+is signed by the current client key, which rotates; nothing in a MSG links it to `id_sign` or to the client key
+before (KEX0-04). Only the keystore records that these keys are one identity.
 
-After a theft the long-term keys are replaced. The former ones stay in the keystore: they open what was sealed to them,
-and sign who took their place.
+After a theft the long-term keys are replaced. The former ones stay in the keystore: they open what was sealed to
+them, and sign their successor.
 """
 
 import os
@@ -24,13 +24,13 @@ from veen.core.hashing import Ht
 
 Random = Callable[[int], bytes]
 
-MAX_CLIENT_KEYS: Final = 4_096  # eleven years of one a day; the oldest ones go
-MAX_FORMER: Final = 32  # long-term keys that were replaced: half of those whose place a principal can take (D-179)
+MAX_CLIENT_KEYS: Final = 4_096  # eleven years of one a day; the oldest ones are dropped
+MAX_FORMER: Final = 32  # replaced long-term keys: half the number that a principal can succeed (D-179)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def check_name(name: str) -> str:
-    """The name, if an identity may have it: it is part of paths and of the card."""
+    """Return the name if an identity may have it, else raise NameInvalid: it is part of paths and of the card."""
     if not _NAME.fullmatch(name):
         raise NameInvalid(name)
     return name
@@ -43,10 +43,10 @@ def principal_stream(id_sign_pk: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ClientKey:
-    """A key that signs MSGs for a while."""
+    """A key that signs MSGs for a limited time."""
 
     key: SigningKey
-    created_at: int  # local seconds: where the lifetime of KEX1+ begins
+    created_at: int  # local seconds: the start of the lifetime of KEX1+
     generation: int  # from 1
 
     @property
@@ -59,11 +59,11 @@ class ClientKey:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LongTermKeys:
-    """The keys on a card: of an identity, or of what it was before they were replaced."""
+    """The keys on a card: those of an identity, or those that it had before they were replaced."""
 
     id_sign: SigningKey
     dh_sk: bytes
-    generation: int  # of the last client key that was made before they were replaced
+    generation: int  # of the last client key made before they were replaced
     replaced_at: int  # local seconds
 
     @property
@@ -84,7 +84,7 @@ class LongTermKeys:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Identity:
-    """A value: rotation gives a new one, which lasts only once the keystore holds it."""
+    """An identity, as a value: rotation returns a new one, which lasts only once the keystore has it."""
 
     name: str
     id_sign: SigningKey
@@ -108,19 +108,20 @@ class Identity:
             client_keys=(ClientKey(key=SigningKey(random(SEED_BYTES)), created_at=now, generation=1),),
         )
 
-    def rotated(self, now: int, *, random: Random = os.urandom, seed: bytes | None = None) -> Self:
-        """The same identity with a new client key, which begins at client_seq 1 (D-102a).
+    def with_new_client_key(self, now: int, *, random: Random = os.urandom, seed: bytes | None = None) -> Self:
+        """Return the identity with a new client key, which begins at client_seq 1 (D-102a).
 
-        `seed` is that of a key that was prepared before, as for a token that is issued in advance.
+        `seed` is the seed of a key that was prepared before, for example for a token that is issued in advance.
         """
         key = SigningKey(random(SEED_BYTES) if seed is None else seed)
         fresh = ClientKey(key=key, created_at=now, generation=self.client_key.generation + 1)
         return replace(self, client_keys=(*self.client_keys, fresh)[-MAX_CLIENT_KEYS:])
 
-    def replaced(self, now: int, *, random: Random = os.urandom) -> Self:
-        """Return the identity with new long-term keys and a new client key, because somebody else has the present ones.
+    def with_new_keys(self, now: int, *, random: Random = os.urandom) -> Self:
+        """Return the identity with new long-term keys and a new client key, because somebody else has the present
+        ones.
 
-        LimitError if that was done too often: who takes the place of whom is limited, too.
+        Raise LimitError if that was done too often: the number of successors is limited.
         """
         if len(self.former) >= MAX_FORMER:
             raise LimitError("former long-term keys of an identity", len(self.former) + 1, MAX_FORMER)
@@ -128,12 +129,13 @@ class Identity:
             id_sign=self.id_sign, dh_sk=self.dh_sk, generation=self.client_key.generation, replaced_at=now
         )
         fresh = replace(self, id_sign=SigningKey(random(SEED_BYTES)), dh_sk=random(x25519.KEY_BYTES))
-        return replace(fresh, former=(*self.former, former)).rotated(now, random=random)
+        return replace(fresh, former=(*self.former, former)).with_new_client_key(now, random=random)
 
-    def acting_as(self, former: LongTermKeys) -> Self:
-        """Return this identity with a former long-term key in the first place, for what only that key may still do.
+    def act_as(self, former: LongTermKeys) -> Self:
+        """Return this identity with a former long-term key in the first place, for acts that only that key may still
+        do.
 
-        It opens what this one opens.
+        It opens everything that this one opens.
         """
         own = LongTermKeys(
             id_sign=self.id_sign,
@@ -146,7 +148,7 @@ class Identity:
 
     @property
     def openings(self) -> tuple[tuple[str, bytes], ...]:
-        """The id of each card of the identity and the key that opens what was sealed to it; the present one first."""
+        """Id of each card of the identity and the key that opens messages to it; the present one first."""
         return (
             (self.card_id, self.dh_sk),
             *((keys.card_id, keys.dh_sk) for keys in reversed(self.former)),
@@ -154,7 +156,7 @@ class Identity:
 
     @property
     def principals(self) -> tuple[bytes, ...]:
-        """The id_sign_pk of the identity, and before it those that it replaced."""
+        """The id_sign_pk of the identity, after those that it replaced."""
         return (*(keys.id_sign_pk for keys in self.former), self.id_sign_pk)
 
     @property
@@ -182,15 +184,15 @@ class Identity:
         return card_id_of(self.id_sign_pk)
 
     def client_key_of(self, client_id: bytes) -> ClientKey | None:
-        """The key behind a client_id, if it is or was this identity's."""
+        """Return the key of a client_id if it is or was a key of this identity, else None."""
         return next((key for key in reversed(self.client_keys) if key.client_id == client_id), None)
 
     def card(self) -> IdentityCard:
-        """What others may know."""
+        """Return the public card of the identity."""
         return IdentityCard.issue(self.id_sign, dh_pk=self.dh_pk, client_id=self.client_id, name=self.name)
 
     def former_card(self, former: LongTermKeys) -> IdentityCard:
-        """Return the last card of a former long-term key, by which others know whom to shut out."""
+        """Return the last card of a former long-term key, by which others can exclude it."""
         keys = (key for key in reversed(self.client_keys) if key.generation <= former.generation)
         client_id = next((key.client_id for key in keys), self.client_keys[0].client_id)
         return IdentityCard.issue(former.id_sign, dh_pk=former.dh_pk, client_id=client_id, name=self.name)

@@ -1,14 +1,14 @@
 """The keyring: for every stream the key its messages are sealed to, and for readers the key that opens them (D-10).
 
-Writing needs `reader_pk`, reading `reader_sk`; the hub has neither and can grant neither. Both travel as one word of
+Writing requires `reader_pk`, reading `reader_sk`; the hub has neither and can grant neither. Both travel as one word of
 text, `veen-stream1…`: a write key (public half only) or a read key. Stream ids are hashes, so names and patterns such
 as `record/*` exist only here (D-22).
 
 The keys of a stream have generations (D-171): the newest one seals, older ones open what was sealed before. `owner_pk`
-is whose announcements of new generations count; `veen.client.generations` follows them.
+is the owner, whose announcements of new generations count; `veen.client.generations` follows them.
 
 Keys that came by an invitation are bound to its hub, or to the root of its hubs, and are used at no other (D-183): a
-stream of the same name at another hub is another stream. Keys that were made here, or come from an earlier release, are
+stream of the same name at another hub is another stream. Keys that were made here, or by an earlier release, are
 bound to no hub.
 """
 
@@ -37,7 +37,7 @@ _MOST_COMPARED: Final = 500  # names, and characters of a name, when one was mis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRef:
-    """What a person may write for a stream: a name, 64 hex digits or `hex:…` for its id, `label:…` for one label."""
+    """A stream as a person writes it: a name, 64 hex digits or `hex:…` for its id, `label:…` for one label."""
 
     stream_id: bytes | None
     label: bytes | None = None
@@ -60,18 +60,19 @@ class StreamRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StreamKeys(Map, kind="stream keys"):
-    """The keys of one stream. Has a wire form, which is what the keystore holds and what is shared."""
+    """The keys of one stream, with the wire form that the keystore holds and that is shared."""
 
     stream_id: Bytes32
     reader_pk: Bytes32
     reader_sk: Bytes32 | None = None
     name: str | None = None
     gen: Uint | None = None  # generation, from 0; None in keys of earlier releases, where it is 0 as well
-    owner_pk: Bytes32 | None = None  # id_sign_pk of who may announce the next generation; None: nobody is known
-    bound_to: Bytes32 | None = None  # hub_id of the one hub, or key of the root of hubs, to use them at; None: any hub
+    owner_pk: Bytes32 | None = None  # id_sign_pk that may announce the next generation; None: unknown
+    bound_to: Bytes32 | None = None  # hub_id or root key of the hub to use them at; None: any hub
 
     def _check(self) -> None:
-        """A name is that of this stream, and the halves of the key belong together; sizes are judged elsewhere."""
+        """Check that the name is that of the stream and that the halves of the key match; sizes are checked
+        elsewhere."""
         if self.name is not None:
             if len(self.name.encode(errors="replace")) > MAX_NAME_BYTES:
                 raise MalformedError(f"a stream name has at most {MAX_NAME_BYTES} bytes", "stream keys.name")
@@ -83,7 +84,7 @@ class StreamKeys(Map, kind="stream keys"):
 
     @classmethod
     def create(cls, stream: str, *, owner_pk: bytes | None = None, random: Random = os.urandom) -> Self:
-        """A new pair for a stream given by name or id: generation 0, if there is somebody who may announce another."""
+        """Make a new pair for a stream, by name or id: generation 0 if there is an owner who may announce another."""
         ref = StreamRef.parse(stream)
         if ref.stream_id is None:
             raise UnknownStream(stream)  # a label does not tell its stream
@@ -112,23 +113,24 @@ class StreamKeys(Map, kind="stream keys"):
         return self.gen or 0
 
     def secret(self) -> bytes:
-        """reader_sk, or NoReaderKey."""
+        """Return reader_sk; raise NoReaderKey without it."""
         if self.reader_sk is None:
             raise NoReaderKey(str(self))
         return self.reader_sk
 
     def for_writers(self) -> Self:
-        """The public half alone: whoever has it can write and cannot read."""
+        """Return the public half: its holder can write and cannot read."""
         return replace(self, reader_sk=None)
 
     def to_text(self) -> str:
-        """As one word. With `reader_sk` this word is the right to read: `for_writers().to_text()` is not.
+        """Encode the keys as one word. With `reader_sk` this word is the right to read; `for_writers().to_text()` is
+        not.
 
-        Beside a very long name there is no room for the owner.
+        A very long name leaves no room for the owner.
         """
         long_name = self.name is not None and len(self.name.encode()) > _MAX_NEW_NAME_BYTES
         keys = replace(self, gen=None, owner_pk=None) if long_name else self
-        keys = replace(keys, bound_to=None)  # a word says nothing of hubs
+        keys = replace(keys, bound_to=None)  # a word is not bound to a hub
         return bech32.to_text(_PREFIX, keys.to_bytes())
 
     @classmethod
@@ -138,7 +140,7 @@ class StreamKeys(Map, kind="stream keys"):
         try:
             return cls.from_bytes(data)
         except FormatError as exc:
-            raise KeyTextInvalid(f"these are no stream keys: {exc}") from exc
+            raise KeyTextInvalid(f"these are not stream keys: {exc}") from exc
 
     def __str__(self) -> str:
         return self.name if self.name is not None else f"hex:{self.stream_id.hex()}"
@@ -147,15 +149,15 @@ class StreamKeys(Map, kind="stream keys"):
         return f"StreamKeys({str(self)!r}, {'read' if self.can_read else 'write'})"
 
 
-Stream = str | bytes | StreamRef | StreamKeys  # what the verbs of the client take: text, a stream_id, or one of ours
+Stream = str | bytes | StreamRef | StreamKeys  # argument of the client's verbs: text, a stream_id, or a value of these
 
 
 @dataclass(frozen=True)
 class Keyring:
-    """All keys, the newest of a stream first. A value: `with_keys` and `without` give a new one.
+    """All keys, the newest of a stream first. A value: `with_keys` and `without` return a new one.
 
-    `at` returns the keyring as it is used at one hub: keys that are bound to other hubs stay in `entries`, so that they
-    are kept, and no question is answered with them.
+    `at` returns the keyring as used at one hub: keys that are bound to other hubs stay in `entries`, so that they
+    are kept, and no lookup returns them.
     """
 
     entries: tuple[StreamKeys, ...] = ()
@@ -163,7 +165,7 @@ class Keyring:
 
     @classmethod
     def of(cls, keys: Iterable[StreamKeys]) -> Self:
-        """A keyring to which the given keys were added one after another."""
+        """Return a keyring to which the given keys were added one after another."""
         ring = cls()
         for stream_keys in keys:
             ring = ring.with_keys(stream_keys)
@@ -178,13 +180,13 @@ class Keyring:
         return self.places is None or keys.bound_to is None or keys.bound_to in self.places
 
     def for_stream(self, stream: Stream) -> StreamKeys:
-        """The keys to write with, and to read with if they can; UnknownStream if there are none."""
+        """Return the keys to write with, and to read with if they can. Raise UnknownStream if there are none."""
         return self.readers(stream)[0]
 
     def readers(self, stream: Stream) -> tuple[StreamKeys, ...]:
-        """All keys of a stream, the newest generation first: older ones open older messages.
+        """Return all keys of a stream, the newest generation first: older ones open older messages.
 
-        Keys that are given stand before those of the keyring, unless they are a generation that the keyring has.
+        Given keys come before those of the keyring, unless they are a generation that the keyring has.
         """
         if isinstance(stream, StreamKeys):
             ring = self._of(stream.stream_id)
@@ -198,28 +200,28 @@ class Keyring:
         return candidates
 
     def _near(self, name: str) -> tuple[str, ...]:
-        """Names of this keyring that somebody who typed this one may have meant."""
-        from difflib import get_close_matches  # when a command fails, and not before
+        """Return names of this keyring that are similar to a mistyped one."""
+        from difflib import get_close_matches  # only when a command fails: it would slow down the start
 
         entries = filter(self._is_used, self.entries[:_MOST_COMPARED])
         names = sorted({keys.name for keys in entries if keys.name is not None})
         return tuple(get_close_matches(name[:_MOST_COMPARED], names, n=3, cutoff=0.75))
 
     def for_label(self, label: bytes, routing_key: bytes, epoch: int) -> StreamKeys:
-        """The keys of the stream that has this label in this epoch: a label alone does not tell its stream."""
+        """Return the keys of the stream that has this label in this epoch; a label alone does not show its stream."""
         for keys in filter(self._is_used, self.entries):
             if label_of(routing_key, keys.stream_id, epoch) == label:
                 return keys
         raise UnknownStream(f"label:{label.hex()}")
 
-    def matching(self, pattern: str) -> tuple[StreamKeys, ...]:
-        """The newest keys of every stream whose name fits a pattern such as `record/*`, by name."""
+    def find_matching(self, pattern: str) -> tuple[StreamKeys, ...]:
+        """Return the newest keys of every stream whose name matches a pattern such as `record/*`, by name."""
         newest = (keys[0] for keys in self._by_id.values())
         named = ((keys.name, keys) for keys in newest if keys.name is not None)
         return tuple(keys for name, keys in sorted(named, key=lambda pair: pair[0]) if fnmatchcase(name, pattern))
 
     def with_keys(self, keys: StreamKeys) -> Self:
-        """Add keys. What is known is kept: a read key is not lost to its own write key, nor a name to none."""
+        """Add keys without losing others: a read key stays beside its own write key, and a name beside none."""
         same = next((old for old in self._of(keys.stream_id) if _is_same(old, keys)), None)
         if same is not None:
             keys = replace(
@@ -228,7 +230,7 @@ class Keyring:
                 reader_sk=keys.reader_sk or same.reader_sk,
                 name=keys.name or same.name,
                 gen=same.gen if keys.gen is None else keys.gen,
-                owner_pk=same.owner_pk or keys.owner_pk,  # whoever hands a key over again does not change the owner
+                owner_pk=same.owner_pk or keys.owner_pk,  # a repeated hand-over does not change the owner
             )
         keys.to_bytes()  # refuse what the keystore could not hold
         return replace(self, entries=(keys, *(old for old in self.entries if old is not same)))
@@ -238,11 +240,11 @@ class Keyring:
         return bool(self._of(stream_id))
 
     def owner_of(self, stream: Stream) -> bytes | None:
-        """id_sign_pk of who may announce the next generation of a stream."""
+        """Return the id_sign_pk that may announce the next generation of a stream; None if it is unknown."""
         return next((keys.owner_pk for keys in self.readers(stream) if keys.owner_pk is not None), None)
 
     def with_owner(self, stream: Stream, owner_pk: bytes) -> Self:
-        """Follow the announcements of this owner from now on."""
+        """Return the keyring that follows the announcements of this owner."""
         stream_id = self.for_stream(stream).stream_id
         return replace(
             self,
@@ -254,8 +256,9 @@ class Keyring:
             ),
         )
 
-    def shredded(self, stream: Stream, generation: int) -> Self:
-        """Forget the secret half of a generation: nobody opens with this keyring what was sealed to it."""
+    def without_secret(self, stream: Stream, generation: int) -> Self:
+        """Return the keyring without the secret half of a generation, so that it opens nothing that was sealed to
+        it."""
         stream_id = self.for_stream(stream).stream_id
         return replace(
             self,
@@ -268,7 +271,7 @@ class Keyring:
         )
 
     def without(self, stream: Stream) -> Self:
-        """Forget all keys of a stream."""
+        """Return the keyring without the keys of a stream."""
         gone = self.for_stream(stream).stream_id
         return replace(
             self,
@@ -276,7 +279,7 @@ class Keyring:
         )
 
     def bind(self, stream: Stream, place: bytes) -> Self:
-        """Use the keys of a stream that are bound to no hub at this one alone."""
+        """Bind the unbound keys of a stream to this hub."""
         stream_id = self.for_stream(stream).stream_id
         return replace(
             self,
@@ -291,19 +294,19 @@ class Keyring:
 
     @cached_property
     def _by_id(self) -> dict[bytes, tuple[StreamKeys, ...]]:
-        """Sending asks for every message: it must not cost more with many streams (CLNT-12)."""
+        """Keys by stream_id: every message looks them up, which must not cost more with many streams (CLNT-12)."""
         by_stream: dict[bytes, tuple[StreamKeys, ...]] = {}
         for keys in filter(self._is_used, self.entries):
             by_stream[keys.stream_id] = (*by_stream.get(keys.stream_id, ()), keys)
         return {stream_id: tuple(sorted(keys, key=self._rank)) for stream_id, keys in by_stream.items()}
 
     def _rank(self, keys: StreamKeys) -> tuple[bool, int]:
-        """Order keys: at a hub, those bound to it before those of any hub; the newest generation first."""
+        """Return the sort key: at a hub, keys bound to it before unbound ones; the newest generation first."""
         return self.places is not None and keys.bound_to is None, -keys.generation
 
 
 def _is_same(old: StreamKeys, keys: StreamKeys) -> bool:
-    """Return True if `keys` add to what is known of `old`: the same key, and not that of another hub."""
+    """Return True if `keys` add to `old`: the same key, and not that of another hub."""
     return old.reader_pk == keys.reader_pk and (old.bound_to is None or old.bound_to == keys.bound_to)
 
 

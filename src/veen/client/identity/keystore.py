@@ -1,11 +1,11 @@
 """keystore.enc: the secrets of one identity under a passphrase (UX: secrets, D-102).
 
 A key is stretched from the passphrase by argon2id and seals the secrets with XChaCha20-Poly1305; the header is its
-associated data. The parameters stand in the header, so they may grow, and are bounded when read, so a file cannot make
-us allocate gigabytes. A checksum over the whole file and a check value of the key tell three things apart that would
-otherwise look the same: an accident of the disk, a wrong passphrase, and a file that somebody altered.
+associated data. The parameters are in the header, so they may grow, and they are bounded when read, so a file cannot
+make the client allocate gigabytes. A checksum over the whole file and a check value of the key distinguish three cases
+that would otherwise look the same: a disk error, a wrong passphrase, and a file that somebody altered.
 
-With kdf "none" the key is public: such a file only looks sealed. It is for tests and machines without a person, and
+With kdf "none" the key is public: such a file only looks sealed. It is for tests and unattended machines, and
 has to be asked for by name (`--insecure-plain-keystore`).
 """
 
@@ -22,7 +22,7 @@ from veen.client.home import CARD, KEYSTORE, Home
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.identity import Identity, Random
 from veen.client.identity.passphrases import Kdf
-from veen.client.identity.prekey import PrekeySecret, kept
+from veen.client.identity.prekey import PrekeySecret, recent_prekeys
 from veen.client.identity.recovery import MAX_SLOTS, RecoverySlot, open_slots
 from veen.client.identity.secrets import Secrets
 from veen.core import cbor
@@ -47,14 +47,14 @@ class SealedKeystore(Map, kind="keystore"):
 
     MAX_BYTES: ClassVar[int] = MAX_KEYSTORE_BYTES
 
-    kdf: str  # "argon2id", or "none" if anyone who has the file has the keys
+    kdf: str  # "argon2id", or "none": anyone who has the file has the keys
     memory_kib: Uint
     passes: Uint
     salt: Annotated[bytes, Size(crypto_pwhash_SALTBYTES)]
     key_check: Annotated[bytes, Size(_CHECK_BYTES)]
     nonce: Annotated[bytes, Size(aead.NONCE_BYTES)]
     sealed: bytes
-    checksum: Annotated[bytes, Size(_SUM_BYTES)]  # of everything else, for accidents only
+    checksum: Annotated[bytes, Size(_SUM_BYTES)]  # of everything else; detects disk errors, not attacks
     recovery: Annotated[tuple[RecoverySlot, ...], Length(1, MAX_SLOTS), LEFT_OUT_EMPTY] = ()
 
     @property
@@ -70,7 +70,7 @@ class SealedKeystore(Map, kind="keystore"):
 
     @classmethod
     def read(cls, fs: Fs) -> Self:
-        """The file, as far as it can be judged without the passphrase."""
+        """Read the file and check everything that needs no passphrase."""
         try:
             file = fs.open(KEYSTORE)
         except FileNotFoundError as exc:
@@ -93,7 +93,7 @@ class SealedKeystore(Map, kind="keystore"):
 
 
 class Keystore:
-    """An open keystore: the secrets, and what is needed to write them again without the passphrase."""
+    """An open keystore: the secrets, and the key to write them again without the passphrase."""
 
     def __init__(self, fs: Fs, header: SealedKeystore, root: bytes, secrets: Secrets, random: Random) -> None:
         self._fs, self._header, self._root, self._random = fs, header, root, random
@@ -103,7 +103,7 @@ class Keystore:
     def create(
         cls, fs: Fs, secrets: Secrets, passphrase: str | None, *, kdf: Kdf | None = None, random: Random = os.urandom
     ) -> Self:
-        """A new file, never over another one. `passphrase` None is the insecure plain form."""
+        """Create a keystore, never over another one. Without a passphrase it is the insecure plain form."""
         if fs.exists(KEYSTORE):
             raise IdentityExists(secrets.identity.name)
         header, root = _fresh_header(passphrase, kdf or Kdf(), random)
@@ -113,7 +113,8 @@ class Keystore:
 
     @classmethod
     def open(cls, fs: Fs, passphrase: str | None, *, key: bytes | None = None, random: Random = os.urandom) -> Self:
-        """WrongPassphrase, or KeystoreDamaged, or the secrets. `key` is the `unlock_key` of an earlier opening."""
+        """Open a keystore. Raise WrongPassphrase or KeystoreDamaged. `key` is the `unlock_key` of an earlier
+        opening."""
         sealed = SealedKeystore.read(fs)
         if sealed.is_plain:
             root = _plain_root(sealed.salt)
@@ -130,7 +131,7 @@ class Keystore:
         try:
             opened = aead.open_(_seal_key(root), sealed.nonce, sealed.header(), sealed.sealed)
             secrets = Secrets.from_bytes(opened)
-        except (OpenError, FormatError) as exc:  # neither says a word about what was inside
+        except (OpenError, FormatError) as exc:  # neither message shows any of the secrets
             raise KeystoreDamaged("the passphrase is right, but the file was altered") from exc
         return cls(fs, sealed, root, secrets, random)
 
@@ -140,12 +141,12 @@ class Keystore:
 
     @property
     def salt(self) -> bytes:
-        """Changes with the passphrase: the name under which an agent keeps `unlock_key`."""
+        """Salt of the key. It changes with the passphrase; an agent stores `unlock_key` under it."""
         return self._header.salt
 
     @property
     def unlock_key(self) -> bytes:
-        """What the passphrase was stretched to. It opens this file, and tells nothing of the passphrase."""
+        """Key that argon2id made from the passphrase. It opens this file and does not reveal the passphrase."""
         return self._root
 
     @property
@@ -153,9 +154,10 @@ class Keystore:
         return self.secrets.identity
 
     def save(self, secrets: Secrets) -> None:
-        """All of it or what was there before, durably; the caller holds the lock of the identity.
+        """Write all secrets durably, or leave the file as it was. The caller holds the lock of the identity.
 
-        The card follows the keystore: cut off in between, it is a client key behind, which `open_identity` mends.
+        The card is written after the keystore: after a crash in between it has the previous client key, which
+        `open_identity` repairs.
         """
         self._write(self._header, self._root, secrets)
 
@@ -170,13 +172,13 @@ class Keystore:
         self.write_card()
 
     def is_current(self) -> bool:
-        """Whether the file is still the one that was read or written here: every save has a nonce of its own."""
+        """Return True if the file is still the one that was read or written here: every save has a new nonce."""
         if not self._fs.exists(KEYSTORE):
             return not self._header.nonce
         return SealedKeystore.read(self._fs).nonce == self._header.nonce
 
     def file_bytes(self) -> bytes:
-        """keystore.enc as it lies on disk: sealed, fit to be copied."""
+        """Return the bytes of keystore.enc on disk, which are sealed and may be copied."""
         return self._header.to_bytes()
 
     def write_card(self) -> None:
@@ -190,17 +192,21 @@ class Keystore:
         return f"{self.identity.card().to_text()}\n".encode()
 
     def rotate(self, now: int, *, seed: bytes | None = None) -> Identity:
-        """A new client key and a new prekey, durably, before anything is signed with them (KEX1+ 4.1)."""
-        identity = self.identity.rotated(now, random=self._random, seed=seed)
+        """Make a new client key and a new prekey, durably, before anything is signed with them (KEX1+ 4.1)."""
+        identity = self.identity.with_new_client_key(now, random=self._random, seed=seed)
         prekey = PrekeySecret.create(identity, now=now, random=self._random)
-        self.save(replace(self.secrets, identity=identity, prekeys=kept((*self.secrets.prekeys, prekey), now)))
+        self.save(
+            replace(self.secrets, identity=identity, prekeys=recent_prekeys((*self.secrets.prekeys, prekey), now))
+        )
         return identity
 
     def replace_keys(self, now: int) -> Identity:
-        """Replace the long-term keys, the client key and the prekey, in one durable save; the former ones stay."""
-        identity = self.identity.replaced(now, random=self._random)
+        """Replace the long-term keys, the client key and the prekey in one durable save; the former ones are kept."""
+        identity = self.identity.with_new_keys(now, random=self._random)
         prekey = PrekeySecret.create(identity, now=now, random=self._random)
-        self.save(replace(self.secrets, identity=identity, prekeys=kept((*self.secrets.prekeys, prekey), now)))
+        self.save(
+            replace(self.secrets, identity=identity, prekeys=recent_prekeys((*self.secrets.prekeys, prekey), now))
+        )
         return identity
 
     @classmethod
@@ -210,7 +216,7 @@ class Keystore:
         return cls.open(fs, None, key=open_slots(sealed.recovery, secret, sealed.salt), random=random)
 
     def change_passphrase(self, passphrase: str | None, *, kdf: Kdf | None = None) -> None:
-        """Seal with a new salt and a new key; the old passphrase opens only old copies of the file."""
+        """Seal with a new salt and a new key. The old passphrase opens only old copies of the file."""
         self._reseal(passphrase, kdf, self.recoveries)
 
     @property
@@ -219,7 +225,7 @@ class Keystore:
         return self._header.recovery
 
     def make_recovery_key(self) -> tuple[RecoverySlot, str]:
-        """Make a random recovery key. Return its slot, for `add_recovery`, and its text, which nothing keeps."""
+        """Make a random recovery key. Return its slot, for `add_recovery`, and its text, which is not stored."""
         return RecoverySlot.for_key(self._root, self.salt, self._random)
 
     def make_recovery_passphrase(self, passphrase: str, *, kdf: Kdf | None = None) -> RecoverySlot:
@@ -234,7 +240,7 @@ class Keystore:
         return RecoverySlot.for_passphrase(passphrase, kdf or Kdf(), self._root, self.salt, self._random)
 
     def add_recovery(self, slot: RecoverySlot) -> None:
-        """Keep a slot that was made for this keystore since its passphrase changed last, durably."""
+        """Store a slot that was made for this keystore since its passphrase changed last, durably."""
         if self.is_plain:
             raise LocalError("the keystore has no passphrase that could be lost: every command opens it")
         if len(self.recoveries) == MAX_SLOTS:
@@ -244,7 +250,7 @@ class Keystore:
     def remove_recovery(self, slot_id: str, passphrase: str, *, kdf: Kdf | None = None) -> None:
         """Remove a recovery secret, and seal the keystore under a new key.
 
-        A new key, because the removed secret still opens older copies of the file, and these hold the key of before.
+        The key is new because the removed secret still opens older copies of the file, which have the previous key.
         `passphrase` seals the keystore from now on.
         """
         rest = tuple(slot for slot in self.recoveries if slot.id != slot_id)
@@ -254,7 +260,7 @@ class Keystore:
 
     def _reseal(self, passphrase: str | None, kdf: Kdf | None, slots: tuple[RecoverySlot, ...]) -> None:
         header, root = _fresh_header(passphrase, kdf or Kdf(), self._random)
-        slots = tuple(slot.resealed(root, header.salt, self._random) for slot in slots)
+        slots = tuple(slot.reseal(root, header.salt, self._random) for slot in slots)
         self._write(replace(header, recovery=() if passphrase is None else slots), root, self.secrets)
 
     def __repr__(self) -> str:
@@ -272,7 +278,7 @@ def _card_bytes(fs: Fs) -> bytes:
 
 
 def read_card(fs: Fs) -> IdentityCard:
-    """The public card: no passphrase is needed."""
+    """Read the public card; no passphrase is required."""
     try:
         data = _card_bytes(fs)
     except FileNotFoundError as exc:
@@ -289,7 +295,7 @@ def create_identity(
     kdf: Kdf | None = None,
     random: Random = os.urandom,
 ) -> Keystore:
-    """A new identity with its first prekey, on disk; IdentityExists rather than the loss of another's keys."""
+    """Create an identity with its first prekey. Raise IdentityExists instead of overwriting another's keys."""
     identity = Identity.create(name, now=now, random=random)
     secrets = Secrets(identity=identity, prekeys=(PrekeySecret.create(identity, now=now, random=random),))
     with home.lock(name):
@@ -297,13 +303,13 @@ def create_identity(
 
 
 def open_identity(home: Home, name: str, passphrase: str | None, *, key: bytes | None = None) -> Keystore:
-    """The keystore of an identity. Reading needs no lock; whoever saves holds `home.lock(name)`."""
+    """Open the keystore of an identity. Reading needs no lock; saving requires `home.lock(name)`."""
     home.require(name)
     keystore = Keystore.open(home.identity_fs(name), passphrase, key=key)
     if keystore.identity.name != name:
         raise KeystoreDamaged(f"it is that of {keystore.identity.name!r}, not of {name!r}")
     if not keystore.card_is_current():
-        # A crash came between keystore and card. Whoever holds the lock mends it with the next save.
+        # A crash came between keystore and card. If another process has the lock, its next save repairs the card.
         with contextlib.suppress(LocalError, OSError), home.lock(name):
             if keystore.is_current():
                 keystore.write_card()
@@ -340,5 +346,6 @@ def _seal_key(root: bytes) -> bytes:
 
 
 def _key_check(root: bytes) -> bytes:
-    """Tells a wrong passphrase from altered bytes, and an attacker nothing that the seal would not."""
+    """Return the check value that distinguishes a wrong passphrase from altered bytes; it helps an attacker no more
+    than the seal."""
     return hkdf.hkdf(root, b"", b"veen/keystore-check", _CHECK_BYTES)

@@ -1,8 +1,8 @@
-"""Passphrases: how one is stretched into a key, and which are too weak to protect a keystore.
+"""Passphrases: their stretching into a key, and a check for weak ones.
 
-A passphrase has a minimum length and a minimum of guesses that a program would need, roughly estimated. The estimate
-catches what people type without thinking: short words, repetitions, runs along the alphabet or the keyboard, and the
-passwords that every list of guesses begins with. It is not a dictionary, and it does not call a passphrase good.
+A passphrase has a minimum length and a minimum number of guesses that a program would need, roughly estimated. The
+estimate detects short words, repetitions, runs along the alphabet or the keyboard, and the passwords that every list of
+guesses begins with. It is not a dictionary, and it does not prove a passphrase strong.
 """
 
 import math
@@ -19,8 +19,8 @@ from veen.core.crypto import aead
 
 MIN_CHARACTERS: Final = 10
 MIN_BITS: Final = 40.0
-_WORD_BITS: Final = 8.0  # of a word that every list of guesses has
-_EXPECTED_BITS: Final = 1.0  # of a character that follows from the ones before it
+_WORD_BITS: Final = 8.0  # estimate for a word that every list of guesses has
+_EXPECTED_BITS: Final = 1.0  # estimate for a character that follows from the ones before it
 _COMMON: Final = [
     "password",
     "passwort",
@@ -82,7 +82,7 @@ _LEET: Final = str.maketrans("013457@$", "oleastas")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kdf:
-    """Parameters of argon2id, which stretches a passphrase. The same bounds hold for writing and for reading."""
+    """Parameters of argon2id, which stretches a passphrase. The same bounds apply to writing and to reading."""
 
     memory_kib: int = 64 * 1024
     passes: int = 3
@@ -113,7 +113,7 @@ class WeakPassphrase(LocalError, code="E.LOCAL.WEAK"):
 
 
 def check_passphrase(text: str, name: str = "") -> None:
-    """WeakPassphrase with the reason, unless the text may seal a keystore. `name` is one that guesses begin with."""
+    """Raise WeakPassphrase with the reason unless the text may seal a keystore. Guesses include `name`."""
     if len(text) < MIN_CHARACTERS:
         raise WeakPassphrase(f"it has {len(text)} characters; a passphrase has at least {MIN_CHARACTERS}")
     bits = guess_bits(text, name)
@@ -125,7 +125,7 @@ def check_passphrase(text: str, name: str = "") -> None:
 
 
 def guess_bits(text: str, name: str = "") -> float:
-    """About the logarithm of the number of guesses that a program needs."""
+    """Return about the base-2 logarithm of the number of guesses that a program needs."""
     plain = text.lower()
     words = sorted({*_COMMON, *([name.lower()] if len(name) > 2 else [])}, key=len, reverse=True)
     pattern = re.compile("|".join(map(re.escape, words)))
@@ -134,13 +134,13 @@ def guess_bits(text: str, name: str = "") -> float:
 
 
 def _without_words(text: str, form: str, pattern: re.Pattern[str]) -> float:
-    """The estimate where each common word counts as one guess among few."""
-    rest = sum(_bits(text[begin:end], text) for begin, end in _between(pattern, form))
+    """Return the estimate in which each common word counts as one guess among few."""
+    rest = sum(_bits(text[begin:end], text) for begin, end in _ranges_outside(pattern, form))
     return len(pattern.findall(form)) * _WORD_BITS + rest
 
 
-def _between(pattern: re.Pattern[str], text: str) -> list[tuple[int, int]]:
-    """The stretches of text outside the words."""
+def _ranges_outside(pattern: re.Pattern[str], text: str) -> list[tuple[int, int]]:
+    """Return the ranges of text outside the words."""
     edges = [0, *(edge for match in pattern.finditer(text) for edge in match.span()), len(text)]
     return list(zip(edges[::2], edges[1::2], strict=True))
 
@@ -151,7 +151,7 @@ def _bits(part: str, whole: str) -> float:
 
 
 def _pool(text: str) -> int:
-    """How many characters a guess has to try at each place."""
+    """Return the number of characters that a guess has to try at each place."""
     sizes = (
         (26, str.islower),
         (26, str.isupper),
@@ -163,7 +163,7 @@ def _pool(text: str) -> int:
 
 
 def _is_expected(text: str, at: int) -> bool:
-    """Whether the character repeats, goes on with a run, or is part of something that was there before."""
+    """Return True if the character repeats, continues a run, or is part of a repeated sequence."""
     if at == 0:
         return False
     pair = text[at - 1 : at + 1].lower()

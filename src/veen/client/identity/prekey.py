@@ -1,7 +1,7 @@
-"""Prekeys of an identity with their secret halves, and how a peer's prekey is judged (KEX0.2, D-102).
+"""Prekeys of an identity with their secret halves, and the check of a peer's prekey (KEX0.2, D-102).
 
 A prekey is replaced when the client key rotates (KEX1+ 4.1), and kept for a while after it has expired, to open what
-was sealed to it. Then its secret half is deleted: whoever takes the keystore later opens nothing of before.
+was sealed to it. Then its secret half is deleted: a thief of the keystore cannot open older messages.
 """
 
 import os
@@ -18,12 +18,12 @@ from veen.core.objects.prekey import Prekey
 
 PREKEY_TTL_SEC: Final = 7 * 86_400
 PREKEY_KEEP_SEC: Final = 90 * 86_400  # after it has expired, the time in which a message to it can still be read
-MAX_PREKEYS: Final = 1_024  # what a keystore keeps; the oldest go
+MAX_PREKEYS: Final = 1_024  # in a keystore; the oldest are dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PrekeySecret:
-    """A prekey that is ours."""
+    """A prekey of this identity, with its secret half."""
 
     prekey: Prekey
     sk: bytes
@@ -41,19 +41,19 @@ class PrekeySecret:
 
 
 def current(prekeys: Iterable[PrekeySecret], now: int) -> PrekeySecret | None:
-    """The one to hand out: it lasts longest; None if all have expired."""
+    """Return the prekey to hand out, which lasts longest; None if all have expired."""
     live = (secret for secret in prekeys if secret.prekey.is_live(now))
     return max(live, key=lambda secret: secret.prekey.expires_at, default=None)
 
 
-def kept(prekeys: Iterable[PrekeySecret], now: int) -> tuple[PrekeySecret, ...]:
-    """Return what a keystore holds on to: the newest, without those that expired long enough ago."""
+def recent_prekeys(prekeys: Iterable[PrekeySecret], now: int) -> tuple[PrekeySecret, ...]:
+    """Return the prekeys that a keystore keeps: the newest, without those that expired long ago."""
     recent = (secret for secret in prekeys if now <= secret.prekey.expires_at + PREKEY_KEEP_SEC)
     return tuple(sorted(recent, key=lambda secret: secret.prekey.expires_at)[-MAX_PREKEYS:])
 
 
 def check_prekey(prekey: Prekey, card: IdentityCard, now: int) -> bytes:
-    """The key to seal to for the holder of `card`; an error if it is another's, forged or expired."""
+    """Return the key to seal to for the holder of `card`. Raise if the prekey is another's, forged or expired."""
     if prekey.id_sign_pk != card.id_sign_pk:
         raise CardInvalid(f"the prekey belongs to another identity than {card.name!r} ({card.card_id})")
     try:

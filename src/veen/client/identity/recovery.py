@@ -1,7 +1,7 @@
 """Recovery of a keystore whose passphrase is lost: a second passphrase, or a random key on paper.
 
-A keystore is sealed under a root key that follows from its passphrase. A recovery slot holds this root key, sealed by
-HPKE to a public key; the secret key follows from the second passphrase or from the recovery key. So a new passphrase
+A keystore is sealed under a root key that is derived from its passphrase. A recovery slot has this root key, sealed by
+HPKE to a public key; the secret key is derived from the second passphrase or from the recovery key. So a new passphrase
 needs no recovery secret: the new root key is sealed to the same public keys. The slots are associated data of the
 keystore, so nobody can add one without its passphrase.
 """
@@ -66,9 +66,9 @@ class RecoverySlot(Part, kind="recovery slot"):
         empty = cls(
             kind=kind, memory_kib=kdf.memory_kib, passes=kdf.passes, salt=salt, pk=pk, enc=pk, box=bytes(_SEALED_BYTES)
         )
-        return empty.resealed(root, bound_to, random)
+        return empty.reseal(root, bound_to, random)
 
-    def resealed(self, root: bytes, bound_to: bytes, random: Random) -> Self:
+    def reseal(self, root: bytes, bound_to: bytes, random: Random) -> Self:
         """Return this slot with another root key inside. `bound_to` is the salt of the keystore."""
         enc, context = hpke.setup_sender(self.pk, random(hpke.IKM_BYTES), _INFO)
         return replace(self, enc=enc, box=context.seal(bound_to, root))
@@ -90,7 +90,7 @@ class RecoverySlot(Part, kind="recovery slot"):
             raise KeystoreDamaged("the recovery secret is right, but the file was altered") from exc
 
     def to_public(self) -> dict[str, Any]:
-        """Return the part that is no secret, for lists."""
+        """Return the public part, for lists."""
         return {"id": self.id, "kind": self.kind}
 
 

@@ -1,6 +1,6 @@
-"""What a client does when it learns that it was revoked: drop what no longer counts (001 spec-2 §4.4, KEX1-09).
+"""The reaction of a client to its own revocation: drop revoked tokens and keys (001 spec-2 §4.4, KEX1-09).
 
-Where the revocations come from is not decided here: whoever has the read key of a realm's revocation stream folds it
+The caller brings the revocations: a holder of the read key of a realm's revocation stream folds it
 (`veen.overlays.federation.realm`) and hands over the records.
 """
 
@@ -14,14 +14,14 @@ from veen.core.objects.policies import Revocation
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """What was dropped: capabilities by auth_ref, client keys by client_id."""
+    """The dropped items: capabilities by auth_ref, client keys by client_id."""
 
     auth_refs: tuple[bytes, ...] = ()
     client_ids: tuple[bytes, ...] = ()
 
 
 def discard_revoked(revocations: Iterable[Revocation], keystore: Keystore, tokens: TokenStore, now: int) -> Discarded:
-    """Forget tokens and client keys that are revoked at `now`; a revoked key in use gives way to a new one first.
+    """Drop tokens and client keys that are revoked at `now`; replace a revoked key in use first.
 
     Keys are dropped from the oldest on, up to the last revoked one: those before it are retired and sign nothing.
     """
@@ -42,7 +42,8 @@ def discard_revoked(revocations: Iterable[Revocation], keystore: Keystore, token
 
 
 def _is_revoked(held: HeldToken, active: set[tuple[str, bytes]]) -> bool:
-    """By its auth_ref, by its bytes or a link of its chain (D-173), or because the key it was issued to is."""
+    """Return True if a token is revoked by its auth_ref, its bytes, a link of its chain (D-173), or its subject's
+    key."""
     names = (
         ("auth-ref", held.auth_ref),
         ("client-id", held.token.subject_pk),

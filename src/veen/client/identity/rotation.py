@@ -1,15 +1,15 @@
-"""Client keys that rotate by themselves, so that a crash loses and doubles nothing (KEX1+ 4.1, D-102a, D-179).
+"""Rotation of client keys during use, without lost or doubled messages after a crash (KEX1+ 4.1, D-102a, D-179).
 
-A client key signs for a day and 65,536 messages a label, or less where the hub says so. `KeyRotation.ready` is asked
-before messages are sealed; 300 s and 64 messages before a bound it goes on with a new key:
+A client key signs for a day and 65,536 messages a label, or less where the hub states it. `KeyRotation.ready` is called
+before messages are sealed; 300 s and 64 messages before a bound it continues with a new key:
 
-    1. the new key and a new prekey are kept, durably (`KeyHolder`)
-    2. where the hub asks for tokens, one for the new key is derived from that of the principal (`Grants.token`)
+    1. the new key and a new prekey are stored, durably (`KeyHolder`)
+    2. where the hub requires tokens, one for the new key is derived from that of the principal (`Grants.token`)
     3. the label gets a new writer, which begins at client_seq 1
-    4. the first message of the new key in a stream is a `veen.speaks.v1`: the members learn whose key it is
+    4. the first message of the new key in a stream is a `veen.speaks.v1`: the members learn the identity behind the key
 
-Each step is found done or not done by a client that starts again. What waits under an earlier key is sent again byte
-for byte; if the hub takes that key no more and the log does not have the message, the new key seals what it says, once.
+A client that starts again can see of each step if it was done. Messages pending under an earlier key are sent again
+byte for byte; if the hub refuses that key and the log does not have the message, the new key seals its content, once.
 
 A token that names the client key itself binds the identity to this key (D-49): then the bound is an error.
 """
@@ -40,18 +40,19 @@ from veen.core.schema_id import schema_id
 
 MAX_LIFETIME_SEC: Final = 86_400
 MAX_MSGS_PER_LABEL: Final = 65_536
-SPARE_SEC: Final = 300  # before a bound the key is replaced: no message is admitted after its binding has ended
+# The key is replaced this long before a bound: no message is admitted after its binding has ended.
+SPARE_SEC: Final = 300
 SPARE_MSGS: Final = 64
 DEVICE_SCHEMA: Final = schema_id("id.device.v1")
 _KEX0_MSGS: Final = 256
-_EARLY_SEC: Final = 300  # a binding counts from before the key, as clocks differ
-_PART: Final = 4  # of a bound that is very low, this part is spared at most
+_EARLY_SEC: Final = 300  # a binding begins this long before the key, as clocks differ
+_PART: Final = 4  # at most a quarter of a very low bound is spared
 
 LOG: Final = logging.getLogger("veen")
 
 
 class RotationReason(Enum):
-    """Which bound was reached."""
+    """The bound that was reached."""
 
     LIFETIME = "max_client_id_lifetime_sec"
     MESSAGES = "max_msgs_per_client_id_per_label"
@@ -59,7 +60,8 @@ class RotationReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationBounds:
-    """How long and how often one client key signs. Deployments may lower the bounds of KEX1+, not raise them."""
+    """The lifetime and number of messages of one client key. Deployments may lower the bounds of KEX1+, not raise
+    them."""
 
     max_client_id_lifetime_sec: int = MAX_LIFETIME_SEC
     max_msgs_per_client_id_per_label: int = MAX_MSGS_PER_LABEL
@@ -76,7 +78,7 @@ class RotationBounds:
 
     @classmethod
     def kex0(cls, epoch_sec: int) -> Self:
-        """The tighter habit of spec-1 §3: once an epoch, or every 256 messages where there are no epochs."""
+        """Return the tighter bounds of spec-1 §3: one epoch, or 256 messages where there are no epochs."""
         if epoch_sec:
             return cls(max_client_id_lifetime_sec=min(epoch_sec, MAX_LIFETIME_SEC))
         return cls(max_msgs_per_client_id_per_label=_KEX0_MSGS)
@@ -87,7 +89,7 @@ class RotationBounds:
         return RotationBounds(**{name: session.key_bound(name, getattr(self, name)) for name in names})
 
     def early(self) -> "RotationBounds":
-        """Return the bounds at which a key is replaced: a while before the hub would refuse it."""
+        """Return the bounds at which a key is replaced, before the hub would refuse it."""
         lifetime, most = self.max_client_id_lifetime_sec, self.max_msgs_per_client_id_per_label
         return RotationBounds(
             max_client_id_lifetime_sec=max(lifetime - min(SPARE_SEC, lifetime // _PART), 1),
@@ -101,7 +103,8 @@ DEFAULT_BOUNDS: Final = RotationBounds()
 def needs_rotation(
     identity: Identity, counts: Mapping[bytes, int], now: int, bounds: RotationBounds = DEFAULT_BOUNDS
 ) -> RotationReason | None:
-    """Why the current client key may not sign again, or None. `counts`: label -> messages it signed (D-102a)."""
+    """Return the reason why the current client key may not sign again, or None. `counts`: label -> messages signed
+    (D-102a)."""
     if now - identity.client_key.created_at >= bounds.max_client_id_lifetime_sec:
         return RotationReason.LIFETIME
     if any(count >= bounds.max_msgs_per_client_id_per_label for count in counts.values()):
@@ -112,13 +115,13 @@ def needs_rotation(
 def check_bounds(
     identity: Identity, counts: Mapping[bytes, int], now: int, bounds: RotationBounds = DEFAULT_BOUNDS
 ) -> None:
-    """RotationDue if the current client key may not sign again."""
+    """Raise RotationDue if the current client key may not sign again."""
     reason = needs_rotation(identity, counts, now, bounds)
     if reason is not None:
         raise RotationDue(f"the client key {identity.client_id.hex()[:16]}… has reached {reason.value}")
 
 
-def binding_of(identity: Identity, stream_id: bytes, created_at: int) -> SpeaksBinding:
+def make_binding(identity: Identity, stream_id: bytes, created_at: int) -> SpeaksBinding:
     """Bind the client key to the identity in a stream, for as long as it may sign and ten minutes more."""
     not_before = max(created_at - _EARLY_SEC, 0)
     return SpeaksBinding.issue(
@@ -131,7 +134,7 @@ def binding_of(identity: Identity, stream_id: bytes, created_at: int) -> SpeaksB
 
 
 class KeyHolder(Protocol):
-    """Whoever keeps the client keys of a connected client, and has the lock of its identity."""
+    """The keeper of a connected client's keys, which has the lock of the identity."""
 
     @property
     def issues_tokens(self) -> bool:
@@ -145,7 +148,7 @@ class KeyHolder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeystoreKeys:
-    """The client keys in a keystore. `changed` is told each new identity."""
+    """The client keys in a keystore. `changed` is called with each new identity."""
 
     keystore: Keystore
     changed: Callable[[Identity], None] = lambda identity: None
@@ -159,17 +162,17 @@ class KeystoreKeys:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """How to seal the next messages of a label."""
+    """The means to seal the next messages of a label."""
 
     writer: Writer
     auth_ref: bytes | None
-    first: tuple[Draft, ...]  # to be sent before them, in the same batch
-    room: int  # messages that the client key may still sign here, those of `first` included
-    late: Mapping[int, Sent] = field(default_factory=dict)  # by number of a draft that an earlier call left open
+    first: tuple[Draft, ...]  # sent before them, in the same batch
+    room: int  # messages that the client key may still sign here, including those of `first`
+    late: Mapping[int, Sent] = field(default_factory=dict)  # by number of a draft that an earlier call left pending
 
 
 class KeyRotation:
-    """The client key of one connected client. Belongs to the event loop's thread."""
+    """The client key of one connected client. Owned by the event loop's thread."""
 
     def __init__(
         self,
@@ -182,7 +185,7 @@ class KeyRotation:
         bounds: RotationBounds | None,
         clock: Callable[[], float],
     ) -> None:
-        """Without `holder` the key is not replaced, and without `bounds` it has none."""
+        """Set up the rotation. Without `holder` the key is never replaced; without `bounds` it has no bounds."""
         self._session, self._labels, self._store, self._grants = session, labels, store, grants
         self.identity = identity  # replaced under `_turning`
         self._holder, self._own_bounds, self._clock = holder, bounds, clock
@@ -202,12 +205,13 @@ class KeyRotation:
         once: Sequence[Draft] = (),
         whole: bool = False,
     ) -> Ready:
-        """Prepare to seal `count` messages for a label: with the present client key, or with the next one if it is due.
+        """Prepare to seal `count` messages for a label: with the present client key, or with the next one if it is
+        due.
 
-        RotationDue if the key may not sign them and cannot be replaced. A key that can be replaced may have room for
-        fewer, unless they go together (`whole`). `control` is the key of the stream's messages about keys. What an
-        earlier client key left open here is settled first; of the drafts `once`, those that were among it are not sent
-        again.
+        Raise RotationDue if the key may not sign them and cannot be replaced. A key that can be replaced may have
+        room for fewer, unless they must be signed by one key (`whole`). `control` is the key of the stream's
+        messages about keys. Messages that an earlier client key left pending here are settled first; those of the
+        drafts `once` that were among them are not sent again.
         """
         writer = await self._labels.writer(target)
         may_rotate = False
@@ -222,7 +226,7 @@ class KeyRotation:
         introduces = bool(heir.first)
         late = await self._settle_retired(target, heir, once)
         if introduces and not heir.first:
-            await self.introduced(target)
+            await self.note_introduced(target)
         room = self._room(writer, early=may_rotate and not whole)
         if room < len(heir.first) + (1 if may_rotate and not whole else count):
             most = RotationReason.MESSAGES.value
@@ -235,7 +239,7 @@ class KeyRotation:
         return None if self._own_bounds is None else self._own_bounds.at_hub(self._session)
 
     def _due(self, writer: Writer, count: int) -> RotationReason | None:
-        """Return why the key is to be replaced before it signs `count` more messages on a label, or None."""
+        """Return the reason to replace the key before it signs `count` more messages on a label, or None."""
         bounds = self._bounds()
         if bounds is None:
             return None
@@ -243,7 +247,8 @@ class KeyRotation:
         return needs_rotation(self.identity, counts, int(self._clock()), bounds.early())
 
     def _room(self, writer: Writer, *, early: bool) -> int:
-        """Return how many messages the client key may sign on a label, or signs before it is replaced."""
+        """Return the number of messages that the client key may still sign on a label, or may sign before it is
+        replaced."""
         bounds = self._bounds()
         if bounds is None:
             return MAX_MSGS_PER_LABEL
@@ -254,13 +259,13 @@ class KeyRotation:
         return bounds.max_msgs_per_client_id_per_label - signed
 
     async def _may_rotate(self, target: Target) -> bool:
-        """Return True if the next key can be kept, and could write to the stream."""
+        """Return True if the next key can be stored, and could write to the stream."""
         if self._holder is None:
             return False
         return target.stream_id is None or await self._grants.may_follow(target.stream_id)
 
     async def in_time(self, stream_id: bytes) -> None:
-        """Replace a client key that is too old before a token is found for it."""
+        """Replace a client key that is too old, before a token is looked up for it."""
         bounds = self._bounds()
         if bounds is None or self._holder is None:
             return
@@ -269,7 +274,7 @@ class KeyRotation:
             await self.rotate(self.identity.client_id, reason)
 
     async def replace_refused(self, target: Target, client_id: bytes) -> bool:
-        """Go on with a new key, because the hub takes `client_id` no more; False if that cannot be."""
+        """Continue with a new key, because the hub refuses `client_id`; return False if that is not possible."""
         if not await self._may_rotate(target):
             return False
         await self.rotate(client_id, None)
@@ -280,8 +285,8 @@ class KeyRotation:
         async with self._turning:
             if self.identity.client_id != client_id or self._holder is None:
                 return
-            identity = self._holder.next_key(int(self._clock()))  # here: the loop's thread alone writes the keystore
-            why = "the hub took it no more" if reason is None else f"it was about to reach {reason.value}"
+            identity = self._holder.next_key(int(self._clock()))  # here: only the loop's thread writes the keystore
+            why = "the hub refused it" if reason is None else f"it was about to reach {reason.value}"
             LOG.info("the client key of %s was replaced: %s", identity.name, why)
             self.identity, self._bound = identity, None
             self._grants.use(identity)
@@ -290,9 +295,9 @@ class KeyRotation:
     # --- what earlier keys left open -------------------------------------------------------------------
 
     async def _settle_retired(self, target: Target, heir: Heir, once: Sequence[Draft] = ()) -> dict[int, Sent]:
-        """Deliver what retired client keys left open on a label, or have the present one take it over."""
+        """Deliver messages that retired client keys left pending on a label, or have the present key take them over."""
         late: dict[int, Sent] = {}
-        retired = await self._labels.retired(target.label)
+        retired = await self._labels.writers_of_retired(target.label)
         if (
             retired
             and heir.auth_ref is None
@@ -302,7 +307,7 @@ class KeyRotation:
             with contextlib.suppress(TokenMissing, TokenExpired):
                 heir.auth_ref = (await self._grants.token(target.stream_id)).auth_ref()
         for writer in retired:
-            same = await asyncio.to_thread(writer.retried, once) if once else {}
+            same = await asyncio.to_thread(writer.find_retried, once) if once else {}
             if target.keys:
                 writer.heir = heir
             async with writer.lock:
@@ -313,18 +318,18 @@ class KeyRotation:
                     sent.is_late = True
                     late[number] = sent
             self._labels.keep_late(writer)
-        self._labels.settled(target.label)
+        self._labels.note_settled(target.label)
         return late
 
     async def settle(self, state: LabelState) -> None:
-        """Send what a state has pending; see `Labels.take_recovered`."""
+        """Send the pending messages of a state; see `Labels.take_recovered`."""
         target = self._labels.target_of(state)
         writer = (await self._ready_or_due(target)) or await self._labels.writer(target)
         async with writer.lock:
             await writer.settle()
 
     async def recover(self, target: Target) -> list[Sent]:
-        """Send what is pending on a label; all that was delivered late there and not told yet."""
+        """Send the pending messages of a label; return all that were delivered late there and not returned yet."""
         writer = (await self._ready_or_due(target)) or await self._labels.writer(target)
         async with writer.lock:
             await writer.settle()
@@ -342,7 +347,7 @@ class KeyRotation:
     async def _introduction(self, target: Target, control: StreamKeys | None) -> tuple[Draft, ...]:
         """Return the binding of the client key, if it followed another one and the stream does not have it yet.
 
-        Without a holder the caller rotates the keys, and says itself whose they are.
+        Without a holder the caller rotates the keys and binds them itself.
         """
         stream_id = target.stream_id
         if stream_id is None or not target.keys:
@@ -353,22 +358,22 @@ class KeyRotation:
             self._bound = await asyncio.to_thread(self._read_bound)
         if stream_id in self._bound:
             return ()
-        binding = binding_of(self.identity, stream_id, self._created_at_hub())
+        binding = make_binding(self.identity, stream_id, self._key_created_at())
         reader_pk = None if control is None else control.reader_pk
         return (Draft(body=binding.to_bytes(), schema=SPEAKS_SCHEMA, reader_pk=reader_pk),)
 
-    def _created_at_hub(self) -> int:
-        """Return when the client key was made, by the hub's clock."""
+    def _key_created_at(self) -> int:
+        """Return the time at which the client key was made, by the hub's clock."""
         return self._session.hub_now() - max(int(self._clock()) - self.identity.client_key.created_at, 0)
 
-    async def introduced(self, target: Target) -> None:
+    async def note_introduced(self, target: Target) -> None:
         """Remember that the stream has the binding of the client key."""
         if target.stream_id is not None:
             await self._remember(target.stream_id)
 
-    async def announced(self) -> None:
+    async def note_announced(self) -> None:
         """Remember that the stream of the principal has the record of the client key."""
-        await self._remember(_announced(self._principal_stream))
+        await self._remember(_name_of_announcement(self._principal_stream))
 
     async def _remember(self, name: bytes) -> None:
         if self._bound is not None:
@@ -387,18 +392,18 @@ class KeyRotation:
         return principal_stream(self.identity.id_sign_pk)
 
     async def device(self) -> tuple[bytes, Draft] | None:
-        """Return the stream of the principal and the record of its new key that is missing there (D-96).
+        """Return the stream of the principal and the record of its new key, if the stream lacks it (D-96).
 
-        None if there are no keys of that stream, or the key did not follow another one.
+        Return None if there are no keys of that stream, or the key did not follow another one.
         """
         key, principal_pk, stream_id = self.identity.client_key, self.identity.id_sign_pk, self._principal_stream
         if key.generation == 1 or self._holder is None or not self._labels.keyring.has(stream_id):
             return None
         if self._bound is None:
             self._bound = await asyncio.to_thread(self._read_bound)
-        if _announced(stream_id) in self._bound:
+        if _name_of_announcement(stream_id) in self._bound:
             return None
-        created = self._created_at_hub()
+        created = self._key_created_at()
         record: dict[str, cbor.Item] = {
             "principal_pk": principal_pk,
             "device_id": Ht("id/device", key.client_id),
@@ -410,6 +415,6 @@ class KeyRotation:
         return stream_id, Draft(body=cbor.encode(record), schema=DEVICE_SCHEMA)
 
 
-def _announced(stream_id: bytes) -> bytes:
+def _name_of_announcement(stream_id: bytes) -> bytes:
     """Return the name under which the record of a device is remembered beside the bindings."""
     return Ht("veen/device-announced", stream_id)

@@ -1,4 +1,4 @@
-"""Secrets, what a keystore holds: the identity, its prekeys and the keyring, and their one encoding."""
+"""The contents of a keystore: the identity, its prekeys and the keyring, and their one encoding."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Self
@@ -18,14 +18,14 @@ MAX_STREAMS: Final = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Secrets:
-    """A value; only `Keystore` makes it last."""
+    """The secrets of one identity, as a value; only `Keystore` makes them last."""
 
     identity: Identity
     keyring: Keyring = field(default_factory=Keyring)
     prekeys: tuple[PrekeySecret, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """In the clear: for the keystore to seal."""
+        """Encode the secrets in the clear, for the keystore to seal."""
         identity = self.identity
         return _Stored(
             name=identity.name,
@@ -50,13 +50,13 @@ class Secrets:
 
     @property
     def own_prekeys(self) -> tuple[PrekeySecret, ...]:
-        """The prekeys that the present long-term key signed; the others only open."""
+        """Prekeys that the present long-term key signed; the others only open."""
         own = self.identity.id_sign_pk
         return tuple(secret for secret in self.prekeys if secret.prekey.id_sign_pk == own)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The inverse; a FormatError names a field, never its value."""
+        """Decode the secrets. A FormatError names a field, never its value."""
         stored = _Stored.from_bytes(data)
         try:
             identity = Identity(

@@ -1,7 +1,7 @@
 """Statements of an identity about its client keys, sent to the members of a stream (D-179).
 
-They are sealed to the key of the stream's messages about keys, as cards are; where a stream has no known owner there is
-no such key, and they are ordinary messages.
+They are sealed to the key of the stream's messages about keys, like cards; a stream without a known owner has
+no such key, and they are sent as ordinary messages.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ from veen.core.objects.speaking import (
     SpeaksEnd,
 )
 
-EARLY_SEC: Final = 300  # a binding counts from before the key was made, as clocks differ
+EARLY_SEC: Final = 300  # a binding begins this long before the key was made, as clocks differ
 
 
 async def bind_keys(client: Client, identity: Identity, stream: Stream, keys: Sequence[ClientKey]) -> list[Outcome]:
-    """Bind client keys to their identity in a stream. Each may sign, so the keystore must still hold it."""
+    """Bind client keys to their identity in a stream. Each one signs, so the keystore must still have it."""
     stream_id = client.keyring.for_stream(stream).stream_id
     bodies = []
     for key in keys:

@@ -1,4 +1,5 @@
-"""Keys for a stream on first use: only if nobody has written to it, and kept before anything is sealed with them."""
+"""Keys for a stream on first use: made only if nobody has written to it, and stored before anything is sealed with
+them."""
 
 from dataclasses import replace
 
@@ -17,9 +18,9 @@ class StreamInUse(LocalError, code="E.LOCAL.STREAM_IN_USE"):
 
 
 async def new_stream_keys(client: Client, keystore: Keystore, stream: str) -> StreamKeys:
-    """Make keys, keep them in the keystore, and have the client use them; StreamInUse if the hub has entries of it.
+    """Make keys, store them in the keystore and have the client use them. Raise StreamInUse if the hub has entries.
 
-    The client must be one that holds the lock of the identity, as every client of the identity itself does.
+    The client must hold the lock of the identity, as every client of the identity itself does.
     """
     keys = StreamKeys.create(stream, owner_pk=keystore.identity.id_sign_pk)
     if await client.has_entries(keys.stream_id):

@@ -1,7 +1,7 @@
-"""What the owner of an identity does after somebody copied its keystore (docs/decisions.md, "After a theft").
+"""Recovery of the owner after somebody copied the keystore (docs/decisions.md, "After a theft").
 
-The thief can do all that the owner can, so only the order of the log tells them apart, and the first successor of a
-principal in a stream counts. The steps, each of which the log or the keystore remembers:
+The thief can do everything that the owner can, so only the order of the log distinguishes them, and the first successor
+of a principal in a stream counts. The steps, each of which the log or the keystore remembers:
 
     1. KEYS         new keys in the keystore, durably; the former ones stay (`Keystore.replace_keys`)
     2. PLACE        in each stream, in one batch: the new principal takes the place of the old one, all bindings of the
@@ -10,13 +10,13 @@ principal in a stream counts. The steps, each of which the log or the keystore r
     4. GENERATION   in each owned stream: new read keys, for the members and not for the old card
     5. REFUSAL      at each hub: revocations of the old keys and tokens
 
-A repetition begins with what the log says, so a crash anywhere is followed by running it again. Where the log has
-another successor nothing is sent: that needs people.
+A repetition begins with the state of the log, so after a crash it is run again. Where the log has
+another successor nothing is sent: people have to settle that.
 
-A client key that was never bound speaks for itself. Step 2 therefore binds the old client keys to the old principal
-before it ends all its bindings.
+A client key that was never bound belongs to no principal. Step 2 therefore binds the old client keys to the old
+principal before it ends all its bindings.
 
-Who speaks for whom is judged by the fold of the overlays, which the caller brings (`Judge`).
+The fold of the overlays decides about bindings; the caller brings it (`Judge`).
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ from veen.client.generations.records import OWNER_SCHEMA, WRAP_SCHEMA, HandOver,
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.identity import Identity, LongTermKeys
 from veen.client.identity.keyring import Keyring, Stream, StreamKeys
-from veen.client.identity.rotation import binding_of
+from veen.client.identity.rotation import make_binding
 from veen.client.send.captokens import HeldToken
 from veen.client.send.sealing import Draft
 from veen.client.send.writing import Sent
@@ -53,14 +53,14 @@ from veen.core.objects.speaking import (
 )
 
 _TRIES: Final = 3  # of a record before which somebody else wrote
-_BATCH_BINDINGS: Final = 48  # of old client keys, in the batch that ends them; those beyond stand before it
-_EARLY_SEC: Final = 300  # a binding counts from before the key was made, as clocks differ
+_BATCH_BINDINGS: Final = 48  # of old client keys, in the batch that ends them; further ones are sent before it
+_EARLY_SEC: Final = 300  # a binding begins this long before the key was made, as clocks differ
 _MAX_NUMBER: Final = 2**64 - 1
 _REASON: Final = "keys replaced after a theft"
 
 
 class Step(Enum):
-    """Where the work is; told to the caller before each step."""
+    """A step of the work, reported to the caller before it begins."""
 
     KEYS = "new keys"
     PLACE = "taking the place of the old principal"
@@ -71,7 +71,7 @@ class Step(Enum):
 
 
 class State(Enum):
-    """How a stream stands."""
+    """The state of a stream."""
 
     DONE = "done"
     THIEF_FIRST = "thief_first"  # another key took the place of the old one, or owns the stream
@@ -89,7 +89,7 @@ class _Succession(Protocol):
 
 
 class Bindings(Protocol):
-    """Who speaks for whom, by (stream_id, key): `veen.overlays.speaks.Bindings`."""
+    """Bindings of keys by (stream_id, key): `veen.overlays.speaks.Bindings`."""
 
     @property
     def keys(self) -> Mapping[tuple[bytes, bytes], _Binding]: ...
@@ -102,12 +102,12 @@ Progress = Callable[[Step, str], Awaitable[None]]
 
 
 async def _silent(step: Step, stream: str) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """An entry under a key that spoke for the identity: the owner's or the thief's, which the log cannot tell."""
+    """An entry under a key of the identity: the owner's or the thief's, which the log cannot distinguish."""
 
     label: bytes
     order: tuple[int, int, int]  # ts*, epoch, stream_seq
@@ -117,7 +117,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReport:
-    """What is known of one stream at one hub."""
+    """The outcome for one stream at one hub."""
 
     stream: str
     stream_id: bytes
@@ -125,25 +125,25 @@ class StreamReport:
     owner_pk: bytes | None = None  # of the stream, if it is not ours
     state: State = State.OPEN
     cause: str | None = None
-    successor: bytes | None = None  # who took the place of the old key
+    successor: bytes | None = None  # the key that took the place of the old one
     position: int | None = None  # stream_seq of the statement by which that was done
-    generation: int | None = None  # that replaced the one which the thief could read
-    removed: tuple[IdentityCard, ...] = ()  # readers since the theft, who got no keys of it
+    generation: int | None = None  # the one that replaced the generation which the thief could read
+    removed: tuple[IdentityCard, ...] = ()  # readers added since the theft, who got no keys of it
     readers: tuple[IdentityCard, ...] = ()
     old_card_reads: bool = False  # the owner of the stream has yet to make a generation without the old card
-    foreign_keys: tuple[bytes, ...] = ()  # client keys of the successor, to be refused by the hub
+    foreign_keys: tuple[bytes, ...] = ()  # client keys of the successor, which the hub should refuse
     disputed: tuple[Act, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubReport:
-    """What was done at one hub."""
+    """The outcome at one hub."""
 
     streams: tuple[StreamReport, ...]
     revocations: tuple[Revocation, ...]
     refuses: bool  # the hub refuses the old keys
     asks_for_tokens: bool
-    cause: str | None = None  # why it does not
+    cause: str | None = None  # the reason if it does not
 
     @property
     def is_settled(self) -> bool:
@@ -153,12 +153,12 @@ class HubReport:
 
 @dataclass(slots=True)
 class _Log:
-    """What one reading of a stream found."""
+    """The findings of one reading of a stream."""
 
     statements: list[Event] = field(default_factory=list)  # also cards
     owner_changes: list[tuple[Event, OwnerChange]] = field(default_factory=list)
-    before: set[bytes] = field(default_factory=set)  # readers by a hand-over before the theft
-    after: set[bytes] = field(default_factory=set)  # and since
+    before: set[bytes] = field(default_factory=set)  # readers admitted before the theft
+    after: set[bytes] = field(default_factory=set)  # readers admitted since
     acts: list[Act] = field(default_factory=list)
 
 
@@ -172,10 +172,10 @@ async def secure_hub(
     since: int | None = None,
     progress: Progress = _silent,
 ) -> HubReport:
-    """Do at one hub what is left of the steps 2 to 5, for all streams of the keyring that the hub has.
+    """Do the remaining steps 2 to 5 at one hub, for all streams of the keyring that the hub has.
 
-    `client` is connected as `identity.acting_as(newest former keys)`, so that tokens of the old principal serve until
-    the hub refuses them. What concerns one stream does not stop the others. `worker_ids` are client keys of workers of
+    `client` is connected as `identity.act_as(newest former keys)`, so that tokens of the old principal serve until
+    the hub refuses them. An error in one stream does not stop the others. `worker_ids` are client keys of workers of
     the old principal.
     """
     await _settle_pending(client)
@@ -209,22 +209,22 @@ async def secure_hub(
 
 
 async def _settle_pending(client: Client) -> None:
-    """Send what an earlier run left open, so that no statement is written twice."""
+    """Send messages that an earlier run left pending, so that no statement is written twice."""
     for state in client.pending():
         try:
             await client.send_pending(state)
         except ClientError:
-            continue  # the stream itself says what is wrong
+            continue  # securing the stream reports the fault
 
 
 async def _in_order(client: Client, identity: Identity) -> list[StreamKeys]:
-    """Return the newest keys of each stream that the hub has: owned ones first, then those in which much happens."""
+    """Return the newest keys of each stream that the hub has: owned ones first, then the most active ones."""
     ring, principals = client.keyring, identity.principals
     rows = []
     for stream_id in dict.fromkeys(keys.stream_id for keys in ring.entries if ring.has(keys.stream_id)):
         keys = ring.for_stream(stream_id)
         if not await client.has_entries(stream_id) and keys.bound_to is None:
-            continue  # perhaps a stream of another hub
+            continue  # it may be a stream of another hub
         info = await client.session.label_info(client.label(keys))
         rows.append((keys.owner_pk not in principals, 0 if info is None else -info.last_hub_ts, keys))
     return [keys for *_, keys in sorted(rows, key=lambda row: row[:2])]
@@ -242,9 +242,10 @@ async def secure_stream(
     since: int | None = None,
     progress: Progress = _silent,
 ) -> StreamReport:
-    """Take the place of the old principal in a stream; where the identity owns it, become its owner and change keys.
+    """Take the place of the old principal in a stream; if the identity owns it, become its owner and change the
+    keys.
 
-    Raise an error if something could not be written, or had no effect: then it is to be tried again.
+    Raise an error if a statement could not be written, or had no effect: the caller then tries again.
     """
     stream_id = keys.stream_id
     if client.session.status.capability_gating:
@@ -262,7 +263,7 @@ async def secure_stream(
         successor=successor or identity.id_sign_pk,
         position=None if event is None else event.stream_seq,
         foreign_keys=_keys_of(bindings, stream_id, successor),
-        disputed=_disputed(log, bindings, stream_id, identity, successor, event),
+        disputed=_disputed_acts(log, bindings, stream_id, identity, successor, event),
     )
     if successor is not None or keys.owner_pk is None:
         return report
@@ -275,7 +276,7 @@ async def secure_stream(
 async def _take_place(
     client: Client, identity: Identity, keys: StreamKeys, judge: Judge, since: int | None, progress: Progress
 ) -> tuple[_Log, Bindings]:
-    """Write the batch of step 2 unless the log has it, or has another successor. Return the log as it is then."""
+    """Write the batch of step 2 unless the log has it, or has another successor. Return the log after that."""
     stream_id, was_sent = keys.stream_id, False
     await progress(Step.PLACE, str(keys))
     while True:
@@ -298,14 +299,14 @@ async def _take_place(
 
 
 def _can_see(keys: StreamKeys) -> bool:
-    """Return True if statements in a stream can be read here; otherwise they are sent, and others see who was first."""
+    """Return True if statements in a stream can be read here. If not, they are sent, and others see which was first."""
     return keys.can_read or keys.owner_pk is not None
 
 
 def _batch(
     identity: Identity, missing: Sequence[LongTermKeys], bindings: Bindings, stream_id: bytes, now: int
 ) -> list[Draft]:
-    """Return the statements of step 2 in order; those that must stand together are the last ones."""
+    """Return the statements of step 2 in order; those that must be in one batch are the last ones."""
     drafts = []
     owner_of_key = {key.client_id: _principal_at(identity, key.generation) for key in identity.client_keys}
     open_keys = {keys.id_sign_pk: keys for keys in missing}
@@ -323,12 +324,12 @@ def _batch(
         drafts.append(Draft(body=following.to_bytes(), schema=PRINCIPAL_NEXT_SCHEMA))
         drafts.append(Draft(body=end.to_bytes(), schema=SPEAKS_END_SCHEMA))
     if (stream_id, identity.client_id) not in bindings.keys:
-        drafts.append(Draft(body=binding_of(identity, stream_id, now).to_bytes(), schema=SPEAKS_SCHEMA))
+        drafts.append(Draft(body=make_binding(identity, stream_id, now).to_bytes(), schema=SPEAKS_SCHEMA))
     return drafts
 
 
 def _principal_at(identity: Identity, generation: int) -> bytes:
-    """Return the principal that the identity was when it made a client key."""
+    """Return the principal of the identity when it made a client key."""
     return next((keys.id_sign_pk for keys in identity.former if generation <= keys.generation), identity.id_sign_pk)
 
 
@@ -337,7 +338,8 @@ def _without_successor(bindings: Bindings, stream_id: bytes, identity: Identity)
 
 
 def _end_of_chain(bindings: Bindings, stream_id: bytes, identity: Identity) -> tuple[bytes, bytes | None]:
-    """Return the principal of ours whose place another's key took, and that key; without one the newest former one."""
+    """Return the own principal whose place a foreign key took, and that key; without one the newest former one and
+    None."""
     own = frozenset(identity.principals)
     for principal in identity.principals:
         row = bindings.successors.get((stream_id, principal))
@@ -370,7 +372,7 @@ def _keys_of(bindings: Bindings, stream_id: bytes, principal: bytes | None) -> t
     )
 
 
-def _disputed(
+def _disputed_acts(
     log: _Log,
     bindings: Bindings,
     stream_id: bytes,
@@ -434,7 +436,7 @@ def _place_of(keys: StreamKeys) -> Stream:
 async def _take_ownership(
     client: Client, identity: Identity, keys: StreamKeys, report: StreamReport, since: int | None, progress: Progress
 ) -> StreamReport:
-    """Become the owner by the new key and announce a generation without the old card. Return the report with that."""
+    """Become the owner by the new key and announce a generation without the old card. Return the updated report."""
     stream_id = keys.stream_id
     for attempt in range(_TRIES):
         state = await client.key_state(stream_id)
@@ -452,7 +454,7 @@ async def _take_ownership(
             if state.owner != identity.id_sign_pk:
                 await progress(Step.OWNER, str(keys))
                 acting = next(former for former in identity.former if former.id_sign_pk == state.owner)
-                await owning.change_owner(client, identity.acting_as(acting), stream_id, identity.id_sign)
+                await owning.change_owner(client, identity.act_as(acting), stream_id, identity.id_sign)
                 continue
             if state.gen_at_change is not None and state.gen > state.gen_at_change:
                 return _with_readers(report, state, identity)
@@ -482,7 +484,7 @@ def _with_readers(report: StreamReport, state: KeyState, identity: Identity) -> 
 
 
 def _reads(state: KeyState, former: Sequence[LongTermKeys]) -> bool:
-    """Return True if a former card reads the newest generation of a stream, as far as its log says."""
+    """Return True if a former card reads the newest generation of a stream, by its log."""
     if any(state.member(keys.id_sign_pk) is not None for keys in former):
         return True
     return not state.generations
@@ -494,10 +496,10 @@ def _reads(state: KeyState, former: Sequence[LongTermKeys]) -> bool:
 def old_keys(
     identity: Identity, tokens: Iterable[HeldToken], others: Iterable[bytes], now: int
 ) -> tuple[Revocation, ...]:
-    """Return the revocations of former principals, of client keys that were made before, and of their tokens.
+    """Return the revocations of former principals, of earlier client keys, and of their tokens.
 
-    A principal ends all tokens that were derived from its own. Tokens go by their first link too, so that a renewal is
-    refused as well (D-173).
+    A revoked principal ends all tokens derived from its own. Tokens are revoked by their first link too, so that a
+    renewal is refused as well (D-173).
     """
     former = {keys.id_sign_pk for keys in identity.former}
     last = identity.former[-1].generation
@@ -512,7 +514,7 @@ def old_keys(
 
 
 async def _refuse(client: Client, revocations: Sequence[Revocation]) -> str | None:
-    """Have the hub refuse the old keys. Return why it does not, or None."""
+    """Have the hub refuse the old keys. Return the reason if it does not, else None."""
     try:
         for at in range(0, len(revocations), MAX_POLICY_ITEMS):
             await client.revoke(revocations[at : at + MAX_POLICY_ITEMS])
@@ -522,7 +524,7 @@ async def _refuse(client: Client, revocations: Sequence[Revocation]) -> str | No
 
 
 def never_written(ring: Keyring, reports: Iterable[HubReport], identity: Identity) -> tuple[StreamKeys, ...]:
-    """Return the owned streams of a keyring that no hub had: their read keys are known to the thief."""
+    """Return the owned streams of a keyring that no hub had: the thief knows their read keys."""
     reported = {row.stream_id for report in reports for row in report.streams}
     newest = {keys.stream_id: keys for keys in reversed(ring.entries)}
     return tuple(

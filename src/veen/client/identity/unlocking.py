@@ -1,6 +1,6 @@
-"""Opening a keystore without asking anybody: no passphrase, one in a file, a key in the agent or the desktop keyring.
+"""Opening of a keystore without a prompt: no passphrase, one in a file, a key in the agent or the desktop keyring.
 
-What a dev context needs is made here as well: an identity whose passphrase is random and lies in a file (decision 151).
+The identity of a dev context is also made here: its passphrase is random and stored in a file (decisions.md 151).
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from veen.client.identity.keystore import Keystore, SealedKeystore, create_ident
 from veen.client.identity.passphrases import Kdf
 
 _MAX_PASSPHRASE_BYTES: Final = 4096
-_OTHERS_SECONDS: Final = 30  # for another process to make an identity
+_OTHERS_SECONDS: Final = 30  # wait for another process that makes the identity
 _RANDOM_PREFIX: Final = "veen-random-"
 _RANDOM_TEXT: Final = re.compile(rf"{_RANDOM_PREFIX}[0-9a-f]{{64}}")
 _RANDOM_KDF: Final = Kdf(memory_kib=Kdf.MIN_MEMORY_KIB, passes=1)  # 256 random bits need no stretching
@@ -28,11 +28,11 @@ _RANDOM_KDF: Final = Kdf(memory_kib=Kdf.MIN_MEMORY_KIB, passes=1)  # 256 random 
 def open_without_asking(
     home: Home, name: str, *, passphrase_file: Path | None = None, agent_home: Home | None = None
 ) -> Keystore | None:
-    """The keystore of an identity, or None if somebody has to say its passphrase.
+    """Open the keystore of an identity; return None if its passphrase has to be entered.
 
-    KeyringUnusable, or ExtraMissing, if the desktop keyring is to open it (`veen keystore remember`) and cannot.
-    KeystoreDamaged, if there is a passphrase and the keystore needs none: whoever put it there did not know the
-    passphrase.
+    Raise KeyringUnusable or ExtraMissing if the desktop keyring is to open it (`veen keystore remember`) and cannot.
+    Raise KeystoreDamaged if there is a passphrase file and the keystore needs none: somebody without the passphrase
+    may have replaced it (decisions.md 509).
     """
     home.require(name)
     sealed = SealedKeystore.read(home.identity_fs(name))
@@ -44,19 +44,19 @@ def open_without_asking(
         return open_identity(home, name, None)
     if passphrase_file is not None:
         return open_identity(home, name, read_passphrase(passphrase_file))
-    key = agent.stored_key(agent_home or home, sealed.salt)
+    key = agent.find_key(agent_home or home, sealed.salt)
     if key is None:
-        key = desktop_keyring.remembered_key(agent_home or home, sealed.salt)
+        key = desktop_keyring.find_key(agent_home or home, sealed.salt)
     if key is None:
         return None
     try:
         return open_identity(home, name, None, key=key)
-    except WrongPassphrase:  # no key of this file: the passphrase decides
+    except WrongPassphrase:  # the key is not that of this file: the passphrase is required
         return None
 
 
 def read_passphrase(path: Path) -> str:
-    """The first line of a file, without its end."""
+    """Return the first line of a file, without its end."""
     data = read_secret(path, _MAX_PASSPHRASE_BYTES + 1)
     line = data.split(b"\n", 1)[0].removesuffix(b"\r")
     if not line or len(line) > _MAX_PASSPHRASE_BYTES:
@@ -75,7 +75,7 @@ def read_passphrase(path: Path) -> str:
 
 
 def make_passphrase_file(path: Path) -> None:
-    """A random passphrase in a file for its owner alone; one that exists stays."""
+    """Write a random passphrase to a file that only its owner can read; an existing file stays."""
     if path.exists():
         return
     PrivateFs(path.parent).make_dir("")
@@ -83,12 +83,12 @@ def make_passphrase_file(path: Path) -> None:
         file.write(f"{_RANDOM_PREFIX}{secrets.token_hex(32)}\n")
         file.flush()
         os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was first; a half-written file is never there
+        with contextlib.suppress(FileExistsError):  # another process was first; a link never shows a half-written file
             os.link(file.name, path)
 
 
 def make_identity(home: Home, name: str, passphrase_file: Path) -> Keystore:
-    """An identity whose passphrase is the one in the file, which is made if it is missing."""
+    """Make an identity whose passphrase is the one in the file, which is made if it is missing."""
     make_passphrase_file(passphrase_file)
     passphrase = read_passphrase(passphrase_file)
     deadline = time.monotonic() + _OTHERS_SECONDS

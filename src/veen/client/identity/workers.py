@@ -1,4 +1,4 @@
-"""Client keys of worker processes: one for each process, all of one identity (decision 153).
+"""Client keys of worker processes: one for each process, all of one identity (decisions.md 153).
 
 One process at a time uses a client key, since two would give one client_seq to two messages (D-76). A worker takes the
 first free slot of the identity. The slot has a directory of its own for what is known of labels, a lock, and a client
@@ -7,8 +7,8 @@ key that follows from the identity's long-term key and the slot's nonce:
     state/workers/NAME/SLOT/worker.json                {"ver": 1, "nonce": …, "created_at": …}
     state/workers/NAME/SLOT/identities/NAME/state.db   as that of an identity
 
-So no secret is written, whoever has the keystore has the keys of all its workers, and a worker that starts again in
-the slot of one that was killed finishes what that one left open. A key is replaced at half of its lifetime when a
+So no secret is written, the keystore gives the keys of all its workers, and a worker that starts again in
+the slot of one that was killed finishes its pending messages. A key is replaced at half of its lifetime when a
 worker begins, and before it reaches a bound while one runs.
 """
 
@@ -30,7 +30,7 @@ from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
 MAX_WORKERS: Final = 256
 _RECORD: Final = "worker.json"
 _NONCE_BYTES: Final = 32
-_MAX_KNOWN: Final = 16  # earlier keys whose waiting messages the present one can take over
+_MAX_KNOWN: Final = 16  # earlier keys whose pending messages the present one can take over
 _MAX_RETIRED: Final = 1_000  # more than a year of two a day
 _MAX_RECORD_BYTES: Final = 128 * 1024
 
@@ -48,7 +48,7 @@ class WorkerSlot:
 class _Record:
     nonce: bytes
     created_at: int
-    retired: tuple[bytes, ...] = ()  # nonces of before, so that older messages have a known author
+    retired: tuple[bytes, ...] = ()  # earlier nonces, so that older messages have a known author
 
     @classmethod
     def fresh(cls, now: int, random: Random, before: "_Record | None") -> Self:
@@ -75,23 +75,23 @@ class _Record:
         fs.replace(_RECORD, json.dumps(document).encode() + b"\n")
 
     def client_keys(self, identity: Identity) -> tuple[ClientKey, ...]:
-        """Return the present key, and before it those that were retired last."""
+        """Return the present key after those that were retired last."""
         first = max(len(self.retired) - _MAX_KNOWN, 0)
         return tuple(
-            ClientKey(key=_signing_key(identity, nonce), created_at=self.created_at, generation=number)
+            ClientKey(key=_derive_key(identity, nonce), created_at=self.created_at, generation=number)
             for number, nonce in enumerate((*self.retired[first:], self.nonce), start=first + 1)
         )
 
     def client_ids(self, identity: Identity) -> set[bytes]:
-        return {_signing_key(identity, nonce).public for nonce in (self.nonce, *self.retired)}
+        return {_derive_key(identity, nonce).public for nonce in (self.nonce, *self.retired)}
 
 
-def _signing_key(identity: Identity, nonce: bytes) -> SigningKey:
+def _derive_key(identity: Identity, nonce: bytes) -> SigningKey:
     return SigningKey(hkdf.hkdf(identity.id_sign.seed, nonce, b"veen/worker-client-key", SEED_BYTES))
 
 
 def worker_client_ids(home: Home, identity: Identity) -> set[bytes]:
-    """The client keys that workers of an identity have on this machine, and had, as far back as is remembered."""
+    """Return the present and remembered earlier client keys of an identity's workers on this machine."""
     ids: set[bytes] = set()
     for number in range(MAX_WORKERS):
         fs = PrivateFs(_slot_dir(home, identity, number))
@@ -108,9 +108,9 @@ def _slot_dir(home: Home, identity: Identity, number: int) -> Path:
 
 
 def take_slot(home: Home, identity: Identity, now: int, *, random: Random = os.urandom) -> Iterator[WorkerSlot]:
-    """Slots that nobody uses, the first one first; LocalError when there is none left.
+    """Yield free slots, the first one first. Raise LocalError when there is none left.
 
-    Whoever takes one connects with it, and tries the next if another process was faster.
+    The caller connects with a slot, and tries the next one if another process was faster.
     """
     for number in range(MAX_WORKERS):
         slot = replace(home, state=_slot_dir(home, identity, number))
@@ -126,7 +126,7 @@ def _identity_of(slot: Home, identity: Identity, now: int, random: Random) -> Id
     with StateStore.open(slot, identity.name) as store:
         record = _Record.read(fs)
         is_old = record is not None and not 0 <= now - record.created_at < MAX_LIFETIME_SEC // 2
-        if record is None or (is_old and not store.unfinished()):
+        if record is None or (is_old and not store.states_with_pending()):
             record = _Record.fresh(now, random, record)
             record.write(fs)
     return replace(identity, client_keys=record.client_keys(identity))
@@ -134,11 +134,11 @@ def _identity_of(slot: Home, identity: Identity, now: int, random: Random) -> Id
 
 @dataclass(frozen=True, slots=True)
 class SlotKeys:
-    """The client keys of the worker that has a slot (`rotation.KeyHolder`)."""
+    """The client keys of the worker in a slot (`rotation.KeyHolder`)."""
 
     slot: WorkerSlot
     random: Random = os.urandom
-    issues_tokens: bool = True  # nobody issues tokens for a key that is made when a worker starts
+    issues_tokens: bool = True  # nobody else issues tokens for a key that is made at a start
 
     def next_key(self, now: int) -> Identity:
         fs = PrivateFs(self.slot.home.state)

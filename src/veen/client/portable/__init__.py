@@ -1,1 +1,1 @@
-"""Portable sets: an identity and what it knows, as files."""
+"""Portable sets: an identity with its keys, tokens and state, as files."""

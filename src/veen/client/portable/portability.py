@@ -1,19 +1,20 @@
-"""The portability set: an identity with all that it holds, as a directory that can be carried elsewhere (D-72).
+"""The portability set: an identity with everything that it holds, as a directory that can be carried elsewhere
+(D-72).
 
     identity_card         the public card
-    keystore.enc          the only secret in the set, sealed as it lies in the home
+    keystore.enc          the only secret in the set, sealed as in the home
     cap_tokens            capability tokens, by auth_ref
-    sync_state            what is known of labels, by hub_id, label, client_id (without rk, which is drawn anew)
+    sync_state            states of labels, by hub_id, label, client_id (without rk, which is drawn again)
     pending.cborseq       MSGs without a receipt: the exact bytes to send again
     hubs                  identity records of the hubs; hub_id gives the routing key, so no secret is needed for that
     receipts.cborseq      RECEIPTs by label, stream_seq
-    payloads.cborseq      their MSGs, one for each receipt or none at all
+    payloads.cborseq      their MSGs, one for each receipt, or none at all
     checkpoints.cborseq   CHECKPOINTs by label, upto_seq
     attachments/COID      sealed attachments, named by their hash
     manifest.cbor         all of these with their hashes, signed by the identity; written last
 
-Every byte of a set is checked before any of it is imported, and the first file that is not as it was is named. The
-keystore is put in place last: until then there is no identity, and an import that was cut off is simply done again.
+Every byte of a set is checked before any of it is imported, and the first altered file is named. The
+keystore is put in place last: until then there is no identity, and an interrupted import can be repeated.
 """
 
 import os
@@ -62,7 +63,7 @@ _PAYLOADS: Final = "payloads.cborseq"
 _CHECKPOINTS: Final = "checkpoints.cborseq"
 _ARCHIVED: Final = (_RECEIPTS, _PAYLOADS, _CHECKPOINTS)
 
-# What is read into memory as a whole, and how large it may be; the other files are read piece by piece.
+# Greatest size of the files that are read as a whole; the other files are read piece by piece.
 _MAX_BYTES: Final = {
     CARD: MAX_CARD_BYTES,
     KEYSTORE: MAX_KEYSTORE_BYTES,
@@ -80,7 +81,7 @@ W = TypeVar("W", bound=Wire)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubRecord(Part, kind="hub record"):
-    """A hub as the client last accepted it."""
+    """A hub identity as the client last accepted it."""
 
     hub_id: Bytes32
     record: bytes
@@ -88,7 +89,7 @@ class HubRecord(Part, kind="hub record"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortableSet:
-    """A set that was checked. Entries and attachments stay in their files."""
+    """A checked set. Entries and attachments stay in their files."""
 
     card: IdentityCard
     manifest: Manifest
@@ -118,8 +119,8 @@ def export_set(
 ) -> Manifest:
     """Write a set into an empty directory: once written it is only read (spec-1 §15).
 
-    Entries and checkpoints come sorted by label and position, as from reading label by label; who kept no messages
-    gives None for each of them.
+    Entries and checkpoints come sorted by label and position, as from reading label by label; a caller without messages
+    passes None for each of them.
     """
     if target.list(""):
         raise LocalError("the directory for the export is not empty")
@@ -131,12 +132,12 @@ def export_set(
     listed = [
         write_file(target, CARD, [f"{keystore.identity.card().to_text()}\n".encode()]),
         write_file(target, KEYSTORE, [keystore.file_bytes()]),
-        write_file(target, _TOKENS, _encoded(tokens)),
-        write_file(target, _STATES, _encoded(portable)),
-        write_file(target, _PENDING, _encoded(pending)),
-        write_file(target, _HUBS, _encoded(records)),
+        write_file(target, _TOKENS, _encode(tokens)),
+        write_file(target, _STATES, _encode(portable)),
+        write_file(target, _PENDING, _encode(pending)),
+        write_file(target, _HUBS, _encode(records)),
         *_write_entries(target, entries),
-        write_file(target, _CHECKPOINTS, _encoded(checkpoints)),
+        write_file(target, _CHECKPOINTS, _encode(checkpoints)),
     ]
     coids = set()
     for data in attachments:
@@ -146,7 +147,7 @@ def export_set(
             listed.append(write_file(target, f"{ATTACHMENTS}/{coid.hex()}", [data]))
             coids.add(coid)
     for item in listed:
-        _check_size(item)  # what could not be imported is not exported
+        _check_size(item)  # nothing is exported that could not be imported
     manifest = Manifest.issue(keystore.identity.id_sign, created_at=now, files=listed)
     target.replace(MANIFEST, manifest.to_bytes())
     return manifest
@@ -162,7 +163,7 @@ def export_identity(
     checkpoints: Iterable[Checkpoint] = (),
     attachments: Iterable[bytes] = (),
 ) -> Manifest:
-    """Export an identity with its tokens and state; IdentityInUse while a client changes them."""
+    """Export an identity with its tokens and state. Raise IdentityInUse while a client changes them."""
     name = keystore.identity.name
     with StateStore.open(home, name) as store:
         return export_set(
@@ -182,12 +183,12 @@ def _place_of_pending(msg: Msg) -> tuple[bytes, bytes, int]:
     return msg.label, msg.client_id, msg.client_seq
 
 
-def _encoded(objects: Iterable[Wire]) -> Iterator[bytes]:
+def _encode(objects: Iterable[Wire]) -> Iterator[bytes]:
     return (obj.to_bytes() for obj in objects)
 
 
 def _write_entries(target: Fs, entries: Iterable[tuple[Msg | None, Receipt]]) -> list[Listed]:
-    """Both files in one pass: entries may come from a hub, and only once."""
+    """Write both files in one pass: entries may come from a hub, and only once."""
     with FileWriter(target, _RECEIPTS) as receipts, FileWriter(target, _PAYLOADS) as payloads:
         for msg, receipt in entries:
             receipts.write(receipt.to_bytes())
@@ -200,13 +201,13 @@ def _write_entries(target: Fs, entries: Iterable[tuple[Msg | None, Receipt]]) ->
 
 
 def check_set(source: Fs, hub_pks: Sequence[bytes] = ()) -> PortableSet:
-    """Read and verify a whole set, without its passphrase; PortableSetInvalid names the first file with a fault.
+    """Read and verify a whole set, without its passphrase. PortableSetInvalid names the first file with a fault.
 
     `hub_pks` are hub keys known from elsewhere: receipts and checkpoints must then be signed by one of them. Without
-    any, the keys that the set names are believed, as far as its exporter is.
+    any, the keys in the set are trusted as far as its exporter is.
     """
-    card = _named(CARD, lambda: IdentityCard.from_text(_small_file(source, CARD).decode(errors="replace")))
-    manifest = _named(MANIFEST, lambda: Manifest.from_bytes(_small_file(source, MANIFEST)))
+    card = _blame_file(CARD, lambda: IdentityCard.from_text(_small_file(source, CARD).decode(errors="replace")))
+    manifest = _blame_file(MANIFEST, lambda: Manifest.from_bytes(_small_file(source, MANIFEST)))
     if manifest.id_sign_pk != card.id_sign_pk:
         raise PortableSetInvalid(MANIFEST, "it is that of another identity than the card")
     manifest.verify()
@@ -215,11 +216,11 @@ def check_set(source: Fs, hub_pks: Sequence[bytes] = ()) -> PortableSet:
         _check_size(listed)
     for listed in manifest.files:
         check_file(source, listed)
-    # From here on a fault is one of the exporter, who signed the manifest: still named, never imported.
-    _named(KEYSTORE, lambda: SealedKeystore.read(source))
+    # From here on a fault is the exporter's, who signed the manifest: it is still named, and nothing is imported.
+    _blame_file(KEYSTORE, lambda: SealedKeystore.read(source))
     tokens = tuple(_objects(source, _TOKENS, HeldToken))
     for token in tokens:
-        _named(_TOKENS, token.token.verify)
+        _blame_file(_TOKENS, token.token.verify)
     states = _with_pending(tuple(_objects(source, _STATES, LabelState)), _objects(source, _PENDING, Msg))
     hubs = {record.hub_id: _hub(record) for record in _objects(source, _HUBS, HubRecord)}
     signers = _signers(hubs.values(), hub_pks)
@@ -251,12 +252,12 @@ def check_set(source: Fs, hub_pks: Sequence[bytes] = ()) -> PortableSet:
 def import_set(
     source: Fs, home: Home, passphrase: str | None, *, random: Random = os.urandom
 ) -> tuple[PortableSet, Keystore]:
-    """Check a set, open its keystore, and make its identity one of this home; nothing is overwritten."""
+    """Check a set, open its keystore, and add its identity to this home; nothing is overwritten."""
     content = check_set(source)
     name = content.card.name
     secrets = Keystore.open(source, passphrase).secrets
     if secrets.identity.card() != content.card:
-        raise PortableSetInvalid(KEYSTORE, "it holds another identity than the card says")
+        raise PortableSetInvalid(KEYSTORE, "its identity is not the one on the card")
     with StateStore.open(home, name) as store:
         if home.has_identity(name):
             raise IdentityExists(name)
@@ -280,7 +281,7 @@ def import_set(
 
 
 def _check_names(source: Fs, manifest: Manifest) -> None:
-    """Exactly the files that a set has: nothing beside it, nothing that leads out of it."""
+    """Check that the set has exactly its files: none beside it, none that leads out of it."""
     fixed = {CARD, KEYSTORE, _TOKENS, _STATES, _PENDING, _HUBS, *_ARCHIVED}
     listed = {file.path for file in manifest.files}
     for path in sorted(fixed - listed):
@@ -305,18 +306,18 @@ def _is_attachment(path: str) -> bool:
 def _with_pending(states: tuple[LabelState, ...], messages: Iterator[Msg]) -> tuple[LabelState, ...]:
     waiting: dict[tuple[bytes, bytes], list[Pending]] = {}
     for msg in messages:
-        _named(_PENDING, msg.verify)
+        _blame_file(_PENDING, msg.verify)
         waiting.setdefault((msg.label, msg.client_id), []).append(Pending(msg.client_seq, msg.to_bytes()))
     joined = tuple(replace(state, pending=tuple(waiting.pop((state.label, state.client_id), ()))) for state in states)
     if waiting:
         raise PortableSetInvalid(_PENDING, "a message belongs to no label of the set")
     for state in joined:
-        _named(_PENDING, state.check)
+        _blame_file(_PENDING, state.check)
     return joined
 
 
 def _signers(hubs: Iterable[HubIdentity], hub_pks: Sequence[bytes]) -> tuple[HubIdentity, ...]:
-    """Whose signatures count: the hubs of the set, or the trusted keys alone, at the times that the set tells."""
+    """Return the hubs whose signatures count: those of the set, or the trusted keys alone, at the times in the set."""
     if not hub_pks:
         return tuple(hubs)
     listed = {key.hub_pk: key for hub in hubs for key in hub.keys}
@@ -324,7 +325,7 @@ def _signers(hubs: Iterable[HubIdentity], hub_pks: Sequence[bytes]) -> tuple[Hub
 
 
 def _hub(one: HubRecord) -> HubIdentity:
-    hub = _named(_HUBS, lambda: HubIdentity.from_bytes(one.record))
+    hub = _blame_file(_HUBS, lambda: HubIdentity.from_bytes(one.record))
     if hub.hub_id != one.hub_id:
         raise PortableSetInvalid(_HUBS, f"the record of hub {one.hub_id.hex()[:16]}… is that of another hub")
     return hub
@@ -332,11 +333,11 @@ def _hub(one: HubRecord) -> HubIdentity:
 
 def _objects(source: Fs, path: str, kind: type[W]) -> Iterator[W]:
     for raw in items(source, path):
-        yield _named(path, partial(kind.from_bytes, raw))
+        yield _blame_file(path, partial(kind.from_bytes, raw))
 
 
 def _small_file(source: Fs, path: str) -> bytes:
-    """A file that is read as a whole: a link, a device, or more than its kind can have is refused before."""
+    """Read a file as a whole. Refuse a link, a device, or one that is larger than its kind can be."""
     try:
         return read_inside(source, path, _MAX_BYTES[path])
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as exc:
@@ -356,8 +357,8 @@ def _size(manifest: Manifest, path: str) -> int:
     return next((listed.size for listed in manifest.files if listed.path == path), 0)
 
 
-def _named(path: str, read: Callable[[], T]) -> T:
-    """What `read` gives; whatever is wrong with it is wrong with that file."""
+def _blame_file(path: str, read: Callable[[], T]) -> T:
+    """Return the result of `read`; turn any error into one about that file."""
     try:
         return read()
     except PortableSetInvalid:

@@ -1,4 +1,4 @@
-"""What the entries, checkpoints and attachments of a portable set must fulfil (D-72)."""
+"""Checks of the entries, checkpoints and attachments of a portable set (D-72)."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -13,11 +13,11 @@ from veen.core.objects.receipt import Receipt
 from veen.core.run_check import Fault, Pair, Rule, RunCheck, check_signatures
 from veen.core.tree.mmr import Mmr
 
-_RECEIPT: Final = {  # words for what is wrong with a RECEIPT, the first rule first
+_RECEIPT: Final = {  # messages for faults of a RECEIPT; the first rule is reported first
     Rule.HUB_SIG: "hub_sig is by none of the hub keys",
     Rule.ROOT: "the entries do not fold into its root (I3)",
 }
-_MESSAGE: Final = {  # and with its MSG
+_MESSAGE: Final = {  # and of its MSG
     Rule.CT_HASH: "MSG: ct_hash is not the hash of the ciphertext (I1)",
     Rule.AUTHOR_SIG: "MSG: sig does not verify under client_id",
     Rule.LABEL: "the message is not the one of the receipt (I2)",
@@ -29,7 +29,7 @@ _MESSAGE: Final = {  # and with its MSG
 
 
 class EntryCheck:
-    """Receipts and their messages, one after another: sorted, signed, and each label a run as far as it is here."""
+    """The check of receipts and their messages, one after another: sorted, signed, and each label one run."""
 
     def __init__(self, hubs: Sequence[HubIdentity]) -> None:
         self.count = 0
@@ -37,21 +37,23 @@ class EntryCheck:
         self._check = RunCheck(bytes(32), Mmr())
 
     def add(self, path: str, receipt: Receipt, payloads: str, msg: Msg | None) -> None:
-        """Check the next entry; PortableSetInvalid names the file of the RECEIPT or of the MSG."""
+        """Check the next entry. PortableSetInvalid names the file of the RECEIPT or of the MSG."""
         if (receipt.label, receipt.stream_seq) <= (self._check.label, self._check.size):
             raise PortableSetInvalid(path, f"{_place(receipt)}: not sorted by label and stream_seq")
         if receipt.label != self._check.label:
             self._check = RunCheck(receipt.label, Mmr())
         self._check.skip(receipt.stream_seq - self._check.size - 1)
-        faults = {fault.rule: fault for fault in (*self._check.append(msg, receipt), *self._unsigned(msg, receipt))}
+        faults = {
+            fault.rule: fault for fault in (*self._check.append(msg, receipt), *self._check_signatures(msg, receipt))
+        }
         for where, words in ((path, _RECEIPT), (payloads, _MESSAGE)):
             for rule in words:
                 if rule in faults:
                     raise PortableSetInvalid(where, f"{_place(receipt)}: {words[rule].format(faults[rule])}")
         self.count += 1
 
-    def _unsigned(self, msg: Msg | None, receipt: Receipt) -> list[Fault]:
-        """Verify the signatures, by one of the hubs. The one that signed the last receipt is asked first."""
+    def _check_signatures(self, msg: Msg | None, receipt: Receipt) -> list[Fault]:
+        """Return faults of the signatures. The hub that signed the last receipt is tried first."""
         faults = check_signatures([Pair(msg, receipt)], None)[0][0]
         for place, hub in enumerate(self._hubs):
             if not check_signatures([Pair(None, receipt)], hub)[0][0]:
@@ -61,14 +63,14 @@ class EntryCheck:
 
 
 def check_checkpoints(path: str, checkpoints: Iterable[Checkpoint], hubs: Sequence[HubIdentity]) -> int:
-    """How many there are; each signed by one of the hubs, if any is known, and sorted."""
+    """Check that checkpoints are sorted and signed by one of the hubs, if any is known; return their number."""
     count, last = 0, None
     for checkpoint in checkpoints:
         place = (checkpoint.label_curr, checkpoint.upto_seq)
         where = f"label {checkpoint.label_curr.hex()[:16]}…, upto_seq {checkpoint.upto_seq}"
         if last is not None and place <= last:
             raise PortableSetInvalid(path, f"{where}: not sorted by label and upto_seq")
-        if hubs and not any(_signed(hub, checkpoint) for hub in hubs):
+        if hubs and not any(_has_signed(hub, checkpoint) for hub in hubs):
             raise PortableSetInvalid(path, f"{where}: hub_sig is by none of the hub keys")
         last = place
         count += 1
@@ -76,14 +78,14 @@ def check_checkpoints(path: str, checkpoints: Iterable[Checkpoint], hubs: Sequen
 
 
 def check_attachment(listed: Listed) -> None:
-    """Its name is the hash of its bytes, which `check_file` has compared with the list."""
+    """Check that the name is the hash of the bytes, which `check_file` has compared with the list."""
     if listed.path.rpartition("/")[2] != listed.hash.hex():
         raise PortableSetInvalid(listed.path, "the attachment is not what its name says")
 
 
-def _signed(hub: HubIdentity, checkpoint: Checkpoint) -> bool:
+def _has_signed(hub: HubIdentity, checkpoint: Checkpoint) -> bool:
     try:
-        hub.verify_checkpoint(checkpoint, 0)  # the set does not tell epoch_sec, so any key of the hub may have signed
+        hub.verify_checkpoint(checkpoint, 0)  # the set has no epoch_sec, so any key of the hub may have signed
     except VerifyError:
         return False
     return True

@@ -1,6 +1,6 @@
 """The files of a portable set: a signed manifest, and CBOR sequences that are written and read piece by piece (D-72).
 
-The manifest lists every other file with its size and hash and is written last: a set without one was not finished.
+The manifest lists every other file with its size and hash. It is written last: a set without one is incomplete.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ class Listed(Part, kind="listed file"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Map, kind="manifest"):
-    """All files of the set, by path, signed by the identity that it is of."""
+    """All files of the set, by path, signed by the identity of the set."""
 
     id_sign_pk: Bytes32
     created_at: Uint
@@ -65,7 +65,7 @@ class Manifest(Map, kind="manifest"):
 
 
 class FileWriter:
-    """A new file, written in pieces of any size. Memory does not grow with it; `finish` makes it last."""
+    """A new file, written in pieces of any size. Memory does not grow with it; `finish` makes it durable."""
 
     def __init__(self, fs: Fs, path: str) -> None:
         self._fs, self._path = fs, path
@@ -80,7 +80,7 @@ class FileWriter:
 
     def finish(self) -> Listed:
         self._flush()
-        self._file.truncate(self._size)  # what an earlier attempt left there
+        self._file.truncate(self._size)  # removes the rest of an earlier attempt
         self._file.sync()
         self._fs.sync_dir(self._path.rpartition("/")[0])
         return Listed(path=self._path, size=self._size, hash=self._digest.digest())
@@ -98,7 +98,7 @@ class FileWriter:
 
 
 def write_file(fs: Fs, path: str, pieces: Iterable[bytes]) -> Listed:
-    """A whole file; durable when it returns."""
+    """Write a whole file, durably."""
     with FileWriter(fs, path) as writer:
         for piece in pieces:
             writer.write(piece)
@@ -106,7 +106,7 @@ def write_file(fs: Fs, path: str, pieces: Iterable[bytes]) -> Listed:
 
 
 def _pieces(fs: Fs, path: str) -> Iterator[bytes]:
-    """The bytes of a file, a megabyte at a time."""
+    """Yield the bytes of a file, a megabyte at a time."""
     try:
         file = open_inside(fs, path)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as exc:
@@ -123,23 +123,23 @@ def _pieces(fs: Fs, path: str) -> Iterator[bytes]:
 
 
 def check_file(fs: Fs, listed: Listed) -> None:
-    """PortableSetInvalid unless the file is the one that was listed."""
-    for _ in _checked(fs, listed):
+    """Raise PortableSetInvalid unless the file is the listed one."""
+    for _ in _read_listed(fs, listed):
         pass
 
 
 def copy_file(source: Fs, listed: Listed, target: Fs) -> None:
-    """Copy a file; what is copied is what was listed, or it is an error."""
-    write_file(target, listed.path, _checked(source, listed))
+    """Copy a file, and raise PortableSetInvalid unless it is the listed one."""
+    write_file(target, listed.path, _read_listed(source, listed))
 
 
-def _checked(fs: Fs, listed: Listed) -> Iterator[bytes]:
+def _read_listed(fs: Fs, listed: Listed) -> Iterator[bytes]:
     digest, size = sha256(), 0
     for piece in _pieces(fs, listed.path):
         digest.update(piece)
         size += len(piece)
         if size > listed.size:
-            break  # longer than it may be: no need to read on
+            break  # too long: no need to read on
         yield piece
     if size != listed.size:
         what = "longer" if size > listed.size else f"{listed.size - size} bytes shorter"
@@ -149,7 +149,7 @@ def _checked(fs: Fs, listed: Listed) -> Iterator[bytes]:
 
 
 def items(fs: Fs, path: str) -> Iterator[bytes]:
-    """The raw items of a CBOR sequence (RFC 8742), in a window that does not grow with the file."""
+    """Yield the raw items of a CBOR sequence (RFC 8742), in a window that does not grow with the file."""
     window = bytearray()
     pieces = _pieces(fs, path)
     more = True
@@ -162,7 +162,7 @@ def items(fs: Fs, path: str) -> Iterator[bytes]:
             return
         data = bytes(window)
         pos = 0
-        # What lies whole in the window for certain, or all of it once the file has ended.
+        # Items that are certainly complete in the window, or all of them once the file has ended.
         while pos < len(data) and (not more or len(data) - pos >= _MAX_ITEM_BYTES):
             try:
                 end = cbor.item_end(data, pos, what=path)

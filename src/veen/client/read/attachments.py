@@ -1,6 +1,6 @@
-"""Attachments: stored by the hash of their ciphertext, opened only as what was declared (spec §4.6, D-15, D-16).
+"""Attachments: stored by the hash of their ciphertext, and opened only as declared (spec §4.6, D-15, D-16).
 
-The hub keeps bytes it cannot read. A reader checks the hash of what it fetches, the root over all declared ids, and the
+The hub keeps bytes it cannot read. A reader checks the hash of a fetched file, the root over all declared ids, and the
 declared size; one attachment is opened at a time, so a message of a thousand files needs the memory of one.
 """
 
@@ -25,7 +25,7 @@ _AT_ONCE: Final = 8  # uploads in flight
 
 
 class Attachments:
-    """Putting and getting attachments by coid."""
+    """Upload and download of attachments by coid."""
 
     def __init__(self, session: HubSession, key: SigningKey) -> None:
         self._session, self._key = session, key
@@ -65,10 +65,10 @@ class Attachments:
                 for ciphertext in message.attachments.ciphertexts:
                     group.create_task(one(ciphertext))
         except ExceptionGroup as failed:
-            raise failed.exceptions[0] from failed  # one refusal is as good as another
+            raise failed.exceptions[0] from failed  # any one of the refusals
 
     async def fetch(self, coid: bytes) -> bytes:
-        """The ciphertext with this coid, as it was stored."""
+        """Fetch the ciphertext with this coid, as it was stored."""
         try:
             data = (await self._calls.send(f"{ATTACHMENT}{coid.hex()}", b"")).body
         except HubRefused as exc:
@@ -80,7 +80,7 @@ class Attachments:
         return data
 
     async def get(self, entry: Entry, index: int) -> bytes:
-        """The plaintext of one attachment of an opened entry."""
+        """Fetch and open one attachment of an opened entry."""
         declared: Sequence[Attachment] = entry.attachments
         wanted = declared[index]
         ciphertext = await self.fetch(wanted.coid)

@@ -1,6 +1,6 @@
-"""Ranges of a stream as Arrow tables and pandas frames. Both libraries are loaded when they are asked for, not before.
+"""Ranges of a stream as Arrow tables and pandas frames. Both libraries are loaded on first use.
 
-One row for each entry, whose verification is done by then; what could not be opened has no body and says why. Hashes
+One row for each verified entry; one that could not be opened has no body and an error. Hashes
 and keys are binary, times are seconds of the hub.
 """
 
@@ -40,7 +40,7 @@ COLUMNS: Final = (
 
 
 def to_arrow(entries: Iterable[Entry]) -> "pa.Table":
-    """A table of entries, in their order; ExtraMissing without pyarrow."""
+    """Return a table of entries, in their order. Raise ExtraMissing without pyarrow."""
     arrow = _load("pyarrow", "to_arrow()")
     schema = arrow.schema([(name, _type(arrow, kind)) for name, kind in COLUMNS])
     batches = [
@@ -50,7 +50,7 @@ def to_arrow(entries: Iterable[Entry]) -> "pa.Table":
 
 
 def to_pandas(entries: Iterable[Entry]) -> "pd.DataFrame":
-    """A frame of entries; numbers that may be missing are nullable, so none becomes a float."""
+    """Return a frame of entries; numbers that may be missing are nullable, so none becomes a float."""
     pandas = _load("pandas", "to_pandas()")
     arrow = _load("pyarrow", "to_pandas()")
     nullable = {arrow.uint64(): pandas.UInt64Dtype()}
@@ -75,7 +75,7 @@ def _type(arrow: Any, kind: str) -> Any:
 
 
 def row_of(entry: Entry) -> dict[str, Any]:
-    """An entry by the names of the columns."""
+    """Return an entry by the names of the columns."""
     msg, receipt, event = entry.msg, entry.receipt, entry.event
     return {
         "seq": entry.seq,

@@ -1,7 +1,7 @@
-"""Reading what a hub still has: every entry that can be read, and the ranges that retention has erased.
+"""Reading the entries that a hub still has, and the ranges that retention has erased.
 
-`Client.read` ends with an error at an erased payload. Whoever must go on behind it, such as a mirror, the policy agent
-or the query service, reads by `read_kept` and reports the ranges.
+`Client.read` ends with an error at an erased payload. Callers that must continue after it, such as a mirror, the policy
+agent or the query service, use `read_kept` and report the ranges.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -34,11 +34,11 @@ async def read_kept(
     `after` has positions by label; entries up to and including them are left out.
     """
     for epoch, label in sorted((epoch, label) for label, epoch in (await client.labels_of(stream)).items()):
-        async for item in kept_entries(client, stream, epoch, label, (after or {}).get(label, 0) + 1):
+        async for item in read_kept_label(client, stream, epoch, label, (after or {}).get(label, 0) + 1):
             yield item
 
 
-async def kept_entries(
+async def read_kept_label(
     client: "Client", stream: "Stream", epoch: int, label: bytes, first: int
 ) -> AsyncIterator[Entry | ErasedRange]:
     """Yield the entries of one label from `first` on that can be read, and erased ranges."""
@@ -60,12 +60,12 @@ async def kept_entries(
 
 
 def is_pruned(error: HubRefused) -> bool:
-    """Return True if the hub refuses because it has erased what was asked for."""
+    """Return True if the hub refuses because it has erased the requested entries."""
     return is_not_found(error) and error.detail.get("reason") == "pruned"
 
 
 async def _behind_erased(client: "Client", stream: "Stream", epoch: int, erased: int) -> int:
-    """Return the first position behind an erased one that can be read, in O(log n) questions: runs are erased."""
+    """Return the first readable position after an erased one, in O(log n) requests: runs are erased."""
     size = (await client.checkpoint(stream, epoch=epoch)).upto_seq
     step, low = 1, erased  # `low` is erased
     while low + step <= size and await _is_erased(client, stream, epoch, low + step):

@@ -1,4 +1,4 @@
-"""How what the client hands out looks in a notebook: cards for entries and receipts, a picture for proofs.
+"""Values of the client in a notebook: cards for entries and receipts, a picture for proofs.
 
 Receipts, checkpoints and all other wire objects bring their own card (`veen.core.html`). As in `repr`, bodies are not
 shown: a notebook is saved and shared, and showing a value must not publish it. Print `entry.body` to see it.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def proof_html(proven: "Proven") -> str:
-    """The picture of a proof that holds, with its receipt under it."""
+    """Return the picture of a valid proof, with its receipt below it."""
     picture = Picture.of(
         proven.proof, stream_seq=proven.receipt.stream_seq, root=proven.root, tree_size=proven.tree_size
     )
@@ -40,7 +40,7 @@ def entry_html(entry: "Entry") -> str:
     return table(f"Entry {entry.seq} \u2713 verified", rows)
 
 
-def sent_html(sent: "Sent") -> str:
+def message_html(sent: "Sent") -> str:
     rows = [
         ("seq", shown(sent.seq)),
         ("msg_id", shown(sent.msg_id)),

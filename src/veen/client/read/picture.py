@@ -1,8 +1,8 @@
-"""A proof as a picture: which hashes meet which, on the way from one message to the root (spec §5.2).
+"""A proof as a picture: the hashes on the way from one message to the root (spec §5.2).
 
-`Picture.of` works out every hash of the way, so a picture shows what was computed, not what was claimed. `text` draws
-it for a terminal, `svg` for a page. A small tree is a tree; a large one is a ladder, with a step on each
-line, because a path of twenty levels has no readable tree.
+`Picture.of` computes every hash on the way, so a picture shows computed values and no claims. `text` draws it for a
+terminal, `svg` for a page. A small tree is drawn as a tree; a large one as a ladder with a step on each line,
+because a path of twenty levels has no readable tree.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ TREE_MAX: Final = 32  # entries; beyond that the ladder
 
 
 class Node(NamedTuple):
-    """A node of the tree and the entries it stands for."""
+    """A node of the tree and the entries below it."""
 
     first: int  # stream_seq
     last: int
@@ -42,7 +42,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """All that the verification of one proof touches."""
+    """All nodes that the verification of one proof uses."""
 
     stream_seq: int
     tree_size: int
@@ -53,7 +53,7 @@ class Picture:
 
     @classmethod
     def of(cls, proof: MmrProof, *, stream_seq: int, root: bytes, tree_size: int | None = None) -> Self:
-        """ProofError unless the proof holds: there is no picture of a proof that does not."""
+        """Verify a proof and return its picture; raise ProofError if it does not verify."""
         size = stream_seq if tree_size is None else tree_size
         proof.verify(leaf_hash=proof.leaf_hash, stream_seq=stream_seq, expected_root=root, tree_size=size)
         pos = stream_seq - 1
@@ -86,7 +86,7 @@ class Picture:
 
     @property
     def hashes(self) -> int:
-        """How many hashes the proof brings along."""
+        """Number of hashes in the proof."""
         return len(self.steps) + len(self.peaks) - 1
 
 
@@ -96,7 +96,7 @@ def short(data: bytes) -> str:
 
 
 def text(picture: Picture) -> Iterator[str]:
-    """The lines of the drawing."""
+    """Yield the lines of the drawing."""
     yield f"root {short(picture.root)}"
     if picture.tree_size > TREE_MAX:
         yield from _ladder(picture)
@@ -111,7 +111,7 @@ def text(picture: Picture) -> Iterator[str]:
 
 
 def _subtree(picture: Picture, height: int) -> list[str]:
-    """The node above the leaf at `height` and what the proof knows below it."""
+    """Return the lines of the node above the leaf at `height`, with the known nodes below it."""
     if height == 0:
         return [f"{picture.leaf.span} {short(picture.leaf.hash)}  <- this message"]
     step = picture.steps[height - 1]
@@ -128,7 +128,7 @@ def _subtree(picture: Picture, height: int) -> list[str]:
 
 
 def _ladder(picture: Picture) -> Iterator[str]:
-    """One join a line, from the message up."""
+    """Yield one join per line, from the message up."""
     spans = [picture.leaf.span, *(step.parent.span for step in picture.steps), *(peak.span for peak in picture.peaks)]
     width = max(map(len, spans))
     yield f"{picture.leaf.span:>{width}}  {short(picture.leaf.hash)}  <- this message"

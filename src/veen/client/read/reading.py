@@ -1,9 +1,9 @@
-"""Reading a stream: every entry verified on the way, then opened (spec §9, §11.3, D-27, D-79, D-102b).
+"""Reading a stream: every entry is verified, then opened (spec §9, §11.3, D-27, D-79, D-102b).
 
 For each entry: the author's signature, the hub's signature under a key valid at hub_ts, the leaf, the place in the
-tree, the epoch of its label, and that its author's numbers run without a gap. Only then is it opened (CLNT-05). What
-cannot be opened is yielded with the reason: anybody who has the write key can seal nonsense, which is not the hub's
-fault.
+tree, the epoch of its label, and that its author's numbers run without a gap. Only then is it opened (CLNT-05). An
+entry that cannot be opened is yielded with the reason: any holder of the write key can seal invalid content, which is
+not the hub's fault.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Entry:
-    """One verified entry. `event` is there if it was opened; else `error` says why not."""
+    """One verified entry. `event` is set if it was opened; otherwise `error` has the reason."""
 
     msg: Msg
     receipt: Receipt
@@ -59,24 +59,24 @@ class Entry:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """The place in the stream, over all its labels (D-27)."""
+        """Place in the stream, over all its labels (D-27)."""
         return self.ts, self.epoch, self.seq
 
     @property
     def body(self) -> bytes:
-        """The body, without the list of attachments around it; OpenError if it was not opened."""
+        """Body without the list of attachments around it; OpenError if it was not opened."""
         if self.event is None:
             raise OpenError
         return self.event.body if self._attached is None else self._attached.body
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
-        """What the body declares, if it declares anything; checked against att_root when it was opened."""
+        """Attachments that the body declares, checked against att_root when it was opened."""
         return () if self._attached is None else self._attached.attachments
 
     @property
     def opened_with(self) -> bytes:
-        """The reader key that opened this entry, for its attachments."""
+        """Reader key that opened this entry, for its attachments."""
         if self._reader_sk is None:
             raise OpenError
         return self._reader_sk
@@ -86,14 +86,14 @@ class Entry:
         return f"Entry(seq={self.seq}, epoch={self.epoch}, {state})"
 
     def _repr_html_(self) -> str:
-        """For notebooks; like `repr`, without the body."""
+        """Return the card for notebooks; like `repr`, without the body."""
         from veen.client.read.notebook import entry_html
 
         return entry_html(self)
 
 
 class LabelReader:
-    """Reads one label in order. `known` is what the hub proved before; `view` grows with what is read."""
+    """The reader of one label, in order. `known` is the view proven before; `view` grows with the entries read."""
 
     def __init__(
         self,
@@ -107,12 +107,12 @@ class LabelReader:
         follow: "StreamFollow | None" = None,
         only_keys: bool = False,
     ) -> None:
-        """`follow` brings keys of generations that are announced on the way; `only_keys` opens nothing else."""
+        """Set up a reader. `follow` brings keys of generations announced on the way; `only_keys` opens nothing else."""
         self._session, self._known, self._epoch = session, known, epoch
         self._stream_id, self._with_proofs = stream_id, with_proofs
         self._follow, self._only_keys = follow, only_keys
-        # The newest first, as the keyring has them; a message that opens under two of them is opened by none (D-170).
-        self._keys: tuple[StreamKeys, ...] = ()  # those that open, control key included; changes with the keyring
+        # The newest first, as in the keyring; a message that opens under two of them counts as not opened (D-170).
+        self._keys: tuple[StreamKeys, ...] = ()  # keys that open, including the control key; changes with the keyring
         self._secrets: tuple[tuple[bytes, bytes], ...] = ()  # of `_keys`
         self._use(keys)
         self.view = LabelView(known.label)
@@ -131,7 +131,7 @@ class LabelReader:
         return self._known.label
 
     async def entries(self, first: int, last: int | None) -> AsyncGenerator[Entry, None]:
-        """The entries `first` … `last`, or to the end of the label."""
+        """Yield the entries `first` … `last`, or to the end of the label."""
         first = max(first, 1)
         try:
             await self._start(first)
@@ -148,7 +148,7 @@ class LabelReader:
             raise await accuse(self._session, self._known, exc) from exc
 
     async def _start(self, first: int) -> None:
-        """Peaks to go on from: those that are known, or those that the proof of the first entry holds (D-33)."""
+        """Set the first peaks: the known ones, or those in the proof of the first entry (D-33)."""
         self._authors = authors_after(first - 1)
         if first == 1:
             return
@@ -157,17 +157,17 @@ class LabelReader:
             return
         info = await self._session.label_info(self._known.label)
         if info is None or info.last_stream_seq < first:
-            return  # nothing to read there; `_finish` sees whether there ought to be
+            return  # nothing to read there; `_finish` checks if there should be
         receipt = await self._session.receipt(self._known.label, first)
         self.view.start_before(receipt, await self._session.proof(receipt))
 
     async def resume(self, first: int) -> None:
-        """Be ready for entry `first`, which comes next: only a label that had nothing to read is not."""
+        """Prepare for entry `first`, which comes next. Only a label that had no entries needs it."""
         if self.view.size != first - 1:
             await self._start(first)
 
     async def verify_next(self, items: Sequence[StreamItem]) -> list[Entry]:
-        """`verify` for entries that arrive live."""
+        """Verify entries that arrive live, as `verify` does."""
         before = self.view.copy()
         try:
             return await self.verify(items)
@@ -175,7 +175,7 @@ class LabelReader:
             raise await accuse(self._session, before, exc) from exc
 
     async def check_end(self) -> None:
-        """After a hub was away: it must still have, and sign, all that was read from it."""
+        """Check that the hub still has and signs everything that was read, after it was away."""
         if not self.view.size:
             return
         try:
@@ -188,7 +188,7 @@ class LabelReader:
             raise
 
     async def verify(self, items: Sequence[StreamItem]) -> list[Entry]:
-        """All checks of a page. Signatures are checked in another thread: libsodium needs no interpreter."""
+        """Run all checks of a page. Signatures are checked in another thread: libsodium needs no interpreter."""
         pairs = [Pair(item.msg, receipt_of(item)) for item in items]
         appended = [self._append(item.msg, receipt_of(item)) for item in items]
         await self._check_signatures(pairs, [fault for _, faults in appended for fault in faults])
@@ -201,21 +201,22 @@ class LabelReader:
                 raise divergence(next(fault for fault in faults if fault.rule is not Rule.TIME), self.label)
             self._ts = max(self._ts, receipt.hub_ts)
             entry = self._open(item.msg, receipt, proof)
-            entries.append(await self._scoped(replace(entry, warning=warnings[0]) if warnings else entry))
+            entries.append(await self._check_scope(replace(entry, warning=warnings[0]) if warnings else entry))
             self._learn(entries[-1])
         return entries
 
     def _learn(self, entry: Entry) -> None:
-        """Take over keys that this entry announces, before the next one is opened."""
+        """Learn keys that this entry announces, before the next one is opened."""
         follow = self._follow
         if follow is None:
             return
-        is_next = follow.passed(self.label, entry.seq)
+        is_next = follow.pass_entry(self.label, entry.seq)
         if is_next and entry.event is not None and follow.observe(entry.event) and not self._only_keys:
             self._use(follow.keys())
 
-    async def _scoped(self, entry: Entry) -> Entry:
-        """Where the hub cannot bind tokens to streams, readers do (CLNT-13, D-24)."""
+    async def _check_scope(self, entry: Entry) -> Entry:
+        """Check the capability where the hub cannot bind tokens to streams (CLNT-13, D-24); return the entry,
+        perhaps closed."""
         auth_ref = entry.msg.auth_ref
         if entry.event is None or auth_ref is None or self._session.status.stream_scope != "open":
             return entry
@@ -242,13 +243,13 @@ class LabelReader:
         return proof, faults
 
     async def _check_signatures(self, pairs: Sequence[Pair], faults: Sequence[Fault]) -> None:
-        """Both signatures of a page; a message that is forged counts before a key that is not known yet."""
+        """Check both signatures of a page; a forged message is reported before a hub key that is not known yet."""
         unsigned, _ = await asyncio.to_thread(check_signatures, pairs, self._session.pin.identity)
         signatures = [fault for of_pair in unsigned for fault in of_pair]
         for fault in sorted((*faults, *signatures), key=lambda fault: fault.seq):
             if fault.rule in (Rule.CT_HASH, Rule.AUTHOR_SIG):
                 raise divergence(fault, self.label)
-        if signatures:  # perhaps the hub rotated its key: this asks
+        if signatures:  # the hub may have rotated its key: this requests the identity
             for _, receipt in pairs:
                 if receipt.stream_seq >= signatures[0].seq:
                     await self._session.check_receipt(receipt)
@@ -263,13 +264,13 @@ class LabelReader:
                 error = self._stale(self._keys[number])
             except AmbiguousError as exc:
                 error = f"OVL.AMBIGUOUS: {exc}"
-            except OpenError:  # what the author signed is what the hub has, so it is a matter of keys
+            except OpenError:  # the bytes are those that the author signed, so the key is missing
                 error = f"E.OPEN: {self._follow.why_sealed() if self._follow else 'no read key for this stream'}"
-            except VeenError as exc:  # sealed by a writer who breaks the rules
+            except VeenError as exc:  # sealed against the rules by the writer
                 error = f"E.OPEN: {exc}"
         event, attached = None, None
         if opened is not None and error is None:
-            attached, error = _judge(msg, opened)
+            attached, error = _check_payload(msg, opened)
             if error is None:
                 event = self._event(msg, receipt, opened)
         return Entry(
@@ -285,7 +286,8 @@ class LabelReader:
         )
 
     def _stale(self, key: StreamKeys) -> str | None:
-        """What was sealed to an earlier generation long after a newer one was announced does not count (D-171)."""
+        """Return the error of an entry that was sealed to an earlier generation long after a newer one was announced
+        (D-171)."""
         follow = self._follow
         if follow is None or key is follow.control or not follow.is_stale(key.generation, self._ts):
             return None
@@ -307,20 +309,20 @@ class LabelReader:
         )
 
     async def _finish(self, first: int, last: int | None) -> None:
-        """The end of what was served must reach what was proven, and one must be a part of the other."""
+        """Check that the end of the served log reaches the proven one, and that one is a prefix of the other."""
         start_view = self._known
         wanted = start_view.size if last is None else min(last, start_view.size)
         reached = self.view.size
         if first <= wanted and reached < wanted:
             raise self._rewound(reached)
         if start_view.root is None or self.view.last is None or first <= start_view.size + 1 <= reached + 1:
-            return  # nothing was proven before, nothing was read, or it was met on the way
+            return  # nothing was proven before, nothing was read, or the check was made on the way
         shorter, longer = (start_view, self.view) if start_view.size < reached else (self.view, start_view)
         grown = shorter.copy()
         grown.skip_to(longer.size, await self._session.consistency(start_view.label, shorter.size, longer.size))
         if grown.root != longer.root:
             raise RootMismatch(
-                "what was read is not a part of what was proven before",
+                "the entries read are not part of the log that was proven before",
                 label=start_view.label,
                 seq=longer.size,
                 expected=longer.root,
@@ -337,8 +339,9 @@ class LabelReader:
         )
 
 
-def _judge(msg: Msg, opened: Opened) -> tuple[Attached | None, str | None]:
-    """What only a reader can judge: cap_ref (CLNT-13), and the declared attachments (ATT-08). The list, or a fault."""
+def _check_payload(msg: Msg, opened: Opened) -> tuple[Attached | None, str | None]:
+    """Return the declared attachments (ATT-08), or the fault of them or of cap_ref (CLNT-13), which only a reader
+    can check."""
     if opened.hdr.cap_ref is not None and not compare_digest(opened.hdr.cap_ref, msg.auth_ref or b""):
         return None, "E.CAP: cap_ref is not the auth_ref of the message"
     if opened.hdr.schema != ATTACHED_SCHEMA:

@@ -1,8 +1,9 @@
-"""Resync: read a label from where we stand to its end, verify every step, find our own messages (spec §9, RESYNC0.2).
+"""Resync: read a label from the verified view to its end, verify every step, find the client's own messages (spec
+§9, RESYNC0.2).
 
-The log is the truth about what was admitted; local state is a cache of it. What the log says about our own client_seq
-is believed because our own key signed it. Nothing is believed that contradicts what was proven before: a resync that
-meets such a thing fails with it, and leaves the state as it was.
+The log decides which messages were admitted; local state is a cache of it. Entries under this client's key are
+trusted for client_seq because the key signed them. Nothing is accepted that contradicts earlier proofs: a resync
+that finds a contradiction fails, and leaves the state as it was.
 """
 
 from dataclasses import dataclass, field, replace
@@ -22,33 +23,33 @@ from veen.core.run_check import MAX_WARNINGS, Authors, warning_of
 
 @dataclass(slots=True)
 class Replay:
-    """What a run through the log found."""
+    """The findings of one run through the log."""
 
     view: LabelView
     authors: Authors
     read: int = 0
     last_ts: int = 0  # hub_ts of the last entry that was read
     warnings: list[str] = field(default_factory=list)
-    client_seq: int = 0  # the highest of ours that was met
+    client_seq: int = 0  # the highest one of this client key
     own: dict[bytes, Receipt] = field(default_factory=dict)  # by leaf_hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resynced:
-    """What a resync changed, for people and programs."""
+    """The outcome of a resync, for people and programs."""
 
     label: bytes
     read: int  # entries that were read and verified
-    stream_seq: int  # how far the log is verified now
+    stream_seq: int  # the last verified entry
     mmr_root: bytes | None
-    client_seq: int  # the last one that the hub has of ours, or that still waits
+    client_seq: int  # the last one of this client key, in the log or pending
     confirmed: int = 0  # messages without a receipt that turned out to be in the log
-    dropped: int = 0  # messages without a receipt that can never be admitted any more
+    dropped: int = 0  # messages without a receipt that can no longer be admitted
     warnings: tuple[str, ...] = ()  # where hub_ts goes back (D-28)
 
 
 async def replay(session: HubSession, known: LabelView, client_id: bytes, epoch: int) -> Replay:
-    """From a verified view to the end of the log; the view that was passed in is left alone."""
+    """Read from a verified view to the end of the log. The given view is not changed."""
     done = Replay(known.copy(), authors_after(known.size))
     try:
         if done.view.peaks is None:
@@ -61,7 +62,7 @@ async def replay(session: HubSession, known: LabelView, client_id: bytes, epoch:
     except HubRefused as exc:
         if is_not_found(exc) and known.size and exc.detail.get("reason") != "pruned":
             raise Rewound(
-                "the hub does not know the label any more",
+                "the hub no longer has the label",
                 label=known.label,
                 seq=known.size,
                 expected=known.size,
@@ -74,7 +75,7 @@ async def replay(session: HubSession, known: LabelView, client_id: bytes, epoch:
 
 
 async def _read_to_end(session: HubSession, done: Replay, client_id: bytes, epoch: int) -> int:
-    """Read what there is; where the hub says, and signs, that the log ends."""
+    """Read to the end; return the end of the log that the hub signs."""
     view = done.view
     try:
         async for items in run(session, view.label, view.size + 1, None):
@@ -89,7 +90,7 @@ async def _read_to_end(session: HubSession, done: Replay, client_id: bytes, epoc
                 if item.msg.client_id == client_id:
                     _note_own(done, item.msg, receipt)
             assert view.last is not None  # noqa: S101 - a page has entries
-            await session.check_receipt(view.last)  # its root carries the page
+            await session.check_receipt(view.last)  # its root covers the page
     except HubRefused as exc:
         if is_not_found(exc) and not view.size:
             return 0  # nobody wrote to this label yet
@@ -102,7 +103,7 @@ async def _read_to_end(session: HubSession, done: Replay, client_id: bytes, epoc
 
 
 def check_checkpoint(session: HubSession, view: LabelView, checkpoint: Checkpoint) -> None:
-    """A latest checkpoint never lies behind what is proven, and agrees with it where they meet (CKPT-11, D-40)."""
+    """Check that a latest checkpoint is not behind the view, and agrees with it at the same size (CKPT-11, D-40)."""
     if checkpoint.upto_seq < view.size:
         raise StaleCheckpoint(
             "the latest checkpoint ends before what the hub already proved",
@@ -124,8 +125,8 @@ def _note_own(done: Replay, msg: Msg, receipt: Receipt) -> None:
     done.own[msg.leaf_hash()] = receipt
 
 
-def resynced(state: LabelState, done: Replay) -> tuple[LabelState, int, int]:
-    """The state after a replay, and how many pending messages it confirmed and dropped."""
+def apply_replay(state: LabelState, done: Replay) -> tuple[LabelState, int, int]:
+    """Return the state after a replay, and the numbers of pending messages that it confirmed and dropped."""
     waiting = [pending for pending in state.pending if Msg.from_bytes(pending.msg).leaf_hash() not in done.own]
     confirmed = len(state.pending) - len(waiting)
     base = max(state.client_seq - len(state.pending), done.client_seq)

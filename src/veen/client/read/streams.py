@@ -1,6 +1,6 @@
-"""A stream over all its labels: one order for what was written, and a live end (D-26, D-27, D-102b).
+"""A stream over all its labels: one order for all entries, and a live end (D-26, D-27, D-102b).
 
-Where labels rotate, a stream is many logs. Entries are merged by (ts*, epoch, stream_seq); a label is opened only when
+Where labels rotate, a stream is many logs. Entries are merged by (ts*, epoch, stream_seq). A label is opened only when
 the merge comes near its time, so a stream of years needs memory for a few labels. Live, the labels around the present
 epoch are followed together, and whatever a hub answers late, twice or not at all, nothing is skipped or repeated.
 """
@@ -22,13 +22,14 @@ from veen.core.objects.tooling import MAX_WAIT_SEC, TailRequest
 _TAIL_ITEMS: Final = 256
 _QUEUED: Final = 64  # entries of one label that wait for the reader
 _ANSWER_SECONDS: Final = 15.0  # on top of the wait, before a long poll counts as lost
-_LIVE_EPOCHS: Final = 1  # CLOCK_SKEW_EPOCHS: how far off the present one a live label may be (001 spec-1 §4)
+_LIVE_EPOCHS: Final = 1  # CLOCK_SKEW_EPOCHS: distance of a live label from the present epoch (001 spec-1 §4)
 
 OpenLabel = Callable[[int], Awaitable[LabelReader]]  # by epoch
 
 
 async def seek(session: HubSession, label: bytes, since: int) -> int:
-    """The first entry whose hub_ts is at least `since`: times never decrease, so a few receipts tell (D-28)."""
+    """Return the first entry whose hub_ts is at least `since`. Times never decrease, so a few receipts suffice
+    (D-28)."""
     info = await session.label_info(label)
     low, high = 1, (info.last_stream_seq if info else 0) + 1
     while low < high:
@@ -38,10 +39,10 @@ async def seek(session: HubSession, label: bytes, since: int) -> int:
     return low
 
 
-async def merged(
+async def merge_labels(
     session: HubSession, epochs: Sequence[int], entries: Callable[[int], AsyncGenerator[Entry, None]]
 ) -> AsyncGenerator[Entry, None]:
-    """The entries of several labels in one order (D-27); `entries` reads the label of one epoch."""
+    """Yield the entries of several labels in one order (D-27); `entries` reads the label of one epoch."""
     waiting = list(reversed(epochs))  # ascending from the end
     heads: list[tuple[tuple[int, int, int], Entry, AsyncGenerator[Entry, None]]] = []
     async with contextlib.AsyncExitStack() as opened:
@@ -73,7 +74,7 @@ async def _push(
 
 
 async def follow_labels(session: HubSession, open_label: OpenLabel, first: int) -> AsyncGenerator[Entry, None]:
-    """Every entry from `first` of the present label on, for ever, as it comes."""
+    """Yield every entry from `first` of the present label on, as it arrives, forever."""
     if not session.epoch_sec:
         async for entry in _follow(session, await open_label(0), first, lambda: False):
             yield entry
@@ -110,14 +111,14 @@ async def _pump(
     try:
         async for entry in _follow(session, await open_label(epoch), first, is_over):
             await queue.put(entry)
-    except Exception as exc:  # for the reader to see; it ends the others
+    except Exception as exc:  # raised to the reader, which ends the other tasks
         await queue.put(exc)
 
 
 async def _follow(
     session: HubSession, reader: LabelReader, first: int, is_over: Callable[[], bool]
 ) -> AsyncGenerator[Entry, None]:
-    """Read to the end, then wait at it. A broken connection or a restarting hub is waited for."""
+    """Read to the end, then wait there. Wait for a broken connection or a restarting hub."""
     async for entry in reader.entries(first, None):
         first = entry.seq + 1
         yield entry
@@ -148,7 +149,7 @@ async def _follow(
 
 
 async def _tail(session: HubSession, label: bytes, first: int) -> tuple[StreamItem, ...]:
-    """A long poll: entries as soon as there are any, or nothing for now."""
+    """Return new entries by a long poll, or none for now."""
     wait = min(max(session.epoch_sec, 1), MAX_WAIT_SEC) if session.epoch_sec else MAX_WAIT_SEC
     request = TailRequest(label=label, from_seq=first, wait_sec=wait, max_items=_TAIL_ITEMS, with_receipts=True)
     try:

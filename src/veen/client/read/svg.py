@@ -1,7 +1,7 @@
-"""The picture of a proof as SVG: readable without colour, in light and dark, by screen readers too.
+"""The picture of a proof as SVG: readable without colour, in light and dark themes, and by screen readers.
 
-Shape and outline carry the role: a square is the message, a diamond a sibling, a triangle a peak, a circle what was
-computed on the way. Colour repeats it. Shapes are filled with the background, so that no line runs into them.
+Shape and outline show the role: a square is the message, a diamond a sibling, a triangle a peak, a circle a hash that
+was computed on the way. Colour repeats it. Shapes are filled with the background, so that no line runs into them.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _MARGIN: Final = 60
 _HEAD: Final = 64  # for the title and the verdict
 _LEGEND_STEP: Final = 22
 _MIN_WIDTH: Final = 520
-# Colours say what shapes say already. Those of the dark theme have the same contrast to its background.
+# Colours repeat the meaning of shapes. Those of the dark theme have the same contrast to its background.
 _STYLE: Final = """
 .veen{--paper:#fff;--ink:#1b1b1b;--own:#0b5cad;--aid:#8a5a00;--root:#11622f;--way:#0b5cad}
 @media(prefers-color-scheme:dark){.veen{--paper:#161616;--ink:#e8e8e8;--own:#7ab8ff;--aid:#e0b060;--root:#6fcf8f;\
@@ -37,7 +37,7 @@ _STYLE: Final = """
 
 
 class _Mark(NamedTuple):
-    """A shape with its words to the left (-1), below (0) or to the right (1) of it."""
+    """A shape with its text to the left (-1), below (0) or to the right (1) of it."""
 
     x: float
     y: float
@@ -49,7 +49,8 @@ class _Mark(NamedTuple):
 
 
 class _Drawing:
-    """`folded` is how many steps of the fold are done; None draws all of them alike. `step` is what is drawn now."""
+    """A drawing. `folded` is the number of finished steps of the fold; None draws all alike. `step` is the present
+    one."""
 
     def __init__(self, folded: int | None) -> None:
         self.marks: list[_Mark] = []
@@ -62,13 +63,13 @@ class _Drawing:
         return mark
 
     def state(self, step: int) -> str:
-        """A further class of what belongs to a step."""
+        """Return the further class of the parts of a step."""
         if self._folded is None or step < self._folded:
             return ""
         return " now" if step == self._folded else " later"
 
     def away_from(self, mark: _Mark, other: _Mark) -> None:
-        """Put the words of a mark on the side where the line to another one does not run."""
+        """Put the text of a mark on the side away from the line to another one."""
         if mark.side and other.x > mark.x:
             self.marks[self.marks.index(mark)] = mark._replace(side=-1)
 
@@ -76,7 +77,7 @@ class _Drawing:
         self._path(f"M{a.x:g},{a.y:g}L{b.x:g},{b.y:g}", on_way)
 
     def elbow(self, a: _Mark, b: _Mark) -> None:
-        """Up from `a`, then along to `b`."""
+        """Draw a line up from `a`, then along to `b`."""
         self._path(f"M{a.x:g},{a.y:g}V{b.y:g}H{b.x:g}", False)
 
     def _path(self, d: str, on_way: bool) -> None:
@@ -84,11 +85,11 @@ class _Drawing:
 
 
 def to_svg(picture: Picture, *, signed_by: str | None = None, styled: bool = True, folded: int | None = None) -> str:
-    """One SVG element, without scripts and without references to anything outside.
+    """Return one SVG element, without scripts and without references to anything outside.
 
     `signed_by` is the hub whose signature over the root was verified; without it the picture claims no signature.
     Without `styled` the page brings the rules for `.veen` itself: a strict policy forbids a style inside of it.
-    With `folded`, what that step of the fold adds has the class `now`, and what comes after it the class `later`;
+    With `folded`, the parts of that step of the fold have the class `now`, and later parts the class `later`;
     the step after the last join is the root.
     """
     drawing = (_tree if picture.tree_size <= TREE_MAX else _ladder)(picture, folded)
@@ -129,7 +130,7 @@ def _verdict(picture: Picture, signed_by: str | None) -> str:
 
 
 def _tree(picture: Picture, folded: int | None = None) -> _Drawing:
-    """What the proof names stands side by side, as the entries lie; what was computed stands above its children."""
+    """Draw named nodes side by side, in the order of the entries, and computed nodes above their children."""
     drawing = _Drawing(folded)
     siblings = [step.sibling for step in picture.steps]
     named = [picture.leaf, *siblings, *(peak for peak in picture.peaks if peak != picture.own_peak)]
@@ -162,7 +163,8 @@ def _tree(picture: Picture, folded: int | None = None) -> _Drawing:
 
 
 def _ladder(picture: Picture, folded: int | None = None) -> _Drawing:
-    """The way is one upright line with siblings left and right of it; the other peaks stand in a row beside its end."""
+    """Draw the way as one upright line with siblings left and right of it, and the other peaks in a row beside its
+    end."""
     drawing = _Drawing(folded)
     bottom = _MARGIN + (len(picture.steps) + 1) * _STEP_Y
     spine = _MARGIN + 2.2 * _STEP_X
@@ -183,7 +185,7 @@ def _ladder(picture: Picture, folded: int | None = None) -> _Drawing:
         root = drawing.add(_Mark(spine, own.y - _STEP_Y, "root", "root", picture.root, -1))
         drawing.line(own, root, on_way=True)
         for number, peak in enumerate(others, start=2):
-            across = spine + (1.25 * number - 0.25) * _STEP_X  # its words stand beside it
+            across = spine + (1.25 * number - 0.25) * _STEP_X  # its text is beside it
             drawing.elbow(drawing.add(_Mark(across, own.y, "peak", peak.span, peak.hash, 1)), root)
     return drawing
 
@@ -206,13 +208,13 @@ _WORDS: Final = {-1: ("end", -16, -4, 10), 0: ("middle", 0, 24, 38), 1: ("start"
 
 
 def _legend(role: str, y: float) -> Iterator[str]:
-    """One line of the legend: the shape, and what it stands for."""
+    """Yield one line of the legend: the shape and its meaning."""
     yield f'<g class="{role}" transform="translate(26 {y:g}) scale(.8)"><path d="{_OUTLINES[role]}"/></g>'
     yield f'<text class="words" x="48" y="{y + 4:g}">{_ROLES[role]}</text>'
 
 
 def _shape(mark: _Mark, state: str) -> Iterator[str]:
-    """A shape that can be reached by keyboard and says its hash when asked."""
+    """Yield a shape that can be focused by keyboard and has its hash as a title."""
     anchor, x, first, second = _WORDS[mark.side]
     yield f'<g class="{mark.role}{state}" tabindex="0" transform="translate({mark.x:g} {mark.y:g})">'
     yield f"<title>{escape(mark.name)}: {_ROLES[mark.role]}, {mark.hash.hex()}</title>"

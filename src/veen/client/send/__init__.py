@@ -1,1 +1,1 @@
-"""Sending: seal, sign, submit, retry; and the tokens that allow it."""
+"""Sending: sealing, signing, submitting, retrying; and the tokens that allow it."""

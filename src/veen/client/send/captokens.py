@@ -1,9 +1,9 @@
-"""Capability tokens in the hands of a client: issue, show, keep, choose, renew in time (spec §6, D-43 … D-49).
+"""Capability tokens of a client: issue, describe, store, choose, renew (spec §6, D-43 … D-49).
 
-The issuer mints a token for a client key and hands it over; the subject shows it to a hub (`/tooling/authorize`), which
-fixes issued_at for good. Only then is it known when the token ends, and that differs from hub to hub: `HeldToken` keeps
-one grant per hub. A token whose ttl is spent is renewed by its issuer with a further link: new bytes, a new auth_ref,
-a new ttl (D-44).
+The issuer issues a token for a client key and hands it over; the subject sends it to a hub (`/tooling/authorize`),
+which fixes issued_at forever. Only then the end of the token is known, and it differs from hub to hub: `HeldToken` has
+one grant per hub. A token whose ttl is spent is renewed by its issuer with a further link: new bytes, a new auth_ref, a
+new ttl (D-44).
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def issue(
     ttl: int,
     rate: Rate | None = None,
 ) -> CapToken:
-    """A token for a client key, or for the one on a card; streams by name or id."""
+    """Issue a token for a client key, or for the one on a card; streams by name or id."""
     subject_pk = subject.client_id if isinstance(subject, IdentityCard) else subject
     return CapToken.issue(issuer, subject_pk, map(_stream_id, streams), ttl=ttl, rate=rate)
 
@@ -48,26 +48,26 @@ def _stream_id(stream: str | bytes) -> bytes:
         return stream
     ref = StreamRef.parse(stream)
     if ref.stream_id is None:
-        raise LocalError(f"{stream}: a token is for streams, and a label does not tell its stream")
+        raise LocalError(f"{stream}: a token is for streams, and a label does not show its stream")
     return ref.stream_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenInfo:
-    """A token for people."""
+    """A token as shown to people."""
 
     auth_ref: bytes
     issuer_pk: bytes
     subject_pk: bytes
-    streams: tuple[str, ...]  # by name where the keyring knows it
+    streams: tuple[str, ...]  # by name if the keyring has it
     ttl: int
     rate: Rate | None
     links: int  # 1, and one more for each renewal
-    fault: str | None  # what `verify` has against it
+    fault: str | None  # the error of `verify`, if it fails
 
 
 def describe(token: CapToken, keyring: Keyring | None = None) -> TokenInfo:
-    """Nothing is assumed of the token: a forged one is shown too, with what is wrong."""
+    """Describe a token without assuming that it is valid: a forged one is shown too, with its fault."""
     try:
         token.verify()
     except VerifyError as exc:
@@ -89,7 +89,7 @@ def describe(token: CapToken, keyring: Keyring | None = None) -> TokenInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant(Part, kind="grant"):
-    """A hub has authorised the token: from here on its end is known (D-47)."""
+    """The authorisation of a token by a hub, which fixes its end (D-47)."""
 
     hub_id: Bytes32
     issued_at: Uint  # hub_ts of the control record, as the hub signed it
@@ -97,7 +97,7 @@ class Grant(Part, kind="grant"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldToken(Map, kind="held token"):
-    """A token as a client keeps it."""
+    """A token as a client stores it."""
 
     token: CapToken
     grants: Annotated[tuple[Grant, ...], Length(0, _MAX_GRANTS)] = ()  # at most one for each hub
@@ -110,26 +110,28 @@ class HeldToken(Map, kind="held token"):
         return next((grant.issued_at for grant in self.grants if grant.hub_id == hub_id), None)
 
     def expires_at(self, hub_id: bytes) -> int | None:
-        """The last second in which the hub takes it (D-48); None before the hub has authorised it."""
+        """Return the last second in which the hub accepts the token (D-48); None before the hub has authorised it."""
         issued_at = self.issued_at(hub_id)
         return None if issued_at is None else issued_at + self.token.allow.ttl
 
     def is_live(self, hub_id: bytes, now: int) -> bool:
-        """As far as is known: a token that was not shown to the hub yet has all of its ttl."""
+        """Return True unless the token is known to have ended: one that the hub does not know yet has all of its
+        ttl."""
         issued_at = self.issued_at(hub_id)
         return issued_at is None or self.token.is_live(issued_at=issued_at, hub_ts=now)
 
     def is_due(self, hub_id: bytes, now: int) -> bool:
-        """Whether it is time to renew it, while it still works (KEX1-05)."""
+        """Return True if the token should be renewed while it still works (KEX1-05)."""
         expires_at = self.expires_at(hub_id)
         return expires_at is not None and now >= expires_at - self.token.allow.ttl // RENEW_FRACTION
 
     def allows(self, client_id: bytes, stream_id: bytes) -> bool:
-        """D-49: for this client key and this stream."""
+        """Return True if the token is for this client key and this stream (D-49)."""
         return self.token.subject_pk == client_id and stream_id in self.token.allow.stream_ids
 
-    def granted(self, hub_id: bytes, issued_at: int) -> Self:
-        """Re-authorising never moves issued_at (D-47), so the first grant of a hub stays."""
+    def with_grant(self, hub_id: bytes, issued_at: int) -> Self:
+        """Return the token with a grant. Authorising again never moves issued_at (D-47), so the first grant of a hub
+        stays."""
         if self.issued_at(hub_id) is not None:
             return self
         return replace(self, grants=(*self.grants, Grant(hub_id=hub_id, issued_at=issued_at)))
@@ -142,24 +144,24 @@ class TokenStore:
         self._fs, self._sleep = fs, sleep
 
     def put(self, token: CapToken) -> HeldToken:
-        """Keep a token, if its chain verifies; what is known about it already is kept."""
+        """Store a token if its chain verifies; known grants are kept."""
         token.verify()
         return self._update(token.auth_ref(), lambda held: held or HeldToken(token=token))
 
     def restore(self, held: HeldToken) -> HeldToken:
-        """Keep a token with its grants, as an export had it."""
+        """Store a token with its grants, as an export had it."""
         token = self.put(held.token)
         for grant in held.grants:
-            token = self.granted(held.auth_ref, grant.hub_id, grant.issued_at)
+            token = self.add_grant(held.auth_ref, grant.hub_id, grant.issued_at)
         return token
 
-    def granted(self, auth_ref: bytes, hub_id: bytes, issued_at: int) -> HeldToken:
-        """A hub has authorised the token, says its control record, which the caller has verified."""
+    def add_grant(self, auth_ref: bytes, hub_id: bytes, issued_at: int) -> HeldToken:
+        """Store the grant of a hub. The caller has verified the control record."""
 
         def update(held: HeldToken | None) -> HeldToken:
             if held is None:
                 raise TokenMissing(f"there is no token {auth_ref.hex()[:16]}…")
-            return held.granted(hub_id, issued_at)
+            return held.with_grant(hub_id, issued_at)
 
         return self._update(auth_ref, update)
 
@@ -168,19 +170,19 @@ class TokenStore:
         return self._read(name) if self._fs.exists(name) else None
 
     def all(self) -> list[HeldToken]:
-        """By auth_ref."""
+        """Return all tokens, by auth_ref."""
         return [self._read(name) for name in self._fs.list("") if name.endswith(_SUFFIX)]
 
     def remove(self, auth_ref: bytes) -> None:
-        """Revoked or spent: forget it (KEX1-09). Nothing happens if it is not here."""
-        with self._locked():
+        """Remove a revoked or spent token (KEX1-09); do nothing if it is not here."""
+        with self._lock():
             self._fs.remove(f"{auth_ref.hex()}{_SUFFIX}")
             self._fs.sync_dir("")
 
     def usable(self, hub_id: bytes, client_id: bytes, stream_id: bytes, now: int) -> HeldToken:
-        """The token to write with: one the hub has authorised before one it was not shown, then what lasts longest.
+        """Return the token to write with: one that the hub has authorised first, then the one that lasts longest.
 
-        Reads and verifies every file: ask when a token is needed, not for every message.
+        It reads and verifies every file, so it is not called for every message.
         """
         fitting = [token for token in self.all() if token.allows(client_id, stream_id)]
         if not fitting:
@@ -200,17 +202,17 @@ class TokenStore:
         return max(fitting, key=lambda token: _worth(token, hub_id, now), default=None)
 
     def drop_ended(self, hub_id: bytes, issuer_pk: bytes, now: int) -> None:
-        """Forget the tokens that the identity issued for its client keys and that have ended at the hub."""
+        """Remove the tokens that the identity issued for its client keys and that have ended at the hub."""
         for token in self.all():
             if token.token.issuer_pk == issuer_pk and not token.is_live(hub_id, now):
                 self.remove(token.auth_ref)
 
     def due(self, hub_id: bytes, now: int) -> list[HeldToken]:
-        """The tokens to renew soon, or at once."""
+        """Return the tokens to renew soon, or at once."""
         return [token for token in self.all() if token.is_due(hub_id, now)]
 
     def _update(self, auth_ref: bytes, change: Callable[[HeldToken | None], HeldToken]) -> HeldToken:
-        with self._locked():
+        with self._lock():
             before = self.get(auth_ref)
             after = change(before)
             if after != before:
@@ -228,8 +230,9 @@ class TokenStore:
         return token
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """A token may be added while a client runs, so this is not the lock of the identity, and is held briefly."""
+    def _lock(self) -> Iterator[None]:
+        """Lock the store briefly. It is not the lock of the identity, because a token may be added while a client
+        runs."""
         self._fs.make_dir("")
         with contextlib.ExitStack() as stack:
             for left in reversed(range(_LOCK_TRIES)):
@@ -244,7 +247,7 @@ class TokenStore:
 
 
 def _worth(held: HeldToken, hub_id: bytes, now: int) -> tuple[bool, int]:
-    """What the hub knows and takes comes first, then what lasts longest."""
+    """Return the sort key: tokens that the hub knows and accepts first, then those that last longest."""
     expires_at = held.expires_at(hub_id)
     if expires_at is None:
         return False, now + held.token.allow.ttl

@@ -1,7 +1,7 @@
-"""Capabilities at a hub: authorise a token, know which one to use for which stream (spec §6, D-46 … D-49, D-179).
+"""Capabilities at a hub: authorise a token, and choose one for each stream (spec §6, D-46 … D-49, D-179).
 
-A token names one client key, and client keys rotate. So an identity is best given a token for its id_sign key, the
-principal: from it the client derives a token for each of its client keys, at hubs that take such tokens.
+A token names one client key, and client keys rotate. So an identity should get a token for its id_sign key, the
+principal: from it the client derives a token for each of its client keys, at hubs that accept such tokens.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ DERIVED_TTL_SEC: Final = 86_400  # of a token for one client key: no key signs f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenGrant:
-    """A token that the hub has taken into its journal, and until when it counts."""
+    """A token in the journal of a hub, and the time until which it is valid."""
 
     token: CapToken
     auth_ref: bytes
@@ -33,15 +33,16 @@ class TokenGrant:
 
 
 class Grants:
-    """The capabilities of an identity at one hub, for the client key in use. Belongs to the event loop's thread."""
+    """The capabilities of an identity at one hub, for the client key in use. Owned by the event loop's thread."""
 
     def __init__(
         self, session: HubSession, identity: Identity, tokens: TokenStore | None = None, *, issues: bool = False
     ) -> None:
-        """`tokens` are those that the identity holds; without them only tokens that callers bring are used.
+        """Set up the lookup. `tokens` are those that the identity holds; without them only tokens from callers are
+        used.
 
-        With `issues` the identity issues one itself where it has none. Otherwise only for a client key that follows
-        one with such a token.
+        With `issues` the identity issues a token itself if it has none. Otherwise it does so only for a client key
+        that follows one with such a token.
         """
         self._session, self._identity, self._tokens = session, identity, tokens
         self._by_stream: dict[bytes, TokenGrant] = {}  # of the client key in use
@@ -52,17 +53,17 @@ class Grants:
         self._finding = asyncio.Lock()  # one search at a time: two would derive two tokens
 
     def use(self, identity: Identity) -> None:
-        """Go on with another client key of the identity."""
+        """Continue with another client key of the identity."""
         self._identity = identity
         self._by_stream.clear()
 
     async def authorize(self, token: CapToken) -> TokenGrant:
-        """Hand a token to the hub. The signed record of its journal fixes when the token began to count (D-47)."""
+        """Send a token to the hub. The signed record of its journal fixes the beginning of the token (D-47)."""
         token.verify()
         return await self._show("tooling/authorize", token.to_bytes(), token)
 
     async def derive(self, token: CapToken, parent_ref: bytes) -> TokenGrant:
-        """Hand the hub a token that the principal of the capability `parent_ref` issued for a client key (D-179)."""
+        """Send the hub a token that the principal of the capability `parent_ref` issued for a client key (D-179)."""
         request = DeriveRequest(token=token, parent_ref=parent_ref)
         return await self._show("tooling/derive", request.to_bytes(), token)
 
@@ -84,7 +85,7 @@ class Grants:
         return self._note(token, record.hub_ts, response.expires_at)
 
     async def status(self, auth_ref: bytes) -> TokenGrant:
-        """What the hub knows about a capability."""
+        """Return the state of a capability at the hub."""
         response = await self._session.calls.ask(
             "tooling/cap_status", CapStatusRequest(auth_ref=auth_ref), CapStatusResponse
         )
@@ -112,7 +113,8 @@ class Grants:
         return grant
 
     async def auth_ref(self, stream_id: bytes, capability: CapToken | None = None) -> bytes | None:
-        """What a message to this stream names: the given token, or the one that was authorised, or nothing."""
+        """Return the auth_ref for a message to this stream: that of the given token, or of the authorised one, or
+        None."""
         if capability is not None:
             grant = self._by_ref.get(capability.auth_ref()) or await self.authorize(capability)
             if stream_id not in capability.allow.stream_ids:
@@ -126,9 +128,9 @@ class Grants:
         return grant.auth_ref
 
     async def current(self, stream_id: bytes, auth_ref: bytes | None) -> bytes | None:
-        """Return what a message by the client key in use names where `auth_ref` was asked for.
+        """Return the auth_ref for a message by the client key in use where `auth_ref` was requested.
 
-        That is `auth_ref` itself, unless it is the token of a client key that was replaced since.
+        It is `auth_ref` itself, unless that is the token of a client key that was replaced since.
         """
         grant = None if auth_ref is None else self._by_ref.get(auth_ref)
         retired = {key.client_id for key in self._identity.client_keys[:-1]}
@@ -141,18 +143,18 @@ class Grants:
     async def token(self, stream_id: bytes) -> CapToken:
         """Return a token for the client key in use, known to the hub: held, derived, or issued by the identity.
 
-        TokenMissing or TokenExpired if there is none.
+        Raise TokenMissing or TokenExpired if there is none.
         """
         async with self._finding:
             cached = self._by_stream.get(stream_id)
             if cached is not None and self._session.hub_now() <= cached.expires_at:
                 return cached.token
             grant = (
-                await self._find_held(stream_id) or await self._derive_for(stream_id) or await self._issued(stream_id)
+                await self._find_held(stream_id) or await self._derive_for(stream_id) or await self._issue(stream_id)
             )
             if grant is None:
                 client_id, hub_id = self._identity.client_id, self._session.hub_id
-                if self._tokens is not None:  # say which one has ended, if one has
+                if self._tokens is not None:  # raises TokenExpired with the token that has ended, if there is one
                     await asyncio.to_thread(self._tokens.usable, hub_id, client_id, stream_id, self._session.hub_now())
                 raise TokenMissing(
                     f"no token lets the client key {client_id.hex()[:16]}… write to stream {stream_id.hex()[:16]}…"
@@ -170,17 +172,17 @@ class Grants:
         return await self._show_held(entry)
 
     async def _show_held(self, entry: HeldToken) -> TokenGrant:
-        """Show the hub a token that is held, unless an earlier run did."""
+        """Send the hub a held token, unless an earlier run did."""
         issued_at = entry.issued_at(self._session.hub_id)
         if issued_at is not None:
             return self._note(entry.token, issued_at, issued_at + entry.token.allow.ttl)
         return await self._remember(await self.authorize(entry.token))
 
     async def _remember(self, grant: TokenGrant) -> TokenGrant:
-        """Remember in the store that the hub knows a token."""
+        """Note in the store that the hub knows a token."""
         if self._tokens is not None:
             await asyncio.to_thread(self._tokens.put, grant.token)
-            await asyncio.to_thread(self._tokens.granted, grant.auth_ref, self._session.hub_id, grant.issued_at)
+            await asyncio.to_thread(self._tokens.add_grant, grant.auth_ref, self._session.hub_id, grant.issued_at)
         return grant
 
     async def _derive_for(self, stream_id: bytes) -> TokenGrant | None:
@@ -204,8 +206,8 @@ class Grants:
         now, hub_id = self._session.hub_now(), self._session.hub_id
         return await asyncio.to_thread(self._tokens.parent, hub_id, self._identity.id_sign_pk, stream_id, now)
 
-    async def _issued(self, stream_id: bytes) -> TokenGrant | None:
-        """Issue a token: the hub takes it if it trusts this identity as an issuer. None if it does not."""
+    async def _issue(self, stream_id: bytes) -> TokenGrant | None:
+        """Issue a token, which the hub accepts if it trusts this identity as an issuer; None if it does not."""
         may_issue = self._issues or stream_id in self._self_issued
         if self._tokens is None or stream_id in self._refused or not may_issue:
             return None
@@ -219,7 +221,7 @@ class Grants:
             return None
 
     async def may_follow(self, stream_id: bytes) -> bool:
-        """Return True if the next client key could write to a stream: what would be asked for is here."""
+        """Return True if the next client key could write to a stream: a token for it can be made."""
         if not self._session.status.capability_gating or await self._parent(stream_id) is not None:
             return True
         return stream_id in self._self_issued

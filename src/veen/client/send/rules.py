@@ -1,4 +1,4 @@
-"""Rules and advice about messages that are to be sent, asked before a message is sealed."""
+"""Rules and advice about messages, applied before a message is sealed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SendRule(Protocol):
-    """A rule that layers above the client give to `Client.connect`; the client itself knows none."""
+    """A rule that layers above the client pass to `Client.connect`; the client itself has none."""
 
     async def check(
         self, client: "Client", keys: StreamKeys, drafts: Sequence[Draft]
@@ -23,14 +23,14 @@ class SendRule(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelAdvice:
-    """What a deployment advises for one label. The profiles of the hub decide what of it is possible."""
+    """The advice of a deployment for one label. The profiles of the hub limit what is possible."""
 
     pad_blocks: tuple[int, ...] = ()  # the first one that a profile of the hub has is used
-    retention_sec: int | None = None  # when readers may forget a message that says nothing else
-    per_sec: int | None = None  # messages that this sender sends in a second at most
+    retention_sec: int | None = None  # time after which readers may forget a message without an expiry
+    per_sec: int | None = None  # the greatest number of messages per second of this sender
 
 
 class SendAdvisor(Protocol):
-    """Advises once for each label of a connection."""
+    """A source of advice, asked once for each label of a connection."""
 
     async def advice(self, client: "Client", keys: StreamKeys, label: bytes) -> LabelAdvice | None: ...

@@ -1,7 +1,7 @@
-"""From a body to the bytes of a MSG: seal, sign, remember what the receipt must say (spec §4.1, §4.2, D-09, D-16).
+"""From a body to the bytes of a MSG: seal, sign, and note the leaf of its receipt (spec §4.1, §4.2, D-09, D-16).
 
-Sealing is apart from sending, so it may run ahead, elsewhere, or in a thread. Each seal draws fresh randomness; bytes
-that were sealed once are only ever sent again as they are.
+Sealing is separate from sending, so it may run ahead, elsewhere, or in a thread. Each seal draws fresh randomness;
+bytes that were sealed once are only ever sent again as they are.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachm
 from veen.core.sealing.attachments import SealedAttachments
 from veen.core.sealing.ciphertext import Binding, seal
 
-BYTES_SCHEMA: Final = H(b"veen.bytes.v1")  # a body about which nothing is said
+BYTES_SCHEMA: Final = H(b"veen.bytes.v1")  # the default schema: any bytes
 _IKM_BYTES: Final = 32
-MAX_KEPT_BYTES: Final = 4 * 1024 * 1024  # attachments of a message that is kept to be sealed anew
+MAX_KEPT_BYTES: Final = 4 * 1024 * 1024  # attachments of a message that is kept to be sealed again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Attach:
-    """A file to go with a message."""
+    """A file to send with a message."""
 
     data: bytes
     name: str | None = None
@@ -43,14 +43,14 @@ class Attach:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Draft:
-    """What a message says, before it has a place. Its repr shows none of it."""
+    """The content of a message before it has a place. `repr` shows none of it."""
 
     body: bytes
     schema: bytes | None = None
     parent: bytes | None = None
     expires_at: int | None = None
     attachments: Sequence[Attach] = ()
-    reader_pk: bytes | None = None  # sealed to this key; None: to that of the stream
+    reader_pk: bytes | None = None  # the key to seal to; None: that of the stream
 
     def header(self, auth_ref: bytes | None) -> PayloadHdr:
         default = ATTACHED_SCHEMA if self.attachments else BYTES_SCHEMA
@@ -58,8 +58,8 @@ class Draft:
             schema=self.schema or default, parent_id=self.parent, cap_ref=auth_ref, expires_at=self.expires_at
         )
 
-    def sealed_body(self) -> bytes | Callable[[SealedAttachments], bytes]:
-        """Attachments are declared in the body (spec §4.6): by the schema that was named, or else by wrapping it."""
+    def body_to_seal(self) -> bytes | Callable[[SealedAttachments], bytes]:
+        """Return the body, with its attachments declared (spec §4.6): by the given schema, or else by wrapping it."""
         if not self.attachments or self.schema is not None:
             return self.body
 
@@ -78,7 +78,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A MSG ready to be sent, and the leaf that its receipt must name."""
+    """A MSG ready to be sent, and the leaf that its receipt must have."""
 
     raw: bytes
     label: bytes
@@ -89,7 +89,7 @@ class Prepared:
 
     @classmethod
     def of(cls, raw: bytes) -> "Prepared":
-        """From the bytes of a MSG, as they were kept or made elsewhere."""
+        """Decode the bytes of a MSG that was stored or made elsewhere."""
         msg = Msg.from_bytes(raw)
         return cls(raw, msg.label, msg.client_seq, msg.leaf_hash(), auth_ref=msg.auth_ref)
 
@@ -99,7 +99,7 @@ class Prepared:
 
 
 class Sealer:
-    """Makes the messages of one writer for one label."""
+    """The sealing of one writer's messages for one label."""
 
     __slots__ = ("_expiry", "_key", "_limits", "_profile", "_profile_id", "_random", "_reader_pk", "label")
 
@@ -114,14 +114,15 @@ class Sealer:
         random: Random,
         expiry: Callable[[], int] | None = None,
     ) -> None:
-        """`expiry` gives `expires_at` to messages that have none; a draft stays the same draft without it."""
+        """Set up the sealing. `expiry` returns `expires_at` for messages without one; the tag of a draft does not
+        include it."""
         self._expiry = expiry
         self.label = label
         self._key, self._reader_pk, self._limits, self._random = key, reader_pk, limits, random
         self._profile, self._profile_id = profile, profile.profile_id()
 
     def tag(self, draft: Draft) -> bytes:
-        """Equal for equal drafts to this label by this key. An HMAC with the secret key: of no use to anybody else."""
+        """Return a tag that is equal for equal drafts to this label by this key: an HMAC with the secret key."""
         mac = hmac.new(self._key.seed, b"veen/draft-tag", hashlib.sha256)
         parts: list[bytes | None] = [self.label, self._reader_pk, draft.body, draft.schema, draft.parent]
         parts.append(None if draft.expires_at is None else str(draft.expires_at).encode())
@@ -132,7 +133,7 @@ class Sealer:
         return mac.digest()
 
     def keep(self, draft: Draft, raw: bytes) -> bytes:
-        """Seal a draft for ourselves, for the case that the hub takes its message `raw` no more; b"" if too large."""
+        """Seal a draft for this identity, in case the hub refuses its message `raw`; b"" if it is too large."""
         if sum(len(attachment.data) for attachment in draft.attachments) > MAX_KEPT_BYTES:
             return b""
         attached: list[cbor.Item] = [[item.data, item.name, item.media_type] for item in draft.attachments]
@@ -141,7 +142,7 @@ class Sealer:
         return nonce + aead.seal(self._own_key(), nonce, H(raw), cbor.encode(tree))
 
     def restore(self, sealed: bytes, raw: bytes) -> Draft | None:
-        """Return what `keep` sealed with the message `raw`; None if it is another one, or was altered."""
+        """Return the draft that `keep` sealed with the message `raw`; None if it is another one, or was altered."""
         try:
             data = aead.open_(self._own_key(), sealed[: aead.NONCE_BYTES], H(raw), sealed[aead.NONCE_BYTES :])
         except (OpenError, ValueError):
@@ -162,7 +163,7 @@ class Sealer:
     def seal(
         self, draft: Draft, *, client_seq: int, prev_ack: int, auth_ref: bytes | None, reader_pk: bytes | None = None
     ) -> Prepared:
-        """A LimitError names what is too large, before anything is sent. `reader_pk` is another key than the usual."""
+        """Seal a draft. A LimitError names the field that is too large. `reader_pk` overrides the usual key."""
         binding = Binding(
             profile_id=self._profile_id,
             label=self.label,
@@ -177,7 +178,7 @@ class Sealer:
             draft.reader_pk or reader_pk or self._reader_pk,
             binding,
             draft.header(auth_ref),
-            draft.sealed_body(),
+            draft.body_to_seal(),
             ikm=self._random(_IKM_BYTES),
             pad_block=self._profile.pad_block,
             attachments=[attachment.data for attachment in draft.attachments],

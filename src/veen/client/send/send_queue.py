@@ -1,8 +1,8 @@
-"""What many tasks send to one stream at a time: the first message goes at once, those that come meanwhile go together.
+"""A queue of the messages that many tasks send to one stream: those that wait go together in one batch.
 
-A writer has one message on its way, as each names the one before it, so a second sender would wait for a round trip,
-and the hundredth for a hundred. They wait for one instead: all that wait become one batch. Each caller gets its own
-outcome, and returns when its own receipt is verified; the order is that of the calls.
+A writer has one message on its way, because each names the one before it, so a second sender would wait for a round
+trip, and the hundredth for a hundred. With the queue they wait for one: all waiting messages become one batch. Each
+caller gets its own outcome, and returns when its own receipt is verified; the order is that of the calls.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ _MOST: Final = 64  # messages in one batch
 
 
 class SendQueue:
-    """The messages of one writer to one stream. Belongs to the event loop's thread.
+    """The messages of one writer to one stream. Owned by the event loop's thread.
 
-    A call that is cancelled while it waits sends nothing. Once its message is on its way with others it arrives, as it
-    may do when a call is cancelled that was alone.
+    A call that is cancelled while it waits sends nothing. Once its message is on its way with others it arrives, which
+    may also happen when a single call is cancelled.
     """
 
     def __init__(self, send: Callable[[Sequence[Draft]], Awaitable[list[Outcome]]]) -> None:
@@ -74,6 +74,6 @@ class SendQueue:
                 answer.set_result(outcome)
 
     async def aclose(self) -> None:
-        """Wait for what is on its way."""
+        """Wait for messages on their way."""
         if self._draining is not None:
             await asyncio.gather(self._draining, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""Bytes out, receipts in: single submits and batches, with proof of work where asked (spec §10.4.1, D-56, D-59).
+"""Submits: bytes out, receipts in, single or in batches, with proof of work if required (spec §10.4.1, D-56, D-59).
 
-What comes back is one answer per message, in order: a RECEIPT as the hub told it, or its refusal. Whether the receipt
-is the right one is judged by the writer, which knows what it sent.
+The result is one answer per message, in order: a RECEIPT as the hub sent it, or its refusal. The writer, which knows
+the messages, checks the receipts.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from veen.client.errors import BadAnswer, HubRefused, LocalError, NetworkError
 from veen.client.send.sealing import Prepared
 from veen.client.session import HubSession
 from veen.client.transport.base import NO_HEADERS, POW_HEADER
-from veen.client.transport.calls import is_transient, place_of, refusal_of, refused
+from veen.client.transport.calls import error_of, is_transient, place_of, refusal_of
 from veen.client.transport.calls import read as read_answer
 from veen.core import cbor
 from veen.core.entry import RECEIPT_HEAD
@@ -24,15 +24,15 @@ from veen.core.objects.tooling import MAX_BATCH_ITEMS
 from veen.core.pow import solve
 
 _SUBMIT, _BATCH = "v1/submit", "tooling/submit_batch"
-MAX_BATCH_BYTES: Final = 8 * 1024 * 1024  # what a hub takes in one request
+MAX_BATCH_BYTES: Final = 8 * 1024 * 1024  # greatest request that a hub accepts
 _NONCE_BITS: Final = 48
-MAX_POW_BITS: Final = 24  # more than a minute of one core; a hub that asks for more is not worth it
+MAX_POW_BITS: Final = 24  # more than a minute of one core; the client refuses to pay more
 
 Told = Receipt | HubRefused
 
 
 def batches(messages: Iterable[Prepared], most: int) -> Iterator[list[Prepared]]:
-    """Messages in order, as many in one request as the caller and a hub allow."""
+    """Yield messages in order, as many in one request as the caller and a hub allow."""
     group: list[Prepared] = []
     size = 0
     for message in messages:
@@ -46,7 +46,7 @@ def batches(messages: Iterable[Prepared], most: int) -> Iterator[list[Prepared]]
 
 
 class Delivered:
-    """What became of some messages. `unsure`: an attempt got no answer, so a refusal does not prove absence."""
+    """The answers to some messages. `unsure`: an attempt got no answer, so a refusal does not prove absence."""
 
     __slots__ = ("answers", "unsure")
 
@@ -56,13 +56,14 @@ class Delivered:
 
 
 class Submitter:
-    """Sends the same bytes until the hub has decided about them."""
+    """Delivery of messages: the same bytes are sent until the hub has decided about them."""
 
     def __init__(self, session: HubSession) -> None:
         self._session = session
 
     async def deliver(self, messages: Sequence[Prepared], *, batched: bool) -> Delivered:
-        """One answer per message. If the hub cannot be reached in time, a NetworkError: nothing is known then."""
+        """Return one answer per message. Raise NetworkError if the hub cannot be reached in time: the outcome is
+        then unknown."""
         done = Delivered(len(messages))
         start = 0
 
@@ -75,7 +76,7 @@ class Submitter:
                 raise
             for number, answer in enumerate(answers, start=start):
                 if isinstance(answer, HubRefused) and is_transient(answer) and place_of(answer) is None:
-                    start = number  # what follows was refused only because this one is missing
+                    start = number  # later messages were refused only because this one is missing
                     raise answer
                 done.answers[number] = answer
 
@@ -93,10 +94,10 @@ class Submitter:
 
     async def _post(self, body: bytes, count: int, *, batched: bool) -> list[Told]:
         operation = _BATCH if batched else _SUBMIT
-        headers = await self._paid(body, count)
+        headers = await self._pay(body, count)
         answer = await self._session.calls.transport.call(operation, body, headers=headers)
         if not answer.ok:
-            fault = refused(operation, answer)
+            fault = error_of(operation, answer)
             if isinstance(fault, BadAnswer):
                 raise fault
             return [fault] * count if batched and not is_transient(fault) else [fault]
@@ -107,15 +108,17 @@ class Submitter:
             raise BadAnswer(f"{operation}: {len(answers)} answers to {count} messages")
         return answers
 
-    async def _paid(self, body: bytes, count: int) -> Mapping[str, str]:
-        """Proof of work, if the hub asks for it: a batch costs what its messages would cost."""
+    async def _pay(self, body: bytes, count: int) -> Mapping[str, str]:
+        """Return the header with proof of work, if the hub requires it: a batch costs as much as its messages."""
         asked = self._session.status.pow_difficulty
         if not asked:
             return NO_HEADERS
         difficulty = asked + max(count - 1, 0).bit_length()
         if difficulty > MAX_POW_BITS:
-            raise LocalError(f"the hub asks for a proof of work of {difficulty} bits; this client pays {MAX_POW_BITS}")
-        # Another cookie for each attempt: the hub may have taken the last one although its answer was lost.
+            raise LocalError(
+                f"the hub requires a proof of work of {difficulty} bits; this client pays at most {MAX_POW_BITS}"
+            )
+        # A new cookie for each attempt: the hub may have accepted the last one although its answer was lost.
         cookie = await asyncio.to_thread(solve, body, difficulty, secrets.randbits(_NONCE_BITS))
         return {POW_HEADER: cookie.to_bytes().hex()}
 
@@ -125,7 +128,7 @@ def _wants_pow(answer: HubRefused) -> bool:
 
 
 def _read_batch(body: bytes) -> list[Told]:
-    """The answers of a batch. Receipts have a fixed layout, so they are cut without looking at every item."""
+    """Decode the answers of a batch. Receipts have a fixed layout, so they are cut without reading every item."""
     answers: list[Told] = []
     pos = 0
     try:

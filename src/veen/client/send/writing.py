@@ -1,7 +1,9 @@
-"""One writer on one label: numbers messages, sends them, accepts a receipt only with its proof (spec §9, D-56, D-66).
+"""The writer of one label: it numbers messages, sends them, and accepts a receipt only with its proof (spec §9,
+D-56, D-66).
 
-Order of things, so that a crash at any point loses nothing and doubles nothing: seal, write down, send, verify, advance
-the view, write down. What was written down and not confirmed is sent again byte for byte before anything new.
+The order of steps, so that a crash at any point loses nothing and doubles nothing: seal, save, send, verify, advance
+the view, save. Saved messages without a receipt are sent again byte for byte before anything new: a message is durable
+at the client from `_save` in `send` on, and in the log from its verified receipt on.
 """
 
 import asyncio
@@ -13,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from veen.client.errors import Divergence, HubRefused, NetworkError, ReceiptMismatch, RotationDue, UnknownStream
-from veen.client.read.resync import Resynced, replay, resynced
+from veen.client.read.resync import Resynced, apply_replay, replay
 from veen.client.send.sealing import Draft, Prepared, Sealer
 from veen.client.send.submitting import Delivered, Submitter
 from veen.client.session import HubSession
@@ -29,27 +31,27 @@ from veen.core.objects.speaking import SPEAKS_SCHEMA
 from veen.core.objects.tooling import ClientCursorResponse
 
 _MAX_RECOVERED: Final = 65_536
-_MAX_ASKED: Final = 16  # messages that are looked for one by one; more are found faster by reading the log
-_SAVE_SECONDS: Final = 0.25  # between two notes about a long run of prepared messages
-# Refusals after which the same message may be sealed anew: our idea of the order, or of the time, was not the hub's.
-# Refusals of a client key: what waits under it is sealed anew by the next one, if the log does not have it.
+_MAX_ASKED: Final = 16  # messages that are looked up one by one; more are found faster by reading the log
+_SAVE_SECONDS: Final = 0.25  # between two saves during a long run of prepared messages
+# Refusals of a client key: its pending messages are sealed again by the next one, if the log does not have them.
 KEY_ENDED: Final = frozenset((Refusal.CLIENT_LIFETIME, Refusal.CLIENT_QUOTA))
 _RETIRED: Final = KEY_ENDED | {Refusal.CAP_TTL}
+# Refusals after which the same message may be sealed again: order or time differ between client and hub.
 _RESEAL: Final = frozenset((Refusal.DUPLICATE, Refusal.CLIENT_SEQ, Refusal.PREV_ACK, Refusal.EPOCH))
 
 
 class Sent:
-    """An admitted message: its place is proven, under a root that the hub signed.
+    """An admitted message whose place is proven, under a root that the hub signed.
 
-    In a batch one signature, that of the last receipt, carries the receipts before it; each of those has its own
-    signature checked when it is first asked for, so no unchecked receipt is ever handed out.
+    In a batch one signature, that of the last receipt, covers the receipts before it; each of those has its own
+    signature checked on first access, so no unchecked receipt is ever returned.
     """
 
     __slots__ = ("_checked", "_pin", "_receipt", "is_late", "mode", "raw")
 
     def __init__(self, raw: bytes, receipt: Receipt, pin: HubPin, mode: Mode, *, checked: bool) -> None:
         self.raw, self.mode = raw, mode
-        self.is_late = False  # whether an earlier call sealed it and got no answer
+        self.is_late = False  # True if an earlier call sealed it and got no answer
         self._receipt, self._pin, self._checked = receipt, pin, checked
 
     @property
@@ -83,20 +85,20 @@ class Sent:
         return f"Sent(seq={self.seq}, msg_id={self.msg_id.hex()[:16]}…, mode={self.mode!r})"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
-        from veen.client.read.notebook import sent_html
+        """Return the card for notebooks."""
+        from veen.client.read.notebook import message_html
 
-        return sent_html(self)
+        return message_html(self)
 
 
 @dataclass(slots=True)
 class Heir:
-    """The writer of the next client key on the same label, how it seals, and what it has to send first."""
+    """The writer of the next client key on the same label, the keys to seal with, and the messages to send first."""
 
     writer: "Writer"
     auth_ref: bytes | None
     reader_pk: bytes | None
-    first: tuple[Draft, ...] = ()  # nothing once it is written down
+    first: tuple[Draft, ...] = ()  # empty once it is saved
 
 
 Outcome = Sent | VeenError  # a refusal of the hub, or a message that is too large
@@ -105,9 +107,9 @@ Outcome = Sent | VeenError  # a refusal of the hub, or a message that is too lar
 class Writer:
     """The state of one client key on one label, in memory and on disk.
 
-    Fields belong to the event loop's thread; whoever changes them holds `lock`, `prepare` apart, which does not wait.
-    `state` is saved before it is replaced here; only between two batches of one call it is ahead of the disk (`_took`),
-    and a crash then loses nothing that the log does not have. `view` ends at the newest entry that was verified.
+    Fields are owned by the event loop's thread and changed under `lock`, except by `prepare`, which does not await.
+    `state` is saved before it is replaced here; only between two batches of one call it is ahead of the disk
+    (`_advance`), and a crash then loses nothing that the log does not have. `view` ends at the newest verified entry.
     `_prepared_seq` is `state.client_seq` unless messages were prepared that are not sent yet.
     """
 
@@ -127,9 +129,9 @@ class Writer:
         self._submitter = Submitter(session)
         self.view = _view_of(state)
         self.lock = asyncio.Lock()
-        self.heir: Heir | None = None  # of a retired client key: who takes over what the hub refuses
-        self.refusal: HubRefused | None = None  # of the message that was put back last
-        self.recovered: deque[Sent] = deque(maxlen=_MAX_RECOVERED)  # accepted, but their senders never learned of it
+        self.heir: Heir | None = None  # of a retired client key: the writer that takes over refused messages
+        self.refusal: HubRefused | None = None  # of the last message that must be sealed again
+        self.recovered: deque[Sent] = deque(maxlen=_MAX_RECOVERED)  # accepted after their senders had got an error
         self._prepared_seq = state.client_seq  # client_seq of the last prepared message
 
     @property
@@ -141,8 +143,8 @@ class Writer:
         return self._prepared_seq + 1
 
     @property
-    def busy(self) -> bool:
-        """Whether something would be lost with this object that is not on disk."""
+    def is_busy(self) -> bool:
+        """True while something exists only in this object and not on disk."""
         return self.lock.locked() or bool(self.recovered) or self._prepared_seq != self.state.client_seq
 
     # --- preparing -------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ class Writer:
     def prepare(
         self, drafts: Sequence[Draft], auth_ref: bytes | None, reader_pk: bytes | None = None
     ) -> list[Prepared]:
-        """Seal ahead. Send the results in this order and before anything else; what is never sent leaves no trace."""
+        """Seal ahead. Send the results in this order and before anything else; unsent ones leave no trace."""
         messages = []
         for draft in drafts:
             self._prepared_seq += 1
@@ -158,7 +160,7 @@ class Writer:
         return messages
 
     def withdraw_prepared(self) -> None:
-        """The next message gets the number after the last accepted one."""
+        """Free the numbers of prepared messages: the next message follows the last accepted one."""
         self._prepared_seq = self.state.client_seq
 
     def _seal(self, draft: Draft, client_seq: int, auth_ref: bytes | None, reader_pk: bytes | None) -> Prepared:
@@ -171,15 +173,16 @@ class Writer:
     # --- sending ---------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Send again what an earlier run, or a lost answer, left open. The results are kept for `recovered`."""
+        """Send pending messages of an earlier run or a lost answer again. The results are added to `recovered`."""
         if not self.state.pending:
             return
         waiting = [Prepared.of(pending.msg) for pending in self.state.pending]
         outcomes = await self._confirm(waiting, unsure=True)
         self.recovered.extend(outcome for outcome in outcomes if isinstance(outcome, Sent))
 
-    def retried(self, drafts: Sequence[Draft]) -> dict[int, int]:
-        """Number of a draft -> client_seq of the pending message that says the same, each of those once."""
+    def find_retried(self, drafts: Sequence[Draft]) -> dict[int, int]:
+        """Return the number of each draft that equals a pending message, with the client_seq of that message, each
+        once."""
         if self._sealer is None or not self.state.pending:
             return {}
         waiting: dict[bytes, list[int]] = {}
@@ -192,7 +195,7 @@ class Writer:
         return same
 
     def take_recovered(self, client_seqs: set[int]) -> dict[int, Sent]:
-        """Those of `recovered` that are asked for, by client_seq."""
+        """Remove the requested messages from `recovered` and return them by client_seq."""
         recovered = {sent.msg.client_seq: sent for sent in self.recovered} if client_seqs else {}
         asked = {client_seq: sent for client_seq, sent in recovered.items() if client_seq in client_seqs}
         for sent in asked.values():
@@ -200,13 +203,13 @@ class Writer:
         return asked
 
     async def drop(self) -> tuple[int, int]:
-        """Give up what waits for a receipt: how many turned out to be in the log, and how many were dropped."""
+        """Drop pending messages; return the number that the log turned out to have, and the number dropped."""
         if not self.state.pending:
             return 0, 0
         done = await self.resync()
         waiting = self.state.pending
         if waiting:
-            await self._save(self.state.withdrawn(waiting[0].client_seq))
+            await self._save(self.state.withdraw(waiting[0].client_seq))
             self._prepared_seq = self.state.client_seq
         return done.confirmed, done.dropped + len(waiting)
 
@@ -218,12 +221,13 @@ class Writer:
         *,
         once: bool = False,
     ) -> list[Outcome | None]:
-        """One outcome per draft; None where the message must be sealed again (see `refusal`).
+        """Return one outcome per draft; None where the message must be sealed again (see `refusal`).
 
-        They are sealed to `reader_pk`: the key of a stream changes with its generations, the writer stays. With `once`,
-        a draft that an earlier call could not deliver is that message, and is not sent a second time.
+        They are sealed to `reader_pk`: the key of a stream changes with its generations, the writer stays. With
+        `once`, a draft that equals a pending message of an earlier call is that message, and is not sent a second
+        time.
         """
-        retried = await asyncio.to_thread(self.retried, drafts) if once else {}
+        retried = await asyncio.to_thread(self.find_retried, drafts) if once else {}
         await self.settle()
         late = self.take_recovered(set(retried.values()))
         outcomes: list[Outcome | None] = [None] * len(drafts)
@@ -235,16 +239,18 @@ class Writer:
                 continue
             try:
                 prepared = self._seal(draft, self.state.client_seq + len(sealed) + 1, auth_ref, reader_pk)
-            except VeenError as exc:  # too large: it takes no number
+            except VeenError as exc:  # too large: it uses no number
                 outcomes[number] = exc
                 continue
             if prepared.attachments is not None and self._upload is not None:
-                await self._upload(prepared)  # first: who can read the message must be able to fetch them
+                await self._upload(prepared)  # first: readers of the message must be able to fetch them
             sealed.append((number, prepared))
         if sealed:
             messages = [prepared for _, prepared in sealed]
+            # Saved before the first byte leaves: after a crash the same bytes are sent again, and never other bytes
+            # under the same client_seq, which would be equivocation of this client (D-76).
             await self._save(
-                self.state.sending(*[message.raw for message in messages]),
+                self.state.with_pending(*[message.raw for message in messages]),
                 {message.client_seq: self._note(drafts[number], message.raw) for number, message in sealed},
             )
             self._prepared_seq = self.state.client_seq
@@ -253,9 +259,9 @@ class Writer:
         return outcomes
 
     async def send_prepared(self, batches: Sequence[Sequence[Prepared]]) -> list[Outcome]:
-        """Send what `prepare` made, batch by batch; while one is on its way the one before is verified and noted.
+        """Send prepared messages batch by batch; while one is on its way, the one before is verified and saved.
 
-        The caller keeps the messages until this returns, so they are not written down; sending them again is safe.
+        The caller keeps the messages until this returns, so they are not saved here; sending them again is safe.
         """
         await self.settle()
         outcomes: list[Outcome] = []
@@ -263,13 +269,13 @@ class Writer:
         flight = self._launch(batches, 0)
         try:
             for number, batch in enumerate(batches):
-                assert flight is not None  # noqa: S101 - there is one for every batch
+                assert flight is not None  # noqa: S101 - there is one for each batch
                 delivered = await flight
                 clean = all(isinstance(answer, Receipt) for answer in delivered.answers)
                 flight = self._launch(batches, number + 1) if clean else None
-                accepted, answers = await self._accepted(batch, delivered.answers)
+                accepted, answers = await self._match_receipts(batch, delivered.answers)
                 await self._absorb(accepted)
-                self._took(accepted)
+                self._advance(accepted)
                 outcomes += self._outcomes(list(zip(batch, answers, strict=True)))
                 if time.monotonic() - saved > _SAVE_SECONDS:
                     await self._save(self.state)
@@ -283,11 +289,11 @@ class Writer:
         self._prepared_seq = max(self._prepared_seq, self.state.client_seq)
         return outcomes
 
-    def _took(self, accepted: Sequence[tuple[Prepared, Receipt]]) -> None:
-        """Go on from these receipts, in memory: the log has what a crash would lose of it."""
+    def _advance(self, accepted: Sequence[tuple[Prepared, Receipt]]) -> None:
+        """Apply these receipts in memory: the log has everything that a crash would lose."""
         if accepted:
             last = max(message.client_seq for message, _ in accepted)
-            state = self._acknowledged(accepted)
+            state = self._apply_receipts(accepted)
             self.state = replace(state, client_seq=max(state.client_seq, last))
 
     def _launch(self, batches: Sequence[Sequence[Prepared]], number: int) -> "asyncio.Task[Delivered] | None":
@@ -297,9 +303,9 @@ class Writer:
         return asyncio.create_task(self._submitter.deliver(batch, batched=len(batch) > 1))
 
     async def resync(self) -> Resynced:
-        """Read the log to its end and take over what it says about us."""
+        """Read the log to its end and apply what it shows about this client key."""
         done = await replay(self.session, self.view, self.state.client_id, self.epoch)
-        state, confirmed, dropped = resynced(self.state, done)
+        state, confirmed, dropped = apply_replay(self.state, done)
         await self.save_seen(state, done.view)
         return Resynced(
             label=self.label,
@@ -313,27 +319,27 @@ class Writer:
         )
 
     async def _confirm(self, messages: Sequence[Prepared], *, unsure: bool = False) -> list[Outcome | None]:
-        """Send what is written down as pending, and settle each: confirmed, or withdrawn with all that follow.
+        """Send messages that are saved as pending, and settle each: confirmed, or withdrawn with all that follow.
 
         `unsure`: they were sent before, so a refusal does not prove that they are not in the log.
         """
         try:
             delivered = await self._submitter.deliver(messages, batched=len(messages) > 1)
         except HubRefused:
-            # The hub takes nothing now, but it may have taken these before: an earlier answer was lost (D-162).
+            # The hub accepts nothing now, but it may have accepted these before: an earlier answer was lost (D-162).
             receipts = await self._ask_for(messages)
             if len(receipts) < len(messages):
                 raise
             delivered = Delivered(len(messages))
             delivered.answers = [receipts[message.leaf_hash] for message in messages]
-        accepted, answers = await self._accepted(messages, delivered.answers)
+        accepted, answers = await self._match_receipts(messages, delivered.answers)
         if (unsure or delivered.unsure) and len(accepted) < len(messages):
-            # A refusal after a lost answer does not prove that the first attempt failed: look.
+            # A refusal after a lost answer does not prove that the first attempt failed, so the log decides.
             logged = await self._look_for(messages)
             answers = [logged.get(message.leaf_hash, answer) for message, answer in zip(messages, answers, strict=True)]
             accepted = [(m, a) for m, a in zip(messages, answers, strict=True) if isinstance(a, Receipt)]
         await self._absorb(accepted)
-        state = self._acknowledged(accepted)
+        state = self._apply_receipts(accepted)
         outcomes: list[Outcome | None] = list(self._outcomes(list(zip(messages, answers, strict=True))))
         first_refused = next((n for n, answer in enumerate(answers) if isinstance(answer, HubRefused)), None)
         if first_refused is None:
@@ -343,25 +349,26 @@ class Writer:
         if self.heir is not None and isinstance(refusal, HubRefused) and refusal_of(refusal) in _RETIRED:
             await self._hand_over(self.heir, state, messages[first_refused:])
             return outcomes
-        await self._save(state.withdrawn(messages[first_refused].client_seq))
+        await self._save(state.withdraw(messages[first_refused].client_seq))
         self._prepared_seq = self.state.client_seq
-        return await self._put_back(outcomes, first_refused)
+        return await self._mark_for_resealing(outcomes, first_refused)
 
     async def _hand_over(self, heir: "Heir", state: LabelState, refused: Sequence[Prepared]) -> None:
-        """Have the next client key seal what the hub refused from this one and the log does not have.
+        """Have the next client key seal messages that the hub refused from this one and the log does not have.
 
-        Both states are saved in one step, so a crash before it sends again what is here, and after it what is there.
-        HubRefused if the draft of a message was not kept: then all of them stay as they are.
+        Both states are saved in one step: after a crash before it the old messages are sent again, after a crash
+        behind it the new ones. Raise RotationDue if the draft of a message was not kept: then all of them stay as
+        they are.
         """
         drafts = await asyncio.to_thread(self._restore_drafts, state, refused)
         if drafts:
             drafts = [*heir.first, *drafts]
         async with heir.writer.lock:
             state_after, notes = await heir.writer.take_over(drafts, heir.auth_ref, heir.reader_pk)
-            withdrawn = state.withdrawn(refused[0].client_seq)
+            withdrawn = state.withdraw(refused[0].client_seq)
             await asyncio.to_thread(partial(self._store.save, state_after, withdrawn, notes=notes))
             self.state = withdrawn
-            heir.writer.took_over(state_after)
+            heir.writer.use_taken_over(state_after)
             if drafts:
                 heir.first = ()
 
@@ -372,17 +379,18 @@ class Writer:
             draft = self._sealer.restore(sealed, message.raw) if self._sealer and sealed else None
             if draft is None:
                 raise RotationDue(
-                    f"message {message.client_seq} of a retired client key waits, the hub takes this key no more, and"
-                    " what the message says was not kept: `veen pending drop` gives it up, then send it again"
+                    f"message {message.client_seq} of a retired client key is pending, the hub refuses this key, and"
+                    " its content was not kept: drop it with `veen pending drop`, then send it again"
                 )
-            if draft.schema != SPEAKS_SCHEMA:  # about the retired key
+            if draft.schema != SPEAKS_SCHEMA:  # bindings of the retired key are dropped
                 drafts.append(draft)
         return drafts
 
     async def take_over(
         self, drafts: Sequence[Draft], auth_ref: bytes | None, reader_pk: bytes | None
     ) -> tuple[LabelState, dict[int, PendingNote]]:
-        """Seal what another client key could not deliver; the state to save, and notes about its pending messages."""
+        """Seal messages that another client key could not deliver; return the state to save, and notes about its
+        pending messages."""
         start = self.state.client_seq + 1
         sealed = [
             self._seal(draft, client_seq, auth_ref, reader_pk) for client_seq, draft in enumerate(drafts, start=start)
@@ -393,17 +401,18 @@ class Writer:
         notes = {
             message.client_seq: self._note(draft, message.raw) for message, draft in zip(sealed, drafts, strict=True)
         }
-        return self.state.sending(*[message.raw for message in sealed]), notes
+        return self.state.with_pending(*[message.raw for message in sealed]), notes
 
-    def took_over(self, state: LabelState) -> None:
-        """Go on from the state that `take_over` gave, which is saved."""
+    def use_taken_over(self, state: LabelState) -> None:
+        """Continue with the saved state that `take_over` returned."""
         self.state = state
         self._prepared_seq = state.client_seq
 
-    async def _put_back(self, outcomes: list[Outcome | None], first: int) -> list[Outcome | None]:
-        """What follows a refused message was refused for its number only: it is sealed again, and perhaps it too."""
+    async def _mark_for_resealing(self, outcomes: list[Outcome | None], first: int) -> list[Outcome | None]:
+        """Mark messages to be sealed again: those after a refused one, refused only for their number, and perhaps
+        that one."""
         refusal = outcomes[first]
-        assert isinstance(refusal, HubRefused)  # noqa: S101 - the caller found it
+        assert isinstance(refusal, HubRefused)  # noqa: S101 - the caller checked it
         self.refusal = refusal
         reason = refusal_of(refusal)
         for number in range(first if reason in _RESEAL else first + 1, len(outcomes)):
@@ -416,11 +425,13 @@ class Writer:
 
     # --- believing -------------------------------------------------------------------------------------
 
-    async def _accepted(
+    async def _match_receipts(
         self, messages: Sequence[Prepared], answers: Sequence[Receipt | HubRefused | None]
     ) -> tuple[list[tuple[Prepared, Receipt]], list[Receipt | HubRefused]]:
-        """Pairs of messages and their receipts; a refusal that says where the message stands counts as the receipt
-        there, whatever it was refused for (D-56, D-161)."""
+        """Return pairs of messages and receipts, and all answers.
+
+        A refusal that names the place of the message counts as the receipt there, whatever the reason (D-56, D-161).
+        """
         verified: list[Receipt | HubRefused] = []
         for message, answer in zip(messages, answers, strict=True):
             assert answer is not None  # noqa: S101 - `deliver` answers every message
@@ -430,12 +441,12 @@ class Writer:
         return [(m, a) for m, a in zip(messages, verified, strict=True) if isinstance(a, Receipt)], verified
 
     async def _original(self, message: Prepared, seq: int) -> Receipt | None:
-        """The receipt at a place that the hub named, if it is for our message: its leaf must be ours."""
+        """Return the receipt at a place that the hub named, if its leaf is that of the message, else None."""
         receipt = await self.session.receipt(self.label, seq)
         return receipt if receipt.leaf_hash == message.leaf_hash else None
 
     async def _look_for(self, messages: Sequence[Prepared]) -> dict[bytes, Receipt]:
-        """The receipts of those that are in the log. A message counts as missing only after the log was read."""
+        """Return the receipts of messages in the log. A message counts as missing only after the log was read."""
         receipts = await self._ask_for(messages)
         if len(receipts) == len(messages):
             return receipts
@@ -444,7 +455,8 @@ class Writer:
         return {leaf_hash: receipt for leaf_hash, receipt in own.items() if leaf_hash in wanted}
 
     async def _ask_for(self, messages: Sequence[Prepared]) -> dict[bytes, Receipt]:
-        """The receipts of those that the hub says it has, by their leaves; proven by the receipts, so nothing less."""
+        """Return the receipts of messages that the hub claims to have. The receipts prove it, so a wrong claim adds
+        nothing."""
         receipts: dict[bytes, Receipt] = {}
         if self._cursor is None or len(messages) > _MAX_ASKED:
             return receipts
@@ -452,16 +464,17 @@ class Writer:
             for message in messages:
                 place = await self._cursor(message.client_seq)
                 if place is None or place.stream_seq is None or place.leaf != message.leaf_hash:
-                    break  # numbers have no gaps: what follows is not there either
+                    break  # numbers have no gaps: later ones are missing, too
                 if (receipt := await self._original(message, place.stream_seq)) is None:
                     break
                 receipts[message.leaf_hash] = receipt
         except (HubRefused, NetworkError):
-            pass  # no answer proves nothing: the caller goes on with what is known
+            pass  # no answer proves nothing: the caller continues with the known receipts
         return receipts
 
     async def _absorb(self, accepted: Sequence[tuple[Prepared, Receipt]]) -> None:
-        """Advance the view over these receipts, in the order of the log; keep it once the last signature holds."""
+        """Advance the view over these receipts, in the order of the log; keep it once the last signature is
+        verified."""
         if not accepted:
             return
         view = self.view.copy()
@@ -481,7 +494,7 @@ class Writer:
                 if ahead == 1 and view.is_whole:
                     view.append(message.leaf_hash, receipt)
                 elif ahead >= 1:
-                    await self._check_signed(receipt)  # before the hub makes us fetch anything for it
+                    await self._check_signed(receipt)  # before anything is fetched for it
                     await advance(self.session, view, receipt, message.leaf_hash, self.state.mode)
                 else:
                     await self._check_within(view, receipt)
@@ -497,16 +510,16 @@ class Writer:
         await self.session.check_receipt(receipt, self.epoch)
 
     async def _check_within(self, view: LabelView, receipt: Receipt) -> None:
-        """A receipt for a place that the view already covers: a retry, or a hub that gives one place twice."""
+        """Check a receipt for a place that the view already covers: a retry, or a hub that gives one place twice."""
         await self._check_signed(receipt)
         self.view.check_known(receipt, self.session.pin)
         assert view.root is not None  # noqa: S101 - it covers at least one entry
         await self.session.proof_at(receipt, view.size, view.root)
 
-    def _acknowledged(self, accepted: Sequence[tuple[Prepared, Receipt]]) -> LabelState:
-        """The state after these receipts, in one step."""
+    def _apply_receipts(self, accepted: Sequence[tuple[Prepared, Receipt]]) -> LabelState:
+        """Return the state after these receipts, in one step."""
         receipts = {message.client_seq: receipt for message, receipt in accepted}
-        return _seen(self.state.acknowledged(receipts), self.view)
+        return _with_view(self.state.with_receipts(receipts), self.view)
 
     def _outcomes(self, told: Sequence[tuple[Prepared, Receipt | HubRefused]]) -> list[Outcome]:
         pin, mode = self.session.pin, self.state.mode
@@ -519,7 +532,7 @@ class Writer:
     # --- remembering -----------------------------------------------------------------------------------
 
     def _note(self, draft: Draft, raw: bytes) -> PendingNote:
-        assert self._sealer is not None  # noqa: S101 - it has sealed the draft
+        assert self._sealer is not None  # noqa: S101 - it sealed the draft
         return PendingNote(self._sealer.tag(draft), int(time.time()), self._sealer.keep(draft, raw))
 
     async def _save(self, state: LabelState, notes: Mapping[int, PendingNote] | None = None) -> None:
@@ -527,9 +540,9 @@ class Writer:
         self.state = state
 
     async def save_seen(self, state: LabelState, view: LabelView) -> None:
-        """Take over what a resync or a reader found."""
+        """Save the view of a resync or a reader."""
         self.view = view
-        await self._save(_seen(state, view))
+        await self._save(_with_view(state, view))
         self._prepared_seq = self.state.client_seq
 
 
@@ -544,7 +557,7 @@ def _view_of(state: LabelState) -> LabelView:
     return LabelView(state.label, state.last_stream_seq, state.last_mmr_root, peaks=peaks, last=last)
 
 
-def _seen(state: LabelState, view: LabelView) -> LabelState:
+def _with_view(state: LabelState, view: LabelView) -> LabelState:
     peaks = view.peaks if state.mode == "full" else ()
     return replace(
         state,

@@ -1,1 +1,1 @@
-"""Ways to a hub: HTTP, or a hub in the same process; the typed calls over them."""
+"""Transports to a hub: HTTP, files, NATS, QUIC, or a hub in the same process; and the typed calls over them."""

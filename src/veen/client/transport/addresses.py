@@ -1,4 +1,4 @@
-"""Addresses of hubs: what a URL of each scheme looks like. Nothing of a transport is loaded here."""
+"""Addresses of hubs: the form of the URL of each scheme. Nothing of a transport is loaded here."""
 
 import re
 from typing import Final
@@ -13,7 +13,8 @@ _HOST: Final = re.compile(
 
 
 def check_hub_url(text: str) -> str:
-    """`text` without a slash at its end; ValueError says what the address of a hub looks like."""
+    """Return `text` without a slash at its end. Raise ValueError with the expected form if it is not the address of
+    a hub."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -41,7 +42,7 @@ def check_hub_url(text: str) -> str:
 
 
 def credentials_of(url: str) -> str | None:
-    """The file with credentials for a NATS server that an address names."""
+    """Return the credentials file for a NATS server that an address names; None without one."""
     try:
         return dict(parse_qsl(urlsplit(url).query)).get("credentials")
     except ValueError:  # no URL at all
@@ -49,7 +50,7 @@ def credentials_of(url: str) -> str | None:
 
 
 def without_credentials(url: str) -> str:
-    """The address as it is told to others: a file of this machine means nothing to them."""
+    """Return the address as it is passed to others: a file of this machine means nothing to them."""
     if credentials_of(url) is None:
         return url
     parts = urlsplit(url)

@@ -1,7 +1,7 @@
-"""How a client reaches a hub: one small protocol that HTTP, queues, pipes and tests all fit (spec §10, 001 spec-1 §16).
+"""The protocol of all transports: HTTP, queues, pipes and tests (spec §10, 001 spec-1 §16).
 
-An operation is a name such as `v1/submit` or `tooling/status`; bodies are CBOR both ways. An empty body asks for
-something that takes no request (`tooling/status`, an attachment); an attachment with a body is stored. Nothing above
+An operation is a name such as `v1/submit` or `tooling/status`; bodies are CBOR both ways. An empty body is for
+operations without a request (`tooling/status`, an attachment); an attachment with a body is stored. Nothing above
 this module knows which transport carries its calls.
 """
 
@@ -18,7 +18,7 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: the status numbers of spec §10.6, whatever the transport."""
+    """An answer, with the status numbers of spec §10.6 for every transport."""
 
     status: int
     body: bytes
@@ -30,7 +30,7 @@ class Answer:
 
 
 class Transport(Protocol):
-    """One way to one hub."""
+    """One connection to one hub, by any transport."""
 
     async def call(
         self,
@@ -41,9 +41,9 @@ class Transport(Protocol):
         headers: Mapping[str, str] = NO_HEADERS,
         again: bool = True,
     ) -> Answer:
-        """Carry out one operation; a NetworkError if no answer came, which leaves open whether the hub acted.
+        """Run one operation. Raise NetworkError if no answer came: the hub may still have acted.
 
-        Without `again` the request is sent once and never resent, whatever breaks: the hub may have acted.
+        Without `again` the request is sent once and never resent, whatever fails: the hub may have acted.
         """
 
     async def aclose(self) -> None: ...

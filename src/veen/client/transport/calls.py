@@ -1,9 +1,9 @@
-"""Typed calls: a wire object goes out, a wire object comes back, and every fault has one of our names.
+"""Typed calls: a wire object out, a wire object back, and every fault as a named error.
 
 Reading changes nothing, and a submit resends identical bytes, which the hub recognises (D-09, D-56), so both may be
 repeated. An administrative request may be repeated if it carries a request id (`ask_once`); otherwise it is sent with
-`again=False`, once. A call that may be repeated and got no answer, or "not now", is tried again, with growing pauses
-that differ from client to client. What the hub refuses for good, and what is not the protocol, is not tried again.
+`again=False`, once. A call that may be repeated and got no answer, or a transient refusal, is retried, with growing
+pauses that differ from client to client. A final refusal, or an answer outside of the protocol, is not retried.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ W = TypeVar("W", bound=Wire)
 T = TypeVar("T")
 
 REQUEST_ID_BYTES: Final = 32
-NOTHING: Final = VersionRequest()  # a request that asks for nothing in particular
+NOTHING: Final = VersionRequest()  # a request without parameters
 _TRANSIENT: Final = frozenset((ApiCode.UNAVAILABLE.code, Refusal.CAP_RATE.code))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How long a call is worth waiting for. `seconds` bounds all attempts of one call together."""
+    """Limits of retries. `seconds` bounds all attempts of one call together."""
 
     seconds: float = 60.0
     first_pause: float = 0.05
@@ -41,7 +41,7 @@ class Retry:
     sleep: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep)
 
     async def pauses(self) -> AsyncIterator[None]:
-        """One turn per attempt; ends when the time is up."""
+        """Yield once per attempt, with pauses in between; end when the time is up."""
         clock = asyncio.get_running_loop().time
         until, pause = clock() + self.seconds, self.first_pause
         while True:
@@ -57,7 +57,7 @@ NO_RETRY: Final = Retry(seconds=0.0)
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same bytes may succeed later."""
+    """Return True if the same bytes may succeed later."""
     if isinstance(error, HubRefused):
         return error.code in _TRANSIENT and error.detail.get("reason") != "corrupt"
     return isinstance(error, (Unreachable, TimedOut))
@@ -68,7 +68,7 @@ def is_not_found(error: HubRefused) -> bool:
 
 
 def refusal_of(error: HubRefused) -> Refusal | None:
-    """The row of the admission table that a refusal names, if it names one."""
+    """Return the row of the admission table that a refusal names, or None."""
     try:
         return Refusal[error.detail_enum or ""]
     except KeyError:
@@ -76,16 +76,16 @@ def refusal_of(error: HubRefused) -> Refusal | None:
 
 
 def place_of(error: HubRefused) -> int | None:
-    """The stream_seq that a refusal names: the hub says that this very message stands there (D-56, D-161).
+    """Return the stream_seq that a refusal names as the place of this very message, or None (D-56, D-161).
 
-    A hint about where to look (CLNT-14): only the receipt there proves it.
+    It is a hint (CLNT-14): only the receipt there proves it.
     """
     seq = error.detail.get("stream_seq")
     return seq if type(seq) is int and seq >= 1 else None
 
 
 class Calls:
-    """One hub, by whatever transport."""
+    """Calls to one hub, by any transport."""
 
     def __init__(self, transport: Transport, retry: Retry | None = None) -> None:
         self.transport = transport
@@ -100,7 +100,7 @@ class Calls:
         timeout: float | None = None,  # noqa: ASYNC109 - handed to the transport, which names what ran out
         again: bool = True,
     ) -> W:
-        """Send `request`, read `response`."""
+        """Send `request`, and decode the answer as `response`."""
         body = b"" if request is None else request.to_bytes()
         answer = await self.send(operation, body, timeout=timeout, again=again)
         return read(operation, answer.body, response)
@@ -114,7 +114,7 @@ class Calls:
         request_id: bytes | None = None,
         again: bool = True,
     ) -> W:
-        """Ask for something that must happen once, under a request id (drawn here unless one is given).
+        """Send a request that must take effect once, under a request id (drawn here unless one is given).
 
         The hub journals the id with the record, so the same request again gets the same record and changes nothing. A
         hub of an older release does not know request ids and refuses the request; it is asked without one then, once.
@@ -136,7 +136,7 @@ class Calls:
         headers: Mapping[str, str] = NO_HEADERS,
         again: bool = True,
     ) -> Answer:
-        """A good answer to these bytes; NetworkError or HubRefused if there is none to be had."""
+        """Return a successful answer to these bytes. Raise NetworkError or HubRefused if there is none."""
 
         async def once() -> Answer:
             if again:
@@ -144,13 +144,13 @@ class Calls:
             else:
                 answer = await self.transport.call(operation, body, timeout=timeout, headers=headers, again=False)
             if not answer.ok:
-                raise refused(operation, answer)
+                raise error_of(operation, answer)
             return answer
 
         return await self.repeat(once) if again else await once()
 
     async def repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until it works, fails for good, or the time is up; the last error is the one that counts."""
+        """Retry until it works, fails for good, or the time is up; then raise the last error."""
         last: NetworkError | HubRefused | None = None
         async for _ in self.retry.pauses():
             if last is not None and isinstance(last, HubRefused) and last.retry_after:
@@ -173,7 +173,7 @@ def read(operation: str, body: bytes, response: type[W]) -> W:
 
 
 def sequence(operation: str, body: bytes) -> list[bytes]:
-    """The items of an answer that is a CBOR sequence, at most MAX_LISTED, each still to be read."""
+    """Return the raw items of an answer that is a CBOR sequence, at most MAX_LISTED."""
     try:
         items = list(islice(cbor.sequence(body, what=operation, max_items=Wire.MAX_ITEMS), MAX_LISTED + 1))
     except FormatError as exc:
@@ -183,9 +183,9 @@ def sequence(operation: str, body: bytes) -> list[bytes]:
     return items
 
 
-def refused(operation: str, answer: Answer) -> HubRefused | BadAnswer:
-    """What an answer that is not good means."""
+def error_of(operation: str, answer: Answer) -> HubRefused | BadAnswer:
+    """Return the error for an answer that is not successful."""
     try:
         return HubRefused.from_envelope(ErrorEnvelope.from_bytes(answer.body))
     except FormatError:
-        return BadAnswer(f"{operation}: status {answer.status} with something that is no error of a hub")
+        return BadAnswer(f"{operation}: status {answer.status} with a body that is not an error of a hub")

@@ -1,7 +1,8 @@
-"""Files to a hub: a request is put into the spool's `in/`, its response is awaited in `out/` (D-113).
+"""Calls through files: a request is put into the spool's `in/`, its response appears in `out/` (D-113).
 
-`file:///spool` names the directory; its modes say who may call. The hub need not run yet, and somebody may carry the
-directory: what counts is that the response comes within the time that a call may take.
+`file:///spool` names the directory; its mode is the access control. The hub need not run yet, and somebody may carry
+the directory, as long as the response comes within the timeout of a call. A request is not synced to the disk: after a
+crash the caller sends it again.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ _LOOK_SEC: Final = 0.05
 
 
 def spool_of(url: str) -> Path:
-    """The directory that `file:///spool` names; LocalError if it names none."""
+    """Return the directory that `file:///spool` names; raise LocalError if it names none."""
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
@@ -52,15 +53,15 @@ class FileTransport(FramedTransport):
 
     async def _exchange(self, operation: str, body: bytes, headers: Mapping[str, str], limit: float) -> Answer:
         frame = self._request(operation, body, headers)
-        # Two calls of the same bytes are two calls: random bytes tell them apart.
+        # Two calls with the same bytes are two requests: random bytes distinguish their names.
         name = f"{int(self._clock() * 1000):013d}-{sha256(frame + os.urandom(16)).hexdigest()[:32]}"
         request = self._directory / "in" / f"{name}.req"
-        await self._put(request, frame)
+        await self._put_request(request, frame)
         try:
             async with asyncio.timeout(limit):
                 data = await self._response(self._directory / "out" / f"{name}.res")
         except TimeoutError as exc:
-            if _take_back(request):
+            if _take_back(request):  # no hub took it, so no hub has acted on it
                 raise Unreachable(f"{self.url}: no hub took the request within {limit:g} s") from exc
             raise
         except BaseException:
@@ -68,14 +69,16 @@ class FileTransport(FramedTransport):
             raise
         return self._answer(data)
 
-    async def _put(self, request: Path, frame: bytes) -> None:
+    async def _put_request(self, request: Path, frame: bytes) -> None:
         putting = asyncio.get_running_loop().run_in_executor(
             None, lambda: put_file(request, frame, file_mode(self._directory))
         )
         try:
             await asyncio.shield(putting)
         except OSError as exc:
-            raise Unreachable(f"{self.url}: {exc.strerror or exc}: no hub serves this directory, or not you") from exc
+            raise Unreachable(
+                f"{self.url}: {exc.strerror or exc}: no hub serves this directory, or you may not use it"
+            ) from exc
         except asyncio.CancelledError:
             await asyncio.wait((putting,))
             _take_back(request)
@@ -102,7 +105,7 @@ class FileTransport(FramedTransport):
 
 
 def _take_back(path: Path) -> bool:
-    """Whether the file was still there. If it was a request, no hub has acted on it."""
+    """Remove a file; return True if it was still there. A request that was still there was not run by any hub."""
     try:
         path.unlink()
     except OSError:

@@ -1,4 +1,4 @@
-"""Calls as frames, for the transports that carry them: from a request to its bytes, and from bytes to an answer."""
+"""Base of the transports that carry frames: from a request to its bytes, and from bytes to an answer."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -47,10 +47,10 @@ class FramedTransport(ABC):
 
     @abstractmethod
     async def _exchange(self, operation: str, body: bytes, headers: Mapping[str, str], limit: float) -> Answer:
-        """Carry a request there and its answer back; TimeoutError after `limit` seconds."""
+        """Deliver a request and return its answer. Raise TimeoutError after `limit` seconds."""
 
     def _request(self, operation: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-        """The frame of a call; `headers` of the call count more than the transport's own."""
+        """Return the frame of a call; `headers` of the call override those of the transport."""
         lower = {name.lower(): value for name, value in headers.items()}
         return RequestFrame(operation, body, {**self._headers, **lower}).to_bytes()
 

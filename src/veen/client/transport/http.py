@@ -1,9 +1,9 @@
 """HTTP to a hub: connections reused, certificates always checked (spec §10.3, D-67).
 
-HTTP/1.1, plain or over TLS, has a lean path of its own (`http1`). For a server that does not offer HTTP/1.1 in the
-handshake of TLS an HTTP library does the work, by HTTP/2; this is the only module that knows it. Redirects are not
-followed: a hub is reached where its user said, and nowhere else. Proxies and certificates from the environment are not
-looked at for the same reason.
+HTTP/1.1, plain or over TLS, has its own lean implementation (`http1`). For a server that does not offer HTTP/1.1 in the
+handshake of TLS an HTTP library is used, with HTTP/2; this is the only module that imports it. Redirects are not
+followed: a hub is reached at its configured address and nowhere else. Proxies and certificates from the environment are
+ignored for the same reason.
 """
 
 import asyncio
@@ -47,8 +47,8 @@ class HttpTransport:
         max_answer_bytes: int = cbor.MAX_ITEM_BYTES,
         socket_path: Path | None = None,
     ) -> None:
-        """With `socket_path` the hub is called through that Unix socket of this machine, in plain HTTP; `url` is then
-        its name only."""
+        """Prepare the transport. With `socket_path` the hub is called through that Unix socket of this machine, in
+        plain HTTP; `url` is then only its name."""
         scheme, host, port, self._path = _parts_of(url)
         self.url = url.rstrip("/")
         self._timeout = timeout
@@ -104,7 +104,8 @@ class HttpTransport:
 
 
 class _TlsHttp:
-    """HTTP over TLS: the lean path if the server offers HTTP/1.1, as every hub does, and otherwise the library's."""
+    """HTTP over TLS: the lean implementation if the server offers HTTP/1.1, as every hub does, otherwise the
+    library."""
 
     def __init__(self, lean: Http1, make_http2: Callable[[], "_LibraryHttp"]) -> None:
         self._lean, self._make_http2 = lean, make_http2
@@ -127,10 +128,10 @@ class _TlsHttp:
 
 
 class _LibraryHttp:
-    """HTTP/2, or HTTP/1.1 with a server that chooses no protocol in the handshake."""
+    """HTTP/2, or HTTP/1.1 with a server that selects no protocol in the handshake."""
 
     def __init__(self, base: str, headers: Mapping[str, str], tls: ssl.SSLContext, max_answer: int) -> None:
-        import httpx2  # only for those who need it: it takes a while to load
+        import httpx2  # imported only when needed: it is slow to load
 
         self._base, self._max_answer, self._library = base, max_answer, httpx2
         self._client: httpx2.AsyncClient = httpx2.AsyncClient(
@@ -172,7 +173,7 @@ class _LibraryHttp:
         return Answer(response.status_code, data, {name.lower(): value for name, value in response.headers.items()})
 
     async def _read(self, response: "httpx2.Response") -> bytes:
-        """The body, as long as it stays within bounds: a hub must not make us hold more than the protocol allows."""
+        """Read the body within bounds: a hub must not make a client hold more than the protocol allows."""
         data = bytearray()  # one buffer: a list of two-byte parts would take twenty times their size
         async for part in response.aiter_raw():
             if len(data) + len(part) > self._max_answer:
@@ -185,7 +186,8 @@ class _LibraryHttp:
 
 
 def _parts_of(url: str) -> tuple[str, str, int | None, str]:
-    """(scheme, host, port, path without a slash at its end); LocalError for what is not the address of a hub."""
+    """Return (scheme, host, port, path without a slash at its end). Raise LocalError for an invalid address of a
+    hub."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -200,7 +202,7 @@ def _parts_of(url: str) -> tuple[str, str, int | None, str]:
 
 
 def tls_of(ca_file: Path | None, client_cert: Path | None, client_key: Path | None) -> ssl.SSLContext:
-    """TLS 1.2 or newer, names and chains always checked."""
+    """Return a context for TLS 1.2 or newer that always checks names and chains."""
     try:
         context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -212,14 +214,14 @@ def tls_of(ca_file: Path | None, client_cert: Path | None, client_key: Path | No
 
 
 def check_secret_may_travel(url: str, *, insecure_http: bool) -> None:
-    """InsecureHttp if a secret would go to another machine unencrypted and nobody has allowed that."""
+    """Raise InsecureHttp if a secret would go to another machine unencrypted and the user has not allowed that."""
     scheme, host, _, _ = _parts_of(url)
     if scheme == "http" and not insecure_http and not is_loopback(host):
         raise InsecureHttp(url)
 
 
 def is_loopback(host: str) -> bool:
-    """By its address, or by the one name that is reserved for this (RFC 6761); no other name is looked up.
+    """Return True for a loopback address, or the one reserved name (RFC 6761); no other name is looked up.
 
     The unspecified address, at which a hub may listen, is reached without leaving the machine as well.
     """
@@ -233,18 +235,18 @@ def is_loopback(host: str) -> bool:
 
 
 def read_token(path: Path) -> str:
-    """The one bearer token in a file that only its owner may read."""
+    """Read the bearer token from a file that only its owner may read."""
     try:
         text = read_secret(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as exc:
         raise LocalError(f"{path}: the bearer token cannot be read") from exc
     if not text or not text.isprintable() or " " in text:
-        raise LocalError(f"{path}: holds no bearer token, or more than one")
+        raise LocalError(f"{path}: expected exactly one bearer token")
     return text
 
 
 def _certificate_fault(exc: BaseException | None) -> str | None:
-    """Why the certificate was not accepted, if that is what `exc` comes from."""
+    """Return the reason why the certificate was refused, if that caused `exc`, else None."""
     for _ in range(_MAX_CAUSES):
         if exc is None:
             return None

@@ -1,9 +1,9 @@
 """HTTP/1.1 on a few connections, plain or over TLS, with as little work per request as Python allows (D-67).
 
-Batches of messages come back in a millisecond, so a general HTTP library would cost a client as much as all its
-verification. This one sends a request, reads one bounded answer, and keeps the connection. A connection that the hub
-closed while it was idle is replaced without a word, and the request sent again, unless the caller says that it must not
-be repeated: such a request gets a connection of its own and is sent once.
+Batches of messages are answered in a millisecond, so a general HTTP library would cost a client as much as all its
+verification. This module sends a request, reads one bounded answer, and keeps the connection. A connection that the hub
+closed while it was idle is replaced silently, and the request sent again, unless the caller states that it must not
+be repeated: such a request gets a new connection and is sent once.
 """
 
 import asyncio
@@ -40,7 +40,8 @@ class Http1:
         socket_path: Path | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """With `socket_path`, a Unix socket of this machine takes the place of the address, and `tls` is not used."""
+        """Prepare connections. With `socket_path`, a Unix socket of this machine replaces the address, and `tls` is
+        unused."""
         self._host, self._port, self._max_answer, self._idle_seconds = host, port, max_answer, idle
         self._socket_path, self._tls = socket_path, tls
         name = f"[{host}]" if ":" in host else host
@@ -52,7 +53,7 @@ class Http1:
     async def call(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], *, again: bool = True
     ) -> Answer:
-        """Return one answer; NetworkError if none came. Time is the caller's to bound.
+        """Return one answer; raise NetworkError if none came. The caller sets the timeout.
 
         A connection that breaks before the first byte of an answer may have delivered the request. Without `again` it
         is therefore never resent, and no kept connection is used, which could be broken already.
@@ -69,7 +70,7 @@ class Http1:
             return await self._exchange(await self._connect(), head, body)
 
     async def offers_http1(self) -> bool:
-        """Whether a server behind TLS says that it speaks HTTP/1.1; a connection is opened and kept to learn it."""
+        """Return True if a server behind TLS offers HTTP/1.1. The connection that this opens is kept."""
         try:
             connection = await self._connect()
         except Unreachable as exc:
@@ -95,7 +96,7 @@ class Http1:
         return answer
 
     def _take(self) -> "_Connection | None":
-        """The connection that was used last: the others may go out of use."""
+        """Return the idle connection that was used last, so that others can expire."""
         now = asyncio.get_running_loop().time()
         while self._idle and (not self._idle[0].is_usable or now - self._idle[0].used > self._idle_seconds):
             self._idle.popleft().abort()
@@ -115,7 +116,7 @@ class Http1:
                 f"https://{where}: {exc.verify_message or 'the certificate cannot be verified'}"
             ) from exc
         except OSError as exc:
-            # asyncio puts its own words and the address again in place of what the system says
+            # asyncio replaces the text of the system by its own, with the address again
             refused = isinstance(exc, ConnectionRefusedError)
             reason = "connection refused, nothing listens there" if refused else exc.strerror or exc
             raise Unreachable(f"{where}: {reason}") from exc
@@ -145,7 +146,7 @@ class Http1:
 
 
 class _Connection(asyncio.Protocol):
-    """One request at a time. The names of the `on_` methods are the parser's."""
+    """One connection with one request at a time. The names of the `on_` methods are the parser's."""
 
     def __init__(self, where: str, max_answer: int) -> None:
         self._where, self._max_answer = where, max_answer
@@ -158,10 +159,10 @@ class _Connection(asyncio.Protocol):
         self._header_bytes = 0
         self._head_bytes = 0  # received while the head of the present answer is not complete
         self._in_head = True
-        # The first piece as it is, then a bytearray: a list of tiny chunks would take twenty times the body.
+        # The first piece as it came, then a bytearray: a list of tiny chunks would take twenty times the body.
         self._body: bytes | bytearray = b""
         self._size = 0
-        self.heard = False  # whether a byte of the present answer has come
+        self.heard = False  # True once a byte of the present answer has arrived
         self.is_usable = True
         self.used = self._loop.time()
 
@@ -179,7 +180,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def protocol(self) -> str | None:
-        """What the server chose in the handshake of TLS."""
+        """Protocol negotiated by ALPN, or None without TLS."""
         tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
         return None if tls is None else tls.selected_alpn_protocol()
 
@@ -195,7 +196,7 @@ class _Connection(asyncio.Protocol):
     # --- asyncio.Protocol ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not say that it is one
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is no subclass of it
 
     def data_received(self, data: bytes) -> None:
         self.heard = True
@@ -253,7 +254,7 @@ class _Connection(asyncio.Protocol):
         self._body += part
 
     def on_message_complete(self) -> None:
-        if self._waiting is None or self._waiting.done():  # nobody asked: whatever it answers is not ours
+        if self._waiting is None or self._waiting.done():  # an answer without a request
             self.is_usable = False
             return
         self.is_usable = self.is_usable and self._parser.should_keep_alive()

@@ -1,11 +1,11 @@
-"""What a hub says about itself and its labels: typed, bounded, and not believed.
+"""Unsigned statements of a hub about itself and its labels: typed, bounded, and not trusted.
 
-This is the one way to ask for such things: sessions, the pipeline and the command line all go through here. Whoever
-answers may be hostile, so each answer is held to its shape, lists must make progress and have an end, and numbers that
-would break arithmetic are refused. A fault of this kind is a BadAnswer, which blames the hub and nobody else. Size,
-number of items and time of an answer are bounded below (`veen.client.transport.calls`, `veen.client.transport.http`).
+All such requests go through here: sessions, the pipeline and the command line. The other side may be hostile, so
+each answer is checked for its form, lists must make progress and end, and numbers that would break arithmetic are
+refused. Such a fault is a BadAnswer, which blames only the hub. Size, number of items and time of an answer are
+bounded below (`veen.client.transport.calls`, `veen.client.transport.http`).
 
-Signatures are another matter: `veen.client.session` checks them under a pin.
+Signatures are checked by `veen.client.session`, under a pin.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeVar
 
 from veen.client.errors import BadAnswer
 from veen.client.transport.base import Transport
-from veen.client.transport.calls import NO_RETRY, NOTHING, Calls, Retry, read, refused
+from veen.client.transport.calls import NO_RETRY, NOTHING, Calls, Retry, error_of, read
 from veen.client.transport.http import CALL_SECONDS
 from veen.client.transport.opening import open_transport
 from veen.core.objects.checkpoint import Checkpoint
@@ -37,15 +37,15 @@ from veen.core.objects.tooling import (
 
 T = TypeVar("T")
 
-MAX_LABELS: Final = 4_000_000  # several times what a hub is built for; a list of labels ends there
-_MAX_TIME: Final = 1 << 48  # seconds; what is later overflows nothing, and is no time of any hub
-_MAX_POW_BITS: Final = 256  # a hash has no more
+MAX_LABELS: Final = 4_000_000  # bound for a list of labels, several times the design size of a hub
+_MAX_TIME: Final = 1 << 48  # seconds; bound below which no arithmetic overflows
+_MAX_POW_BITS: Final = 256  # the bits of a hash
 _STATUS: Final = "tooling/status"
 _INSPECT: Final = "tooling/inspect"
 
 
 async def status_of(calls: Calls) -> StatusResponse:
-    """How the hub wants to be spoken to, with numbers that can be worked with."""
+    """Return the status of the hub, with all numbers within bounds."""
     status = await calls.ask(_STATUS, NOTHING, StatusResponse)
     if status.hub_ts > _MAX_TIME or any(profile.epoch_sec > _MAX_TIME for profile in status.profiles):
         raise BadAnswer(f"{_STATUS}: a time that no hub has")
@@ -55,9 +55,9 @@ async def status_of(calls: Calls) -> StatusResponse:
 
 
 async def label_pages(calls: Calls, epoch_min: int = 0) -> AsyncIterator[tuple[LabelInfo, ...]]:
-    """All labels from an epoch on, by (epoch, label), page by page.
+    """Yield all labels from an epoch on, by (epoch, label), page by page.
 
-    BadAnswer if they do not ascend, if the list goes on with nothing, or if it has more labels than the hub says.
+    Raise BadAnswer if they do not ascend, if a page is empty, or if there are more labels than the hub states.
     """
     request = InspectRequest(after_epoch=epoch_min) if epoch_min else InspectRequest()
     last: tuple[int, bytes] | None = None
@@ -80,7 +80,7 @@ async def label_pages(calls: Calls, epoch_min: int = 0) -> AsyncIterator[tuple[L
 
 
 def metric_samples(text: str) -> dict[str, float | None]:
-    """The samples of a Prometheus text by name and labels; None for what is not a finite number."""
+    """Return the samples of a Prometheus text by name and labels; None for a value that is not a finite number."""
     samples: dict[str, float | None] = {}
     for line in text.splitlines():
         if not line or line.startswith("#"):
@@ -113,9 +113,9 @@ class HubApi:
         retry: Retry = NO_RETRY,
         socket_path: Path | None = None,
     ) -> None:
-        """With `socket_path` it is called through that Unix socket of this machine."""
+        """Open the transport. With `socket_path` the hub is called through that Unix socket of this machine."""
         self.url = url
-        # The event loop of this object, and what was opened in it; used by one thread, the one that calls.
+        # The event loop of this object and of its connections; used by the calling thread only.
         self._runner = asyncio.Runner()
         try:
             transport = self._runner.run(
@@ -145,24 +145,24 @@ class HubApi:
         return self._run(status_of(self._calls))
 
     def identity(self) -> IdentityResponse:
-        """Who it claims to be; nothing of it is proven."""
+        """Return the identity that the hub claims; nothing of it is proven."""
         return self._run(self._calls.ask("tooling/identity", NOTHING, IdentityResponse))
 
     def health(self) -> HealthResponse:
         return self._run(self._calls.ask("healthz", None, HealthResponse))
 
     def ready(self) -> ReadyResponse:
-        """Whether it admits messages: an answer also if it does not."""
+        """Return the readiness of the hub, also if it is not ready."""
         return self._run(self._ready())
 
     async def _ready(self) -> ReadyResponse:
         answer = await self._calls.transport.call("readyz")
         if not answer.ok and answer.status != 503:
-            raise refused("readyz", answer)
+            raise error_of("readyz", answer)
         return read("readyz", answer.body, ReadyResponse)
 
     def metrics(self) -> str:
-        """In the text form of Prometheus."""
+        """Return the metrics in the text form of Prometheus."""
         answer = self._run(self._calls.send("metrics", b""))
         try:
             return answer.body.decode()
@@ -181,7 +181,7 @@ class HubApi:
         return answer.labels[0]
 
     def labels(self) -> Iterator[LabelInfo]:
-        """All labels, a page at a time."""
+        """Yield all labels, a page at a time."""
         pages = label_pages(self._calls)
         while True:
             try:
@@ -190,7 +190,7 @@ class HubApi:
                 return
 
     def checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint:
-        """Of the label and length that was asked for; its signature is for the caller to check."""
+        """Return the checkpoint of a label at a length. The caller checks its signature."""
         request = CheckpointRequest(label=label, upto_seq=upto_seq)
         checkpoint = self._run(self._calls.ask("v1/checkpoint", request, CheckpointResponse)).checkpoint
         if (checkpoint.label_curr, checkpoint.upto_seq) != (label, upto_seq):
@@ -200,14 +200,14 @@ class HubApi:
     # --- administration -------------------------------------------------------------------------------------
 
     def fence(self) -> ControlRecord:
-        """Have the hub admit nothing any more; the record that says so, also if it was fenced before."""
+        """Fence the hub; return the record, also if it was fenced before."""
         record = self._run(self._calls.ask("tooling/fence", NOTHING, RecordResponse)).record
         if not isinstance(record.body, HubFence):
             raise BadAnswer("tooling/fence: a record that fences nothing")
         return record
 
     def rotate_key(self, overlap_sec: int, *, request_id: bytes | None = None) -> tuple[ControlRecord, KeyRotate]:
-        """Have the hub introduce its next key; return the record and what it says.
+        """Have the hub introduce its next key; return the record and its body.
 
         Each call adds a key, unless `request_id` is that of an earlier call: then the record of that call is returned.
         """
@@ -228,7 +228,7 @@ async def _open(
     insecure_http: bool,
     socket_path: Path | None,
 ) -> Transport:
-    """Inside the loop that its connections will live in."""
+    """Open the transport inside the event loop of its connections."""
     return open_transport(
         url,
         ca_file=ca_file,

@@ -1,4 +1,5 @@
-"""A hub in the same process: for tests, notebooks and programs that embed one. No socket, the same answers."""
+"""A hub in the same process: for tests, notebooks and programs that embed one. It has no socket and the same
+answers."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ class _Reply(Protocol):
 
 
 class Handler(Protocol):
-    """What this transport needs of a hub: the `Api` of a running one has it."""
+    """The part of a hub's `Api` that this transport uses."""
 
     async def call(
         self,
@@ -36,7 +37,7 @@ class Handler(Protocol):
 
 
 class InProcess:
-    """Calls a hub's API directly. The hub is not ours: closing this closes nothing."""
+    """A transport that calls a hub's API directly. The hub is the caller's: closing this closes nothing."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler

@@ -1,7 +1,7 @@
-"""NATS to a hub (D-113, D-148): `nats://HOST/?hub=HEX`, or `nats+tls://…` where TLS is demanded.
+"""Calls over NATS (D-113, D-148): `nats://HOST/?hub=HEX`, or `nats+tls://…` if TLS is required.
 
-One connection carries all calls; each has an inbox of its own below a common one. If no hub listens the server says so,
-and the call is answered at once as a hub that is not available would. A connection that breaks leaves open whether the
+One connection carries all calls; each has its own inbox below a common one. If no hub listens the server reports it,
+and the call gets the answer of an unavailable hub at once. A broken connection leaves it unknown if the
 hub acted: the calls on it fail, and the next call opens another one.
 
 `credentials=FILE` in the address names a file with `USER:PASSWORD` or NATS credentials, for the server's accounts.
@@ -100,7 +100,7 @@ class NatsTransport(FramedTransport):
         return _no_hub() if data is None else self._answer(data)
 
     async def _ask(self, subject: str, frame: bytes, own: dict[str, str]) -> bytes | None:
-        link = await self._connected()
+        link = await self._connect()
         word = secrets.token_hex(11)
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         parts = FrameParts(self._max_frame)
@@ -117,7 +117,7 @@ class NatsTransport(FramedTransport):
         finally:
             del self._waiting[word]
 
-    async def _connected(self) -> "NatsClient":
+    async def _connect(self) -> "NatsClient":
         async with self._opening:
             if self._link is not None:
                 return self._link
@@ -125,8 +125,8 @@ class NatsTransport(FramedTransport):
                 link = await open_link(
                     self._address,
                     name="veen",
-                    closed=self._closed,
-                    faulted=self._faulted,
+                    closed=self._on_closed,
+                    faulted=self._on_fault,
                     tls=self._tls,
                     credentials_file=self._credentials,
                 )
@@ -139,7 +139,7 @@ class NatsTransport(FramedTransport):
                 raise kind(f"{self.url}: {exc}") from exc
             try:
                 self._inbox = link.new_inbox()
-                await link.subscribe(f"{self._inbox}.*", cb=self._answered)
+                await link.subscribe(f"{self._inbox}.*", cb=self._on_answer)
                 await link.flush()
             except Exception as exc:
                 await close_link(link)
@@ -150,7 +150,7 @@ class NatsTransport(FramedTransport):
             self._link = link
             return link
 
-    async def _answered(self, message: "NatsMessage") -> None:
+    async def _on_answer(self, message: "NatsMessage") -> None:
         waiting = self._waiting.get(message.subject.rpartition(".")[2])
         if waiting is None or waiting.answer.done():
             return  # nobody waits for it any longer
@@ -166,11 +166,11 @@ class NatsTransport(FramedTransport):
         if data is not None:
             waiting.answer.set_result(data)
 
-    async def _closed(self) -> None:
+    async def _on_closed(self) -> None:
         self._link = None
         self._fail(Unreachable(f"{self.url}: the connection to the NATS server was lost"))
 
-    async def _faulted(self, error: Exception) -> None:
+    async def _on_fault(self, error: Exception) -> None:
         text = str(error)
         if "permissions violation" in text.lower():
             refused = BrokerRefused(f"{self.url}: {text.removeprefix('nats: ')}")
@@ -187,6 +187,6 @@ class NatsTransport(FramedTransport):
 
 
 def _no_hub() -> Answer:
-    """What a hub that is away would say: its subject has no subscriber."""
+    """Return the answer of an unavailable hub: its subject has no subscriber."""
     envelope = ErrorEnvelope(code=ApiCode.UNAVAILABLE.code, message="no hub listens to this subject", retry_after=1)
     return Answer(ApiCode.UNAVAILABLE.http_status, envelope.to_bytes(), {"retry-after": "1"})

@@ -1,4 +1,4 @@
-"""The transport that a URL names: http, https, file, nats, nats+tls, quic. Each is loaded when it is used."""
+"""The transport for a URL: http, https, file, nats, nats+tls, quic. Each is imported when it is used."""
 
 from pathlib import Path
 from typing import TypedDict
@@ -35,7 +35,7 @@ def open_transport(
     timeout: float = CALL_SECONDS,
     socket_path: Path | None = None,
 ) -> Transport:
-    """Inside the event loop that its connections will live in. LocalError if the URL cannot be used."""
+    """Open the transport of a URL inside the event loop of its connections. Raise LocalError if the URL is invalid."""
     scheme = url.partition(":")[0]
     tls: _Tls = {"ca_file": ca_file, "client_cert": client_cert, "client_key": client_key}
     call: _Call = {"token_file": token_file, "timeout": timeout}

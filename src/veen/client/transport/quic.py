@@ -1,6 +1,7 @@
-"""QUIC to a hub (D-113): `quic://HOST:PORT`, one stream for each call on one connection, certificates always checked.
+"""Calls over QUIC (D-113): `quic://HOST:PORT`, one stream per call on one connection; certificates are always
+checked.
 
-A stream that is reset, or a connection that ends, leaves open whether the hub acted. The next call opens another
+A stream that is reset, or a connection that ends, leaves it unknown if the hub acted. The next call opens another
 connection, and `veen.client.transport.calls` sends the same bytes again.
 """
 
@@ -60,15 +61,15 @@ class QuicTransport(FramedTransport):
     async def _exchange(self, operation: str, body: bytes, headers: Mapping[str, str], limit: float) -> Answer:
         frame = self._request(operation, body, headers)
         async with asyncio.timeout(limit):
-            link = await self._connected()
+            link = await self._connect()
             return self._answer(await link.ask(frame, self._max_frame))
 
     async def stream(self, operation: str, *, headers: Mapping[str, str] = NO_HEADERS) -> AsyncIterator[bytes]:
-        """The pieces of an answer without an end (`tooling/events`), as they come; leave the loop to end it.
+        """Yield the pieces of an answer without an end (`tooling/events`), as they arrive; leave the loop to end it.
 
-        BadAnswer with the hub's error if it answers with one.
+        Raise BadAnswer if the hub answers with an error.
         """
-        link = await self._connected()
+        link = await self._connect()
         pieces = link.follow(self._request(operation, b"", headers), self._max_answer)
         async with contextlib.aclosing(pieces):
             head = self._answer(await anext(pieces))
@@ -77,7 +78,7 @@ class QuicTransport(FramedTransport):
             async for piece in pieces:
                 yield piece
 
-    async def _connected(self) -> "QuicLink":
+    async def _connect(self) -> "QuicLink":
         async with self._opening:
             if self._link is not None and self._link.is_open:
                 return self._link

@@ -1,4 +1,4 @@
-"""One QUIC connection of a client. Needs the extra `quic`."""
+"""One QUIC connection of a client. Requires the extra `quic`."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -24,7 +24,7 @@ _CERTIFICATE_ALERTS: Final = frozenset((42, 43, 44, 45, 46, 48))  # of TLS: bad,
 
 @dataclass(slots=True)
 class _Receiving:
-    """The answer on one stream, as it arrives."""
+    """The answer on one stream, while it arrives."""
 
     max_bytes: int
     data: bytearray = field(default_factory=bytearray)
@@ -38,14 +38,14 @@ class _Receiving:
 
 
 class QuicLink(QuicConnectionProtocol):  # type: ignore[misc]  # its types come with an extra
-    """Every field belongs to the event loop's thread."""
+    """One connection to a hub. Every field is owned by the event loop's thread."""
 
     def __init__(self, quic: Any, url: str) -> None:
         super().__init__(quic)
         self._url = url
         self._receiving: dict[int, _Receiving] = {}
         self._pinger: asyncio.TimerHandle | None = None  # runs while a call waits
-        self._fault: NetworkError | None = None  # why the connection ended
+        self._fault: NetworkError | None = None  # the reason why the connection ended
 
     @property
     def is_open(self) -> bool:
@@ -54,7 +54,7 @@ class QuicLink(QuicConnectionProtocol):  # type: ignore[misc]  # its types come 
     # --- calls -----------------------------------------------------------------------------------------
 
     async def ask(self, frame: bytes, max_bytes: int) -> bytes:
-        """One call: the request, the end of our half, and all of the answer."""
+        """Make one call: send the request and the end of the stream's half, and read the whole answer."""
         stream_id, receiving = self._begin(frame, max_bytes)
         try:
             while not receiving.ended:
@@ -64,7 +64,7 @@ class QuicLink(QuicConnectionProtocol):  # type: ignore[misc]  # its types come 
             self._end(stream_id, receiving)
 
     async def follow(self, frame: bytes, max_bytes: int) -> AsyncGenerator[bytes, None]:
-        """The response frame, then the byte strings behind it as they come."""
+        """Yield the response frame, then the byte strings after it as they arrive."""
         stream_id, receiving = self._begin(frame, max_bytes)
         is_first = True
         try:
@@ -104,7 +104,7 @@ class QuicLink(QuicConnectionProtocol):  # type: ignore[misc]  # its types come 
             raise receiving.error
 
     def _end(self, stream_id: int, receiving: _Receiving) -> None:
-        """Forget a call; if it is given up, the hub is told that nobody waits."""
+        """Forget a call; if it is abandoned, tell the hub."""
         del self._receiving[stream_id]
         if not receiving.ended and self._fault is None and stream_id in self._quic._streams:
             self._quic.stop_stream(stream_id, CANCELLED)
@@ -123,7 +123,7 @@ class QuicLink(QuicConnectionProtocol):  # type: ignore[misc]  # its types come 
 
     def quic_event_received(self, event: Any) -> None:
         if isinstance(event, events.ConnectionTerminated):
-            self._ended(_fault_of(self._url, event.error_code, event.reason_phrase))
+            self._on_end(_fault_of(self._url, event.error_code, event.reason_phrase))
             return
         receiving = self._receiving.get(getattr(event, "stream_id", -1))
         if receiving is None:
@@ -139,13 +139,13 @@ class QuicLink(QuicConnectionProtocol):  # type: ignore[misc]  # its types come 
             receiving.fail(Unreachable(f"{self._url}: the hub reset the stream before it answered"))
 
     def error_received(self, exc: Exception) -> None:
-        """The system says that nobody listens there."""
+        """Handle the system's report that nobody listens at the address."""
         if not self._connected or isinstance(exc, ConnectionRefusedError):
-            self._ended(Unreachable(f"{self._url}: {getattr(exc, 'strerror', None) or exc}"))
+            self._on_end(Unreachable(f"{self._url}: {getattr(exc, 'strerror', None) or exc}"))
             if self._connected_waiter is not None and not self._connected_waiter.done():
                 self._connected_waiter.set_exception(ConnectionError())
 
-    def _ended(self, fault: NetworkError) -> None:
+    def _on_end(self, fault: NetworkError) -> None:
         self._fault = self._fault or fault
         if self._pinger is not None:
             self._pinger.cancel()
@@ -173,11 +173,11 @@ class QuicLink(QuicConnectionProtocol):  # type: ignore[misc]  # its types come 
         if self._fault is None:
             self.close()
             await asyncio.sleep(0)
-            self._ended(Unreachable(f"{self._url}: closed"))
+            self._on_end(Unreachable(f"{self._url}: closed"))
 
 
 async def open_quic(configuration: "QuicConfiguration", url: str, info: Any) -> QuicLink:
-    """A connection whose certificate was verified; NetworkError if there is none to be had."""
+    """Open a connection whose certificate is verified. Raise NetworkError if that fails."""
     family, _, _, _, address = info
     quic = QuicConnection(configuration=replace(configuration))
     _, link = await asyncio.get_running_loop().create_datagram_endpoint(
@@ -199,7 +199,7 @@ def _fault_of(url: str, code: int, reason: str) -> NetworkError:
 
 
 def _first_item(data: bytearray) -> bytes | None:
-    """The first CBOR item of `data`, if it is there whole."""
+    """Return the first CBOR item of `data` if it is complete, else None."""
     try:
         return bytes(data[: cbor.item_end(bytes(data), max_items=64)])
     except MalformedError as exc:

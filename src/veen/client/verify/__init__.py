@@ -1,1 +1,1 @@
-"""What a client has verified of a hub: the pin, the verified view of each label, evidence."""
+"""The facts that a client has verified about a hub: the pin, the verified view of each label, evidence."""

@@ -1,7 +1,7 @@
-"""Bringing a view forward: by the entries in between (full), or by a proof about them (light) (D-66).
+"""Advancing a view: by the entries in between (full), or by a proof about them (light) (D-66).
 
 Nothing is committed here: callers work on a copy of their view and keep it once the signature of the last receipt
-holds. That one signature carries the whole run before it, because its root does.
+is verified. That one signature covers the whole run before it, because its root does.
 """
 
 from collections.abc import AsyncIterator
@@ -18,16 +18,16 @@ from veen.core.objects.receipt import Receipt
 from veen.core.run_check import Authors, Fault, Rule
 
 PAGE_ITEMS: Final = 512
-MAX_AUTHORS: Final = 65_536  # authors whose numbers are remembered; the one not met for longest is forgotten
+MAX_AUTHORS: Final = 65_536  # authors whose numbers are remembered; the least recent one is forgotten
 
 
 def receipt_of(item: StreamItem) -> Receipt:
-    """The receipt that was asked for with an entry."""
+    """Return the receipt that was requested with an entry."""
     if item.receipt is None:
         raise BadAnswer(f"v1/stream: entry {item.stream_seq} comes without the receipt that was asked for")
     if item.receipt.stream_seq != item.stream_seq:
         raise Reordered(
-            "an entry stands where its receipt does not put it",
+            "entry and receipt have different stream_seq",
             label=item.msg.label,
             seq=item.stream_seq,
             expected=item.stream_seq,
@@ -37,7 +37,7 @@ def receipt_of(item: StreamItem) -> Receipt:
 
 
 async def run(session: HubSession, label: bytes, first: int, last: int | None) -> AsyncIterator[tuple[StreamItem, ...]]:
-    """Pages of entries in order from `first` on, at most to `last`; what they contain is for the caller to verify."""
+    """Yield pages of entries in order from `first` on, at most to `last`. The caller verifies the entries."""
     while last is None or first <= last:
         page = await session.page(label, first, last, PAGE_ITEMS)
         if page.label != label:
@@ -60,7 +60,7 @@ def authors_after(size: int) -> Authors:
 
 
 def append_item(view: LabelView, item: StreamItem, authors: Authors, last_ts: int = 0) -> list[Fault]:
-    """Append an entry but for its signatures; return warnings. Divergence if it does not continue the log."""
+    """Append an entry but for its signatures; return warnings. Raise Divergence if it does not continue the log."""
     faults = view.append_entry(item.msg, receipt_of(item), authors, last_ts)
     for fault in faults:
         if fault.rule is not Rule.TIME:
@@ -69,7 +69,7 @@ def append_item(view: LabelView, item: StreamItem, authors: Authors, last_ts: in
 
 
 async def fill(session: HubSession, view: LabelView, upto: int) -> None:
-    """Full mode: fold every entry up to `upto` into the view."""
+    """Fold every entry up to `upto` into the view (full mode)."""
     authors = authors_after(view.size)
     async for items in run(session, view.label, view.size + 1, upto):
         for item in items:
@@ -85,7 +85,7 @@ async def fill(session: HubSession, view: LabelView, upto: int) -> None:
 
 
 async def advance(session: HubSession, view: LabelView, receipt: Receipt, leaf_hash: bytes, mode: Mode) -> None:
-    """Bring the view up to `receipt`, whatever others wrote in between; its signature is for the caller to check."""
+    """Advance the view to `receipt`, over the entries of others in between. The caller checks the signature."""
     gap_end = receipt.stream_seq - 1
     if mode == "full" and view.is_whole:
         if view.size < gap_end:
@@ -94,14 +94,14 @@ async def advance(session: HubSession, view: LabelView, receipt: Receipt, leaf_h
             except HubRefused as exc:
                 if not _is_pruned(exc):
                     raise
-                await _skip(session, view, receipt)  # the payloads are gone for good, the tree is not (D-74)
+                await _skip(session, view, receipt)  # the payloads are erased, the tree is not (D-74)
     elif view.size < gap_end or not view.is_whole:
         await _skip(session, view, receipt)
     view.append(leaf_hash, receipt)
 
 
 async def _skip(session: HubSession, view: LabelView, receipt: Receipt) -> None:
-    """Light mode: one proof that the log only grew, which also places the entry under its root."""
+    """Advance by one proof that the log only grew, which also places the entry under its root (light mode)."""
     if view.size:
         view.skip_to(receipt.stream_seq - 1, await session.consistency(view.label, view.size, receipt.stream_seq - 1))
     else:
@@ -113,9 +113,9 @@ def _is_pruned(error: HubRefused) -> bool:
 
 
 async def accuse(session: HubSession, view: LabelView, error: Divergence) -> Divergence:
-    """Proof of equivocation if the hub now signs another history than before; `error` itself if not.
+    """Return proof of equivocation if the hub now signs another history than before, else `error` itself.
 
-    `view` is what the hub had proven before `error`. It costs one call; without an answer
+    `view` is the view from before `error`. It costs one call; without an answer
     the error stays as it is.
     """
     last = view.last
@@ -128,7 +128,7 @@ async def accuse(session: HubSession, view: LabelView, error: Divergence) -> Div
     except HubRefused as exc:
         if is_not_found(exc) and not _is_pruned(exc):
             return Rewound(
-                "the hub does not know any more what it signed",
+                "the hub no longer has an entry that it signed",
                 label=view.label,
                 seq=last.stream_seq,
                 expected=last.stream_seq,

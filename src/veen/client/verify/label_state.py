@@ -1,6 +1,6 @@
-"""What a client remembers about a label (RESYNC0.4, D-66): a value, and the only steps it takes.
+"""The remembered state of a label (RESYNC0.4, D-66): a value, and the only steps that change it.
 
-A message is written down before it is sent (`sending`), and forgotten once its receipt is verified (`acknowledged`), so
+A message is stored before it is sent (`with_pending`), and dropped once its receipt is verified (`with_receipts`), so
 after a crash at any moment the same bytes are sent again, and never two messages with one client_seq (D-09, D-56).
 """
 
@@ -23,12 +23,13 @@ _MAX_PEAKS: Final = 64
 
 
 def rekey(rk: bytes, stream_seq: int) -> bytes:
-    """The next link of the rekey chain, made by the receipt with this stream_seq (D-11)."""
+    """Return the next link of the rekey chain, made by the receipt with this stream_seq (D-11)."""
     return hkdf.hkdf(rk, b"", b"veen/rk" + u64be(stream_seq), RK_BYTES)
 
 
 def session_keys(rk: bytes) -> tuple[bytes, bytes]:
-    """(send, recv) of a link. No formula of v0.0.1 takes them; they are kept as the spec keeps them (D-11)."""
+    """Return (send, recv) of a link. No formula of v0.0.1 uses them; they are derived as the spec defines them
+    (D-11)."""
     return hkdf.hkdf(rk, b"", b"veen/send", RK_BYTES), hkdf.hkdf(rk, b"", b"veen/recv", RK_BYTES)
 
 
@@ -41,7 +42,7 @@ class Pending(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelState(Map, kind="label state"):
-    """One client key on one label of one hub. `pending` has rows of its own: it may be large."""
+    """The state of one client key on one label of one hub. `pending` has its own rows: it may be large."""
 
     hub_id: Bytes32
     label: Bytes32
@@ -50,18 +51,19 @@ class LabelState(Map, kind="label state"):
     mode: Annotated[Mode, Choice("full", "light")]
     client_seq: Uint = 0  # the last one used
     prev_ack: Uint = 0
-    last_stream_seq: Uint = 0  # how far the log is verified
+    last_stream_seq: Uint = 0  # the last verified entry
     last_mmr_root: Bytes32 | None = None  # at last_stream_seq; None while that is 0
     peaks: Annotated[tuple[Bytes32, ...], Length(0, _MAX_PEAKS)] = ()  # full mode: those of last_stream_seq leaves
     rk: Annotated[bytes, Size(RK_BYTES)] = field(repr=False)
-    last_receipt: Receipt | None = None  # the newest one seen: what a hub that rewinds is confronted with
+    last_receipt: Receipt | None = None  # the newest one seen: evidence against a hub that rewinds
     pending: Annotated[tuple[Pending, ...], LOCAL] = field(default=(), repr=False)
 
     def _check(self) -> None:
         self.check()
 
     def check(self) -> None:
-        """MalformedError unless the parts agree: the peaks with the root, the receipt and prev_ack with the rest."""
+        """Raise MalformedError unless the parts agree: the peaks with the root, the receipt and prev_ack with the
+        rest."""
         if self.client_seq >= 2**63:  # no table has a wider integer (D-07)
             raise MalformedError("client_seq is beyond all use", self.KIND)
         if (self.last_mmr_root is None) != (self.last_stream_seq == 0):
@@ -86,8 +88,8 @@ class LabelState(Map, kind="label state"):
 
     # --- steps -----------------------------------------------------------------------------------------
 
-    def sending(self, *messages: bytes) -> Self:
-        """These bytes are about to leave. Save the result first: then a crash cannot reuse their client_seq."""
+    def with_pending(self, *messages: bytes) -> Self:
+        """Add messages that are about to be sent. Save the result first: then a crash cannot reuse their client_seq."""
         pending = list(self.pending)
         client_seq = self.client_seq
         for data in messages:
@@ -98,8 +100,8 @@ class LabelState(Map, kind="label state"):
             pending.append(Pending(client_seq, data))
         return replace(self, client_seq=client_seq, pending=tuple(pending))
 
-    def acknowledged(self, receipts: Mapping[int, Receipt]) -> Self:
-        """client_seq -> receipt of pending messages; each is verified, and so is the log up to the last of them."""
+    def with_receipts(self, receipts: Mapping[int, Receipt]) -> Self:
+        """Drop pending messages by client_seq -> verified receipt. The log is verified up to the last of them."""
         rk = self.rk
         for client_seq in sorted(receipts):
             rk = rekey(rk, receipts[client_seq].stream_seq)
@@ -110,11 +112,12 @@ class LabelState(Map, kind="label state"):
             pending=tuple(pending for pending in self.pending if pending.client_seq not in receipts),
         )
 
-    def withdrawn(self, client_seq: int) -> Self:
-        """The hub admitted neither this message nor any after it: their client_seqs are free again."""
+    def withdraw(self, client_seq: int) -> Self:
+        """Free the client_seqs of this message and all after it, none of which the hub admitted."""
         pending_before = tuple(pending for pending in self.pending if pending.client_seq < client_seq)
         return replace(self, client_seq=client_seq - 1, pending=pending_before)
 
-    def rotated(self, client_id: bytes) -> Self:
-        """What the next client key of the identity knows: the log as seen so far, and client_seq 0 (D-102a)."""
+    def for_next_key(self, client_id: bytes) -> Self:
+        """Return the initial state of the identity's next client key: the log as verified so far, and client_seq 0
+        (D-102a)."""
         return replace(self, client_id=client_id, client_seq=0, pending=())

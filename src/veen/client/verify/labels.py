@@ -1,7 +1,7 @@
-"""The labels a client works with: which label a stream has now, and one writer for each (spec §2, D-23, D-26).
+"""The labels of a client: the present label of a stream, and one writer for each (spec §2, D-23, D-26).
 
-There is exactly one writer per label and client key, so numbers are given once; readers start from what it knows and
-give back what they proved.
+There is exactly one writer per label and client key, so numbers are given once. Readers start from its verified view
+and return what they verified.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from veen.core.objects.profile import Profile
 if TYPE_CHECKING:
     from veen.client.generations.following import StreamFollow
 
-_MAX_WRITERS: Final = 256  # those with nothing under way are let go; their state is on disk
+_MAX_WRITERS: Final = 256  # beyond this number idle writers are dropped; their state is on disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One label: of a stream in an epoch, with the keys that are held for it; or a bare label, without any."""
+    """One label: that of a stream in an epoch, with the held keys; or a bare label without keys."""
 
     label: bytes
     epoch: int
@@ -42,11 +42,11 @@ class Target:
 
     @property
     def seal_to(self) -> bytes | None:
-        """The key of the newest generation; None for a bare label."""
+        """Key of the newest generation; None for a bare label."""
         return self.keys[0].reader_pk if self.keys else None
 
     def readable(self) -> tuple[StreamKeys, ...]:
-        """Keys that open; NoReaderKey if there are none."""
+        """Return the keys that can read; raise NoReaderKey if there are none."""
         able = tuple(key for key in self.keys if key.can_read)
         if not able:
             raise NoReaderKey(str(self.keys[0]) if self.keys else f"label:{self.label.hex()}")
@@ -54,7 +54,7 @@ class Target:
 
 
 class Labels:
-    """Finds targets and keeps their writers."""
+    """The targets of a client and their writers."""
 
     def __init__(
         self,
@@ -68,15 +68,16 @@ class Labels:
         profile: Profile | None = None,
     ) -> None:
         self._session, self._store, self._identity = session, store, identity
-        self.keyring = keyring  # replaced by whoever learns of a new generation (veen.client.generations)
-        self.personal: dict[bytes, tuple[StreamKeys, ...]] = {}  # by stream_id: keys of an inbox, which no keyring has
+        self.keyring = keyring  # replaced when a new generation is learned (veen.client.generations)
+        # By stream_id: keys of an inbox, which are in no keyring.
+        self.personal: dict[bytes, tuple[StreamKeys, ...]] = {}
         self._mode, self._random, self._profile = mode, random, profile
-        self.advice: dict[bytes, LabelAdvice | None] = {}  # by label; asked for before its writer is made
+        self.advice: dict[bytes, LabelAdvice | None] = {}  # by label; requested before its writer is made
         self.attachments = Attachments(session, identity.client_key.key)
         self._writers: OrderedDict[bytes, Writer] = OrderedDict()
         self._opening = asyncio.Lock()
         self._retired: set[bytes] | None = None  # labels with messages of retired keys; None: not looked up yet
-        self._late: list[Sent] = []  # delivered for client keys that are retired; see `take_recovered`
+        self._late: list[Sent] = []  # messages delivered for retired client keys; see `take_recovered`
 
     # --- names -----------------------------------------------------------------------------------------
 
@@ -86,13 +87,13 @@ class Labels:
         return self.keyring.readers(stream)
 
     def at(self, stream: Stream, epoch: int) -> Target:
-        """The label of a stream in an epoch."""
+        """Return the label of a stream in an epoch."""
         keys = self.keys(stream)
         stream_id = keys[0].stream_id
         return Target(label=self._session.label(stream_id, epoch), epoch=epoch, stream_id=stream_id, keys=keys)
 
     async def find(self, stream: Stream, epoch: int | None = None) -> Target:
-        """The label of a stream in an epoch, or now; `label:<hex>` names a label itself."""
+        """Return the label of a stream, in an epoch or now; `label:<hex>` names a label itself."""
         ref = StreamRef.parse(stream) if isinstance(stream, str) else stream
         if not isinstance(ref, StreamRef) or ref.label is None:
             return self.at(stream, self._session.epoch_now() if epoch is None else epoch)
@@ -106,23 +107,23 @@ class Labels:
         return replace(target, keys=self.keys(keys))
 
     def epoch_of(self, stream: Stream, label: bytes) -> int:
-        """The epoch of a label that was made for a stream a moment ago."""
+        """Return the epoch of a label that was made for a stream a moment ago."""
         now, reach = self._session.epoch_now(), self._session.window + 2
         for epoch in range(max(now - reach, 0), now + reach + 1):
             if self.at(stream, epoch).label == label:
                 return epoch
         raise LocalError("the message was prepared for another stream, or too long ago: prepare it again")
 
-    def unfinished(self) -> list[bytes]:
-        """Labels of this hub on which messages of ours wait for their receipts."""
+    def labels_with_pending(self) -> list[bytes]:
+        """Return the labels of this hub on which messages of this identity wait for their receipts."""
         own = {key.client_id for key in self._identity.client_keys}
-        states = self._store.unfinished(self._session.hub_id)
+        states = self._store.states_with_pending(self._session.hub_id)
         return list(dict.fromkeys(state.label for state in states if state.client_id in own))
 
     # --- client keys -----------------------------------------------------------------------------------
 
     def use(self, identity: Identity) -> None:
-        """Go on with another client key of the identity: writers are opened anew, at client_seq 1."""
+        """Continue with another client key of the identity: writers are opened again, at client_seq 1."""
         for writer in self._writers.values():
             self.keep_late(writer)
         self._identity = identity
@@ -130,10 +131,10 @@ class Labels:
         self._retired = None
         self.attachments = Attachments(self._session, identity.client_key.key)
 
-    async def retired(self, label: bytes) -> list[Writer]:
-        """Return writers for what retired client keys of ours left open on a label."""
+    async def writers_of_retired(self, label: bytes) -> list[Writer]:
+        """Return writers for messages that retired client keys of this identity left pending on a label."""
         if self._retired is None:
-            states = await asyncio.to_thread(self._store.unfinished, self._session.hub_id)
+            states = await asyncio.to_thread(self._store.states_with_pending, self._session.hub_id)
             self._retired = {state.label for state in states if state.client_id != self._identity.client_id}
         if label not in self._retired:
             return []
@@ -141,22 +142,22 @@ class Labels:
         waiting = [state for state in states if state.pending and state.client_id != self._identity.client_id]
         return [await self._writer_of_retired(state) for state in waiting]
 
-    def settled(self, label: bytes) -> None:
-        """Nothing of a retired client key waits on a label any more."""
+    def note_settled(self, label: bytes) -> None:
+        """Note that nothing of a retired client key is pending on a label any more."""
         if self._retired is not None:
             self._retired.discard(label)
 
     async def _writer_of_retired(self, state: LabelState) -> Writer:
         target, key = self.target_of(state), self._identity.client_key_of(state.client_id)
         state = await self._in_mode(state)
-        if key is None:  # no longer known: its messages can be sent as they are, and no more
+        if key is None:  # no longer known: its messages can only be sent as they are
             return Writer(self._session, self._store, None, state, epoch=target.epoch)
         return self._writer_for(key.key, target, state)
 
     # --- writers ---------------------------------------------------------------------------------------
 
     async def writer(self, target: Target) -> Writer:
-        """The one writer of a label."""
+        """Return the one writer of a label."""
         async with self._opening:
             writer = self._writers.get(target.label)
             if writer is None:
@@ -170,7 +171,7 @@ class Labels:
         session = self._session
         key = self._identity.client_key.key
         advice = self.advice.get(target.label)
-        profile = self._profile or self._advised_profile(advice) or session.profile()
+        profile = self._profile or self._profile_by_advice(advice) or session.profile()
         state = await asyncio.to_thread(self._store.load, session.hub_id, target.label, key.public)
         if state is None:
             state = LabelState(
@@ -186,7 +187,7 @@ class Labels:
 
     def _writer_for(self, key: SigningKey, target: Target, state: LabelState) -> Writer:
         session, advice = self._session, self.advice.get(target.label)
-        profile = self._profile or self._advised_profile(advice) or session.profile()
+        profile = self._profile or self._profile_by_advice(advice) or session.profile()
         sealer = None
         if target.keys:
             reader_pk = target.keys[0].reader_pk
@@ -204,8 +205,8 @@ class Labels:
             cursor=partial(session.client_cursor, key, target.label),
         )
 
-    def _advised_profile(self, advice: LabelAdvice | None) -> Profile | None:
-        """Return the profile of the hub that pads as advised; None if it has none, or nothing is advised."""
+    def _profile_by_advice(self, advice: LabelAdvice | None) -> Profile | None:
+        """Return the hub's profile that pads as advised; None if it has none, or nothing is advised."""
         by_block = {profile.pad_block: profile for profile in reversed(self._session.status.profiles)}
         blocks = () if advice is None else advice.pad_blocks
         return next((by_block[block] for block in blocks if block in by_block), None)
@@ -214,7 +215,7 @@ class Labels:
         return lambda: self._session.hub_now() + retention_sec
 
     def take_recovered(self) -> list[Sent]:
-        """What was delivered late by any writer since this was last asked, in the order of their labels."""
+        """Return messages that any writer delivered late since the last call, in the order of their labels."""
         late, self._late = self._late, []
         for writer in self._writers.values():
             late += writer.recovered
@@ -222,7 +223,7 @@ class Labels:
         return late
 
     def take_late(self, label: bytes) -> list[Sent]:
-        """`take_recovered` of one label."""
+        """Return the late messages of one label, like `take_recovered`."""
         if (writer := self._writers.get(label)) is not None:
             self.keep_late(writer)
         late = [sent for sent in self._late if sent.label == label]
@@ -230,22 +231,22 @@ class Labels:
         return late
 
     def pending(self) -> list[LabelState]:
-        """The states of this hub that have messages without a receipt."""
-        return self._store.unfinished(self._session.hub_id)
+        """Return the states of this hub that have messages without a receipt."""
+        return self._store.states_with_pending(self._session.hub_id)
 
     def keep_late(self, writer: Writer) -> None:
-        """Keep what was delivered late by a writer that is let go; see `take_recovered`."""
+        """Keep the late messages of a writer that is dropped; see `take_recovered`."""
         self._late += writer.recovered
         writer.recovered.clear()
 
     async def drop_pending(self, state: LabelState) -> tuple[int, int]:
-        """As `Writer.drop`, of the state of the client key in use."""
+        """Drop the pending messages of the client key in use, by `Writer.drop`."""
         writer = await self.writer(self.target_of(state))
         async with writer.lock:
             return await writer.drop()
 
     def target_of(self, state: LabelState) -> Target:
-        """The stream and the epoch of a label, if the keyring has them."""
+        """Return the stream and the epoch of a label, if the keyring has them."""
         now, reach = self._session.epoch_now(), self._session.window + 2
         for epoch in range(max(now - reach, 0), now + reach + 1) if self._session.epoch_sec else (0,):
             try:
@@ -256,7 +257,8 @@ class Labels:
         return Target(label=state.label, epoch=0, stream_id=None)
 
     async def _in_mode(self, state: LabelState) -> LabelState:
-        """Keep what is known the other way. A light client has no peaks: one that turns full asks for them (D-66)."""
+        """Convert a state to the mode of this client. A light client has no peaks, so one that turns full requests
+        them (D-66)."""
         if state.mode == self._mode:
             return state
         if self._mode == "light" or not state.last_stream_seq:
@@ -266,21 +268,21 @@ class Labels:
         return replace(state, mode=self._mode, peaks=view.peaks or ())
 
     def _shed(self) -> None:
-        for label in [idle for idle, writer in self._writers.items() if not writer.busy][: -_MAX_WRITERS or None]:
+        for label in [idle for idle, writer in self._writers.items() if not writer.is_busy][: -_MAX_WRITERS or None]:
             if len(self._writers) <= _MAX_WRITERS:
                 return
             del self._writers[label]
 
     async def forget(self, target: Target) -> None:
-        """Drop all that is known of a label."""
+        """Drop everything that is remembered of a label."""
         async with self._opening:
             self._writers.pop(target.label, None)
             await asyncio.to_thread(self._store.forget, self._session.hub_id, target.label)
 
     # --- readers ---------------------------------------------------------------------------------------
 
-    def verified_size(self, label: bytes) -> int:
-        """Up to which entry a label was verified, as far as its writer is in use."""
+    def size_verified(self, label: bytes) -> int:
+        """Return the last verified entry of a label, 0 if its writer is not in memory."""
         writer = self._writers.get(label)
         return 0 if writer is None else writer.view.size
 
@@ -293,7 +295,7 @@ class Labels:
         follow: "StreamFollow | None" = None,
         only_keys: bool = False,
     ) -> LabelReader:
-        """A reader that starts from what is known of the label; with `only_keys` it looks for new generations alone."""
+        """Return a reader that starts from the verified view; with `only_keys` it only searches for new generations."""
         keys: Sequence[StreamKeys] = target.readable() if opened else ()
         view = (await self.writer(target)).view
         return LabelReader(
@@ -308,7 +310,7 @@ class Labels:
         )
 
     async def saw(self, target: Target, view: LabelView) -> None:
-        """Keep what a reader proved, if it goes beyond what is known."""
+        """Keep the view of a reader if it goes beyond the known one."""
         writer = await self.writer(target)
         if view.last is None or view.size <= writer.view.size:
             return

@@ -1,7 +1,7 @@
-"""The outer log of a hub, as a client reads it: the bound key, notes, leaves and proofs (docs/witnesses.md).
+"""The outer log of a hub for clients: the bound key, notes, leaves and proofs (docs/witnesses.md).
 
-The key of the log follows from the pin: a control record that a key of the hub signed names it. What is read is checked
-here as far as bytes and signatures go; whether a note satisfies a policy is for `WitnessPolicy` to say.
+The key of the log follows from the pin: a control record that a key of the hub signed names it. Bytes and signatures
+are checked here; `WitnessPolicy` decides if a note satisfies a policy.
 """
 
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ class OuterReader:
         return (await self._session.calls.send(f"outer/{path}", b"")).body
 
     async def vkey(self) -> VerifierKey:
-        """The key of the log, bound to the pin by a record of the control journal."""
+        """Return the key of the log, bound to the pin by a record of the control journal."""
         if self._vkey is None:
             data = await self._get("key")
             try:
@@ -50,16 +50,16 @@ class OuterReader:
         return self._vkey
 
     async def note(self) -> tuple[Note, LogCheckpoint]:
-        """The published note, signed by the key of the log."""
+        """Return the published note, signed by the key of the log."""
         vkey = await self.vkey()
         try:
             note = Note.from_bytes(await self._get("checkpoint"))
-            return note, _signed(note, vkey)
+            return note, _check_note(note, vkey)
         except TlogError as exc:
             raise BadAnswer(f"outer/checkpoint: {exc}") from exc
 
     async def leaves(self, start: int, end: int) -> AsyncIterator[bytes]:
-        """The data of the leaves start … end - 1, as the hub tells it; `end` is the size of the published note."""
+        """Yield the leaves start … end - 1 as the hub sends them; `end` is the size of the published note."""
         while start < end:
             number, offset = divmod(start, _WIDTH)
             width = min(_WIDTH, end - number * _WIDTH)
@@ -69,7 +69,7 @@ class OuterReader:
             start = number * _WIDTH + width
 
     async def proof(self, label: bytes, seq: int) -> tuple[TlogProof, OuterLeaf] | None:
-        """Proof that a CHECKPOINT that covers entry `seq` is listed; None if none is listed yet."""
+        """Return the proof that a CHECKPOINT that covers entry `seq` is listed; None if none is listed yet."""
         vkey = await self.vkey()
         try:
             data = await self._get(f"proof/{label.hex()}/{seq}")
@@ -79,7 +79,7 @@ class OuterReader:
             raise
         try:
             proof = TlogProof.from_bytes(data)
-            _signed(proof.note, vkey)
+            _check_note(proof.note, vkey)
             leaf = OuterLeaf.from_bytes(proof.extra or b"")
             proof.check(leaf.to_bytes())
             checkpoint = leaf.checkpoint()
@@ -90,7 +90,7 @@ class OuterReader:
         return proof, leaf
 
     async def receipt(self, label: bytes, seq: int, proof: TlogProof, leaf: OuterLeaf) -> CoseReceipt:
-        """The COSE receipt that goes with a proof."""
+        """Return the COSE receipt that belongs to a proof."""
         vkey, checkpoint = await self.vkey(), LogCheckpoint.parse(proof.note.text)
         data = await self._get(f"receipt/{label.hex()}/{seq}?size={checkpoint.size}")
         try:
@@ -101,7 +101,7 @@ class OuterReader:
         return receipt
 
 
-def _signed(note: Note, vkey: VerifierKey) -> LogCheckpoint:
+def _check_note(note: Note, vkey: VerifierKey) -> LogCheckpoint:
     checkpoint = LogCheckpoint.parse(note.text)
     if checkpoint.origin != vkey.name or vkey not in verify_signatures(note, (vkey,)):
         raise NoteSignatureError("the note is not signed by the key of the log")

@@ -1,19 +1,19 @@
-"""Which keys are the hub's: the pin a user configured, and what follows from it (spec §8.4, D-41, D-42, D-174).
+"""The keys of a hub that a client trusts: the configured pin, and its consequences (spec §8.4, D-41, D-42, D-174).
 
-A pin is a key of the hub and its hub_id. Where only the key was configured, hub_id is learned once, from an identity
-record that the pinned key signed or a key that follows from it, and never changes afterwards: every label follows from
-hub_id, so whoever could choose it could show a client another, empty log.
+A pin is a key of the hub and its hub_id. If only the key was configured, hub_id is learned once, from an identity
+record that the pinned key signed or a key that follows from it, and never changes afterwards: every label follows
+from hub_id, so anyone who could choose it could show a client another, empty log.
 
-What a hub says about itself (`/tooling/identity`) never widens the pin by itself. A further key counts only if a
-`key.rotate` record of the hub's control journal introduces it, and that record is signed by the key that it retires,
-which is the newest key that counts. So a key that was retired introduces nobody, whatever time its record carries. A
-co-signature on a checkpoint would not do: its digest does not name the keys, so anyone could add one of their own to
-what the old key signed.
+The unsigned statements of a hub (`/tooling/identity`) never widen the pin by themselves. A further key counts only
+if a `key.rotate` record of the hub's control journal introduces it, and that record is signed by the key that it
+retires, which is the newest key that counts (decisions.md 80). So a retired key introduces no other, whatever time
+its record has. A co-signature on a checkpoint would not suffice: its digest does not name the keys, so anyone could
+add one of their own to what the old key signed.
 
-A root pin is for hubs whose directory may vanish (D-121): it names an offline root key, which signs the identity record
-in the place of the hub's newest key. Every key of a record that the root signed counts. hub_id is not fixed by such a
-pin: another hub_id is another hub of the same root. For one hub_id the keys only grow, so an older record of it is
-refused.
+A root pin is for hubs whose directory may vanish (D-121): it names an offline root key, which signs the identity
+record in the place of the hub's newest key. Every key of a record that the root signed counts. Such a pin does not
+fix hub_id: another hub_id is another hub of the same root. For one hub_id the keys only grow, so an older record of
+it is refused.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,18 +38,18 @@ from veen.core.objects.tooling import IdentityResponse
 from veen.core.pin_text import PinnedKey
 
 _RECORD: Final = "pin record"
-_RECORD_VERSION: Final = 2  # 1 was an identity record whose times and hub_id nobody had signed: not read any more
+_RECORD_VERSION: Final = 2  # 1 was an identity record whose times and hub_id were not signed: no longer read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubPin:
-    """What is certain about one hub. A value: `learn` returns a wider one."""
+    """The trusted facts about one hub. A value: `learn` returns a wider one."""
 
     keys: tuple[
         HubKey, ...
     ]  # by valid_from, then hub_pk; empty only where a root is pinned and nothing was learned yet
     hub_id: bytes | None = None  # None: only a key is pinned, and nothing was learned yet
-    windows_known: bool = False  # whether the times of `keys` are signed; otherwise they are placeholders
+    windows_known: bool = False  # True if the times of `keys` are signed; otherwise they are placeholders
     root_pk: bytes | None = None  # signs the identity of the hub, if a root is pinned
     _identity: HubIdentity | None = field(init=False, repr=False, compare=False)  # `keys`; None if there are none
 
@@ -65,13 +65,13 @@ class HubPin:
 
     @classmethod
     def of_key(cls, hub_pk: bytes, hub_id: bytes | None = None) -> Self:
-        """Pin one key. What older keys signed does not verify: pin the identity record for that."""
+        """Pin one key. Signatures of older keys do not verify: pin the identity record for that."""
         _check_sizes(("hub key", hub_pk), ("hub_id", hub_id))
         return cls(keys=(HubKey(hub_pk=hub_pk, valid_from=0),), hub_id=hub_id)
 
     @classmethod
     def of_root(cls, root_pk: bytes, hub_id: bytes | None = None) -> Self:
-        """Pin the root key of ephemeral hubs: the newest hub that it signed, or the one with this hub_id alone."""
+        """Pin the root key of ephemeral hubs: the newest hub that it signed, or only the one with this hub_id."""
         _check_sizes(("root key", root_pk), ("hub_id", hub_id))
         return cls(keys=(), hub_id=hub_id, root_pk=root_pk)
 
@@ -82,7 +82,8 @@ class HubPin:
 
     @classmethod
     def parse(cls, text: str, hub_id: str | None = None) -> Self:
-        """`ed25519:<64 hex digits>`, the digits alone, or `root:ed25519:<64 hex digits>`; hub_id as 64 hex digits."""
+        """Parse `ed25519:<64 hex digits>`, the digits alone, or `root:ed25519:<64 hex digits>`; hub_id as 64 hex
+        digits."""
         try:
             pinned = PinnedKey.parse(text)
         except ValueError as exc:
@@ -94,18 +95,18 @@ class HubPin:
         return cls.of_root(pinned.public, fixed) if pinned.is_root else cls.of_key(pinned.public, fixed)
 
     def to_text(self) -> str:
-        """The root, or the key that joined last, in the form that `parse` takes."""
+        """Return the root, or the key that joined last, in the form of `parse`."""
         if self.root_pk is not None:
             return PinnedKey(self.root_pk, is_root=True).to_text()
         return PinnedKey(self.keys[-1].hub_pk).to_text()
 
     def origin_text(self) -> str:
-        """The root, or the oldest key that is trusted: it leads to all others. In the form that `parse` takes."""
+        """Return the root, or the oldest trusted key, which leads to all others, in the form of `parse`."""
         return self.to_text() if self.root_pk is not None else PinnedKey(self.keys[0].hub_pk).to_text()
 
     @property
     def identity(self) -> HubIdentity:
-        """`keys`, as the rules of the core take them; NotPinned where a root is pinned and no hub was asked yet."""
+        """`keys` as an identity of the core; NotPinned if a root is pinned and no hub was asked yet."""
         if self._identity is None:
             raise NotPinned("a root key is pinned, and no hub has shown yet which keys it signed")
         return self._identity
@@ -117,13 +118,13 @@ class HubPin:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the keys begin with the hub's first, so that they make an identity record."""
+        """True if the keys begin with the hub's first, so that they make an identity record."""
         return self.identity.pinned_hub_id is None
 
     # --- what a client remembers -----------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """The record in the state of a client; only what is signed is ever remembered."""
+        """Encode the record in the state of a client; only signed facts are ever remembered."""
         assert self.hub_id is not None and self.windows_known  # noqa: S101, PT018 - `learn` made it
         keys = [key.to_json() for key in self.keys]
         record = {"ver": _RECORD_VERSION, "hub_id": self.hub_id.hex(), "hub_keys": keys}
@@ -131,7 +132,8 @@ class HubPin:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """FormatError for its shape (VersionError for a record of another release), IdentityError for its keys."""
+        """Decode a record. Raise FormatError for its shape (VersionError for another release), IdentityError for its
+        keys."""
         value: Any = read_canonical_json(data, _RECORD)
         if type(value) is not dict or type(value.get("ver")) is not int:
             raise MalformedError("not a record with a version", _RECORD)
@@ -147,7 +149,7 @@ class HubPin:
         return cls(keys=keys, hub_id=hub_id, windows_known=True, root_pk=root_pk)
 
     def has(self, other: "HubPin") -> bool:
-        """Whether every key of another pin is among these."""
+        """Return True if every key of another pin is among these."""
         return {key.hub_pk for key in other.keys} <= {key.hub_pk for key in self.keys}
 
     def shares_a_key_with(self, other: "HubPin") -> bool:
@@ -157,13 +159,14 @@ class HubPin:
     # --- what the hub says about itself ----------------------------------------------------------------
 
     def learn(self, answer: IdentityResponse, rotations: Sequence[ControlRecord] = ()) -> "HubPin":
-        """Take over what is proven of an identity. ForeignKey if it is not, HubIdChanged for a new hub_id."""
+        """Return the pin with the proven facts of an identity. Raise ForeignKey if it is not proven, HubIdChanged
+        for a new hub_id."""
         try:
             identity = answer.to_identity()
         except IdentityError as exc:
             raise ForeignKey(f"the hub contradicts itself: {exc}", found=answer.hub_id) from exc
         if self.root_pk is not None:
-            return self._learned_from_root(self.root_pk, identity, answer.sig)
+            return self._learn_from_root(self.root_pk, identity, answer.sig)
         listed = {key.hub_pk: key for key in identity.keys}
         for key in self.keys:
             if key.hub_pk not in listed:
@@ -177,7 +180,7 @@ class HubPin:
         start = self.keys
         if not self.windows_known:  # the times below are those of the record whose signature is checked at the end
             start = tuple(replace(key, valid_from=listed[key.hub_pk].valid_from) for key in start)
-        chain = _followed(start, rotations)
+        chain = _follow_rotations(start, rotations)
         oldest, newest = chain[0], chain[-1]
         chained = {key.hub_pk for key in chain}
         for key in identity.keys:
@@ -199,8 +202,8 @@ class HubPin:
             ) from exc
         return replace(self, keys=chain, hub_id=identity.hub_id, windows_known=True)
 
-    def _learned_from_root(self, root_pk: bytes, identity: HubIdentity, sig: bytes) -> "HubPin":
-        """All keys of an identity that the root signed, unless it takes back what the root signed before."""
+    def _learn_from_root(self, root_pk: bytes, identity: HubIdentity, sig: bytes) -> "HubPin":
+        """Return the pin with all keys of an identity that the root signed, unless it takes back earlier ones."""
         try:
             identity.verify(sig, root_pk)
         except SignatureError as exc:
@@ -211,7 +214,7 @@ class HubPin:
             ) from exc
         if self.hub_id not in (None, identity.hub_id):
             raise HubIdChanged(
-                "another hub of the pinned root answers; a new connection goes on with it, if no hub_id is pinned",
+                "this is another hub of the pinned root: reconnect to accept it, or pin hub_id to refuse it",
                 expected=self.hub_id,
                 found=identity.hub_id,
             )
@@ -224,13 +227,13 @@ class HubPin:
         return replace(self, keys=identity.keys, hub_id=identity.hub_id, windows_known=True)
 
     def needs_rotations(self, answer: IdentityResponse) -> bool:
-        """Whether learning this identity takes the records that introduce keys."""
+        """Return True if learning this identity requires the records that introduce keys."""
         return self.root_pk is None and answer.hub_keys[-1].hub_pk != self.newest.hub_pk
 
     # --- what the hub signs ----------------------------------------------------------------------------
 
     def check_receipt(self, receipt: Receipt) -> HubKey:
-        """The key that signed, valid at hub_ts (HID-06, D-41)."""
+        """Return the key that signed, which was valid at hub_ts (HID-06, D-41)."""
         try:
             return self.identity.verify_receipt(receipt)
         except SignatureError as exc:
@@ -244,7 +247,7 @@ class HubPin:
             raise self._blame(record, b"", record.seq, f"at {record.hub_ts}") from exc
 
     def check_checkpoint(self, checkpoint: Checkpoint, epoch_sec: int) -> HubKey:
-        """The key that signed, valid in the epoch."""
+        """Return the key that signed, which was valid in the epoch."""
         try:
             return self.identity.verify_checkpoint(checkpoint, epoch_sec)
         except SignatureError as exc:
@@ -252,7 +255,8 @@ class HubPin:
             raise self._blame(checkpoint, checkpoint.label_curr, checkpoint.upto_seq, when) from exc
 
     def check_seal(self, checkpoint: Checkpoint, last_ts: int) -> None:
-        """The time of entry upto_seq names the key that signs (D-166) and, while two overlap, both witnesses (D-37)."""
+        """Check that the key of the time of entry upto_seq signed (D-166) and, while two keys overlap, both
+        witnesses (D-37)."""
         try:
             checkpoint.verify(self.identity.signing_key_at(last_ts).hub_pk)
         except (SignatureError, IdentityError) as exc:
@@ -261,7 +265,7 @@ class HubPin:
         self.check_witnesses(checkpoint, last_ts)
 
     def check_witnesses(self, checkpoint: Checkpoint, last_ts: int) -> None:
-        """While two keys overlap, both must have signed (KEX0-02, D-37)."""
+        """Check that both keys signed while two overlap (KEX0-02, D-37)."""
         required = [key.hub_pk for key in self.identity.witnesses_at(last_ts)]
         missing = set(required) - set(checkpoint.verify_witnesses(required))
         if missing:
@@ -276,7 +280,7 @@ class HubPin:
         self, signed: Receipt | Checkpoint | ControlRecord, label: bytes, seq: int, when: str
     ) -> ForeignKey | RetiredKey:
         for key in self.keys:
-            if not _signed(signed, key):
+            if not _has_signed(signed, key):
                 continue
             return RetiredKey(
                 f"{signed.KIND}: signed by hub key {key.key_id}, which is not the one that signs {when}",
@@ -293,7 +297,7 @@ def _check_sizes(*values: tuple[str, bytes | None]) -> None:
 
 
 def _continues(keys: Sequence[HubKey], before: Sequence[HubKey]) -> bool:
-    """Whether a list of keys is an earlier one with keys added; the last of the earlier ones may have got an end."""
+    """Return True if a list of keys extends an earlier one; the last of the earlier keys may have got an end."""
     if len(keys) < len(before):
         return False
     for key, earlier in zip(keys, before, strict=False):
@@ -303,14 +307,14 @@ def _continues(keys: Sequence[HubKey], before: Sequence[HubKey]) -> bool:
     return True
 
 
-def _followed(start: Iterable[HubKey], rotations: Iterable[ControlRecord]) -> tuple[HubKey, ...]:
-    """The keys, and those that follow from the newest of them, in the order of the journal (D-174)."""
+def _follow_rotations(start: Iterable[HubKey], rotations: Iterable[ControlRecord]) -> tuple[HubKey, ...]:
+    """Return the keys, and those that follow from the newest of them, in the order of the journal (D-174)."""
     chain = sorted(start, key=_order)
     for record in sorted(rotations, key=lambda record: record.seq):
         body, newest = record.body, chain[-1]
         if not isinstance(body, KeyRotate) or body.retired_pk != newest.hub_pk:
-            continue  # about keys from before the pinned one: nothing follows from it
-        if not newest.is_valid_at(record.hub_ts) or not _signed(record, newest):
+            continue  # about keys older than the pinned one: nothing follows from it
+        if not newest.is_valid_at(record.hub_ts) or not _has_signed(record, newest):
             continue
         if body.valid_from <= newest.valid_from or any(key.hub_pk == body.hub_pk for key in chain):
             continue
@@ -320,14 +324,14 @@ def _followed(start: Iterable[HubKey], rotations: Iterable[ControlRecord]) -> tu
 
 
 def _misfit(key: HubKey, rotations: Iterable[ControlRecord]) -> str:
-    """Why the record that names a key does not make it a key of the hub."""
+    """Return the reason why the record that names a key does not make it a key of the hub."""
     for record in rotations:
         if isinstance(record.body, KeyRotate) and record.body.hub_pk == key.hub_pk:
             return f" (control record {record.seq} names it, but the newest key at that time did not sign the record)"
     return ""
 
 
-def _signed(statement: Receipt | Checkpoint | ControlRecord, key: HubKey) -> bool:
+def _has_signed(statement: Receipt | Checkpoint | ControlRecord, key: HubKey) -> bool:
     try:
         statement.verify(key.hub_pk)
     except VeenError:

@@ -1,12 +1,12 @@
-"""What a hub has proven about one label so far, and what may follow (spec §5.1, §9, D-33, D-35, D-40, D-66).
+"""The proven prefix of one label, and the checks of its continuation (spec §5.1, §9, D-33, D-35, D-40, D-66).
 
-A view is the size, the peaks and the last receipt of a verified prefix. It only grows: by the entries themselves (full
-mode), or by a consistency proof (light mode), and always up to a root that the hub signed. Whatever does not fit is a
-Divergence of its own class; two receipts for one position are evidence.
+A view is the size, the peaks and the last receipt of a verified prefix. It only grows: by the entries themselves
+(full mode), or by a consistency proof (light mode), and always up to a root that the hub signed. Each contradiction
+is a Divergence of its own class; two receipts for one position are evidence.
 
 Everything here is a function of its arguments. An inclusion proof at the size of its own entry (D-33) is just the
-peaks before that entry, so one such proof starts a view anywhere in a log, and a view
-gives the proof of each next entry.
+peaks before that entry, so one such proof starts a view anywhere in a log, and a view gives the proof of each next
+entry.
 """
 
 from collections.abc import Sequence
@@ -67,9 +67,9 @@ def _is_beyond(fault: Fault) -> bool:
 
 
 class LabelView:
-    """A verified prefix of a label. `copy` before trying, keep the copy if it held.
+    """A verified prefix of a label. Copy it before a step, and keep the copy if the step succeeds.
 
-    A light client that starts again knows size and root but no peaks; the next proof brings them back (D-66).
+    A light client that starts again knows size and root but no peaks; the next proof restores them (D-66).
     """
 
     __slots__ = ("_root", "_size", "_tree", "label", "last")
@@ -93,14 +93,14 @@ class LabelView:
 
     @property
     def root(self) -> bytes | None:
-        """At `size`; an empty label has none (D-30)."""
+        """Root at `size`; an empty label has none (D-30)."""
         if self._tree is None:
             return self._root
         return self._tree.root() if self._tree.size else None
 
     @property
     def is_whole(self) -> bool:
-        """Whether the next entry can be appended: the peaks are known."""
+        """True if the peaks are known, so that the next entry can be appended."""
         return self._tree is not None
 
     @property
@@ -113,11 +113,11 @@ class LabelView:
     # --- growing ---------------------------------------------------------------------------------------
 
     def append(self, leaf_hash: bytes, receipt: Receipt) -> None:
-        """The next entry. Its receipt must be about this leaf, at this place, under the root that follows.
+        """Append the next entry. Its receipt must be about this leaf, at this place, under the root that results.
 
-        The signature is judged elsewhere: a whole run of entries hangs on the signature of its last receipt.
+        The signature is checked elsewhere: the signature of the last receipt covers a whole run of entries.
         """
-        check = RunCheck(self.label, self._known_tree(receipt))
+        check = RunCheck(self.label, self._require_tree(receipt))
         faults = check_pair(None, receipt, self.label, self.size + 1)
         if leaf_hash != receipt.leaf_hash:
             faults.append(Fault(Rule.LEAF, receipt.stream_seq, leaf_hash, receipt.leaf_hash))
@@ -127,13 +127,13 @@ class LabelView:
 
     def append_entry(self, msg: Msg, receipt: Receipt, authors: Authors, last_ts: int = 0) -> list[Fault]:
         """Append the next entry with its MSG; return broken rules that are not about its place in the log."""
-        faults = RunCheck(self.label, self._known_tree(receipt), authors, last_ts=last_ts).append(msg, receipt)
+        faults = RunCheck(self.label, self._require_tree(receipt), authors, last_ts=last_ts).append(msg, receipt)
         if faults:
             self._raise_misplaced(faults)
         self.last = receipt
         return faults
 
-    def _known_tree(self, receipt: Receipt) -> Mmr:
+    def _require_tree(self, receipt: Receipt) -> Mmr:
         if self._tree is None:
             raise ProofInvalid("the peaks of the log are not known yet", label=self.label, seq=receipt.stream_seq)
         return self._tree
@@ -145,7 +145,7 @@ class LabelView:
                     raise divergence(fault, self.label)
 
     def start_before(self, receipt: Receipt, proof: MmrProof) -> None:
-        """Begin at the entry of a receipt whose signature holds, from its inclusion proof alone."""
+        """Begin at the entry of a receipt whose signature is verified, from its inclusion proof alone."""
         try:
             proof.verify(leaf_hash=receipt.leaf_hash, stream_seq=receipt.stream_seq, expected_root=receipt.mmr_root)
         except ProofError as exc:
@@ -154,7 +154,7 @@ class LabelView:
         self.last = None
 
     def skip_to(self, size: int, proof: ConsistencyProof) -> None:
-        """Grow to `size` without the entries. What this leads to counts once a signed root confirms it (`append`)."""
+        """Grow to `size` without the entries. The result counts once a signed root confirms it (`append`)."""
         try:
             if (proof.from_size, proof.to_size) != (self.size, size) or self.peaks not in (None, proof.peaks):
                 raise ProofError("the consistency proof is for another log, or for other sizes")
@@ -172,7 +172,7 @@ class LabelView:
     # --- what is known ---------------------------------------------------------------------------------
 
     def proof_of_next(self, leaf_hash: bytes) -> MmrProof:
-        """The inclusion proof of the entry that comes next, under the root of its own receipt (D-33)."""
+        """Return the inclusion proof of the next entry under the root of its own receipt (D-33)."""
         peaks = self.peaks
         if peaks is None:
             raise ProofInvalid("the peaks of the log are not known yet", label=self.label, seq=self.size + 1)
@@ -181,13 +181,13 @@ class LabelView:
         return MmrProof(leaf_hash=leaf_hash, path=path, peaks_after=peaks[steps:])
 
     def check_known(self, statement: Statement, pin: HubPin, epoch_sec: int = 0) -> None:
-        """Raise Equivocated if a statement is about the position of our last receipt and says something else."""
+        """Raise Equivocated if a statement about the position of the last receipt contradicts it."""
         if self.last is not None:
             contradiction(self.last, statement, pin, epoch_sec)
 
 
 def peaks_before(proof: MmrProof) -> tuple[bytes, ...]:
-    """The peaks of the log just before the entry of a verified proof: the siblings, then the other peaks (D-33)."""
+    """Return the peaks just before the entry of a verified proof: the siblings, then the other peaks (D-33)."""
     return (*(step.sib for step in proof.path), *proof.peaks_after)
 
 
@@ -215,7 +215,8 @@ def _signer(statement: Statement, pin: HubPin, epoch_sec: int) -> bytes:
 
 
 def check_order(label: bytes, first: int, seqs: Sequence[int]) -> None:
-    """Entries of a page are `first`, `first` + 1, …: Reordered for another order, Dropped for a gap."""
+    """Check that entries of a page are `first`, `first` + 1, …: raise Reordered for another order, Dropped for a
+    gap."""
     wanted = range(first, first + len(seqs))
     if list(seqs) == list(wanted):
         return

@@ -1,7 +1,7 @@
-"""Does a hub have the cosignatures that a policy asks for? Asked when a client connects, where its context says so.
+"""Check of the cosignatures that a policy requires, made when a client connects if its context requires it.
 
-A quorum on the newest note shows that everybody who asks those witnesses sees one list of checkpoints of this hub
-(docs/witnesses.md). It says nothing about entries behind the newest listed checkpoint.
+A quorum on the newest note shows that all clients of those witnesses see one list of checkpoints of this hub
+(docs/witnesses.md). It proves nothing about entries after the newest listed checkpoint.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ _MAX_BYTES: Final = 1 << 20
 
 
 def read_witness_policy(path: Path) -> WitnessPolicy:
-    """A policy file; LocalError if it cannot be read, WitnessPolicyError if it is none."""
+    """Read a policy file. Raise LocalError if it cannot be read, WitnessPolicyError if it is invalid."""
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
@@ -33,7 +33,7 @@ def read_witness_policy(path: Path) -> WitnessPolicy:
 
 
 async def check_cosigned(session: HubSession, policy: WitnessPolicy) -> CosignedCheckpoint:
-    """The newest note of the hub, if the policy accepts it; QuorumError if not, or if the hub has no outer log.
+    """Return the newest note of the hub if the policy accepts it. Raise QuorumError if not, or without an outer log.
 
     The key of the log follows from the pin of the session, so a policy that lists another log of the same name is not
     enough.

@@ -15,8 +15,8 @@ from veen.core.hashing import Ht, u64be
 from veen.core.objects.identity import canonical_json, read_canonical_json
 
 BIRTH_SECONDS: Final = 24 * 3600
-_WHAT: Final = "birth certificate"
-_MAX_BYTES: Final = 1024
+_CERTIFICATE: Final = "birth certificate"
+_MAX_CERTIFICATE_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class BirthCertificate:
 
     def verify(self) -> None:
         if not ed25519.verify(self.hub_pk, _digest(self.hub_pk, self.not_after), self.sig):
-            raise SignatureError(f"{_WHAT}: the signature is not by its key")
+            raise SignatureError(f"{_CERTIFICATE}: the signature is not by its key")
 
     def to_bytes(self) -> bytes:
         return canonical_json(
@@ -43,7 +43,7 @@ class BirthCertificate:
         """Accept the one canonical form; raise FormatError otherwise. A final line feed is allowed: people edit
         Secrets.
         """
-        value: Any = read_canonical_json(data.removesuffix(b"\n"), _WHAT, max_bytes=_MAX_BYTES)
+        value: Any = read_canonical_json(data.removesuffix(b"\n"), _CERTIFICATE, max_bytes=_MAX_CERTIFICATE_BYTES)
         try:
             certificate = cls(
                 hub_pk=bytes.fromhex(value["hub_pk"]), not_after=value["not_after"], sig=bytes.fromhex(value["sig"])
@@ -54,7 +54,7 @@ class BirthCertificate:
             if certificate.to_bytes() != data.removesuffix(b"\n"):
                 raise ValueError
         except (KeyError, TypeError, ValueError) as exc:
-            raise MalformedError("expected ver 1, hub_pk, not_after and sig", _WHAT) from exc
+            raise MalformedError("expected ver 1, hub_pk, not_after and sig", _CERTIFICATE) from exc
         return certificate
 
 

@@ -1,7 +1,7 @@
 """MSG, the signed and sealed message a client submits (spec §4.1)."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import product
@@ -161,15 +161,6 @@ class Msg(Wire, kind="MSG"):
         self.check_ct_hash()
         if not self.is_signed(self.signing_digest()):
             raise SignatureError("MSG: sig does not verify under client_id")
-
-
-def all_verify(messages: Sequence[Msg]) -> bool:
-    """Return True if all messages pass `verify`; faster than one call for each."""
-    if any(sha256(msg.ciphertext).digest() != msg.ct_hash for msg in messages):
-        return False
-    if any(len(msg.client_id) != ed25519.PUBLIC_BYTES or len(msg.sig) != ed25519.SIGNATURE_BYTES for msg in messages):
-        return False  # not from bytes
-    return 0 not in ed25519.verify_many(b"".join(msg.sig + msg.signing_digest() + msg.client_id for msg in messages))
 
 
 def _parse(cls: type[Msg], data: bytes) -> Any:

@@ -23,7 +23,7 @@ from veen.storage import layout
 from veen.storage.attachments import AttachmentFiles, make_is_erased
 from veen.storage.findings import LogFinding
 from veen.storage.index import ChunkRow, Index
-from veen.storage.maintenance.compress import is_compressed, pack_chunk, replace_chunk
+from veen.storage.maintenance.compress import is_chunk_compressed, pack_chunk, replace_chunk
 from veen.storage.maintenance.retention import Erasure, Periods, RetentionPolicy, plan, prepare
 from veen.storage.maintenance.scrub import Scrubber, ScrubState
 
@@ -158,7 +158,7 @@ class Housekeeping:
 
     def _is_packed(self, label: bytes, chunk: ChunkRow) -> bool:
         try:
-            return is_compressed(self._fs, layout.chunk(label, chunk.start_seq, chunk.end_seq))
+            return is_chunk_compressed(self._fs, layout.chunk(label, chunk.start_seq, chunk.end_seq))
         except FileNotFoundError:  # erased since the index was written, or lost: the store knows
             return False
 

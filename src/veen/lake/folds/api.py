@@ -96,7 +96,7 @@ def run(
     client keys are those that she announced in the stream. `any_emitter=True` of the fold counts everybody's.
     """
     if engine not in ENGINES:
-        raise OptionError(f"there is no engine {engine!r}; known are {', '.join(ENGINES)}")
+        raise OptionError(f"there is no engine {engine!r}; engines: {', '.join(ENGINES)}")
     chosen = fold_named(fold) if isinstance(fold, str) else fold
     if unowned := streams_without_owner(chosen):
         if keys is None or not isinstance(source, (str, Path, Prefix)):

@@ -379,7 +379,7 @@ def _counter(rows: "DataFrame", coverage: FoldCoverage, what: str) -> dict[bytes
     for label, head in coverage.heads.items():
         first = coverage.first_of(label)
         if first is None:
-            raise PlanUnfit(f"the rows of label {label.hex()} have holes or stand twice: sums need each once")
+            raise PlanUnfit(f"the rows of label {label.hex()} are not complete, or repeated: sums need each row once")
         bounds[label] = [(index << height, (index + 1) << height) for height, index in span_nodes(first - 1, head)]
     spans = rows.sparkSession.createDataFrame(
         [(bytearray(label), [start for start, _ in spans_of]) for label, spans_of in bounds.items()],

@@ -53,7 +53,7 @@ def owner_emitters(
             continue  # it cannot be read either
         if owner_pk is None:
             raise OptionError(
-                f"the owner of stream {stream_id.hex()} is not known, so nobody's records count: "
+                f"the owner of stream {stream_id.hex()} is unknown, so no records count: "
                 "name her with `veen keys owner`, or make the fold with emitters= or any_emitter=True"
             )
         keys = KeyFold(stream_id=stream_id, owner_pk=owner_pk)

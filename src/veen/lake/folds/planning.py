@@ -32,7 +32,7 @@ def has_native(fold: AnyFold) -> bool:
 def plan_of(fold: AnyFold, asked: PlanName, *, entries: int | None = None, resumed: bool = False) -> str:
     """Return the name of the plan. Raise PlanUnfit if another than the generic one is required and there is none."""
     if asked not in PLANS:
-        raise PlanUnfit(f"there is no plan {asked!r}; known are {', '.join(PLANS)}")
+        raise PlanUnfit(f"there is no plan {asked!r}; plans: {', '.join(PLANS)}")
     usual = "in order" if isinstance(fold, Ordered) else "summaries"
     special = usual
     if has_native(fold):
@@ -40,6 +40,6 @@ def plan_of(fold: AnyFold, asked: PlanName, *, entries: int | None = None, resum
     elif not resumed:  # what came after a state is little: one pass over it is quicker than dividing it
         special = "windows" if type(fold) is LedgerFold and not fold.speaks else "by key" if is_keyed(fold) else usual
     if asked == "native" and special == usual and not resumed:
-        raise PlanUnfit(f"{fold.name} has no plan of its own")
+        raise PlanUnfit(f"{fold.name} has no native plan")
     few = asked == "auto" and entries is not None and entries < _FEW
     return usual if few or asked == "generic" else special

@@ -175,7 +175,7 @@ def load(path: str) -> WrittenState:
                 raise FoldStateDamaged(f"{path}: {file} was changed")
         return _state(path, manifest, files["state.cbor"], Snapshot.from_bytes(files["snapshot.cbor"]))
     except FileNotFoundError as exc:
-        raise FoldStateDamaged(f"{path}: there is no whole state") from exc
+        raise FoldStateDamaged(f"{path}: the state is incomplete") from exc
     except FileRefused as exc:
         raise FoldStateDamaged(f"{path}: {exc}") from exc
     except (OSError, ValueError, LookupError, TypeError, VeenError) as exc:

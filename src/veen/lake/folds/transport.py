@@ -53,7 +53,7 @@ def entries_in(batches: Iterable[pa.RecordBatch]) -> Iterator[LogEntry]:
             try:
                 fields["hdr"], fields["origin"] = header_of(fields["hdr"])
             except (VeenError, TypeError) as exc:
-                raise NotAnEvent(f"entry {fields['stream_seq']} of a label: the row is no event") from exc
+                raise NotAnEvent(f"entry {fields['stream_seq']} of a label: the row is not a valid event") from exc
             yield Event(**fields)
 
 

@@ -65,7 +65,7 @@ class StateClaim:
         if isinstance(given, Event):
             typed = decode(given, CHECKPOINT) if given.hdr.schema == CHECKPOINT.id else None
             if typed is None or isinstance(typed, Issue):
-                raise OptionError(f"entry {given.stream_seq} is no state.checkpoint.v1")
+                raise OptionError(f"entry {given.stream_seq} is not a state.checkpoint.v1")
             return replace(cls.of(typed.body, label=label or given.label), msg_id=given.leaf_hash)
         if label is None and not (isinstance(given.metadata, dict) and "cuts" in given.metadata):
             raise OptionError("the checkpoint does not say which label it is about: give label=")

@@ -123,7 +123,7 @@ def select_columns(names: Sequence[str], columns: Sequence[Column]) -> tuple[Col
     """Return the columns of a user's schema by name. Raise OptionError for an unknown name."""
     by_name = {column.name: column for column in columns}
     if unknown := [name for name in names if name.lower() not in by_name]:
-        raise OptionError(f"there is no column {', '.join(unknown)}; known are {', '.join(by_name)}")
+        raise OptionError(f"unknown column {', '.join(unknown)}; columns: {', '.join(by_name)}")
     return tuple(by_name[name.lower()] for name in names)
 
 

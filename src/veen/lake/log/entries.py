@@ -308,7 +308,7 @@ def _read_archived(fs: Fs, ref: ChunkRef) -> Iterator[Row]:
 
 
 def _rows_of_hole(ref: ChunkRef) -> Iterator[Row]:
-    """Yield a row for each entry that no file has; one row for a hole too large to be believed."""
+    """Yield a row for each entry that no file has; one row for a hole that only a file name can claim."""
     if ref.entries > MAX_HOLE:
         reason = f"no file has this entry, nor those after it up to {ref.end_seq}"
         yield {"stream_seq": ref.start_seq, "ok": False, "reason": reason}

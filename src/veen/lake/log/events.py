@@ -131,7 +131,7 @@ def event_of(row: Mapping[str, Any]) -> Event:
         hdr, origin = header_of(_bytes(row["hdr"]))
         return Event(**_fields(row, frozenset({"auth_ref"})), hdr=hdr, body=_bytes(row["body"]), origin=origin)
     except (VeenError, TypeError) as exc:
-        raise NotAnEvent(f"entry {row['stream_seq']} of a label: the row is no event") from exc
+        raise NotAnEvent(f"entry {row['stream_seq']} of a label: the row is not a valid event") from exc
 
 
 def _fields(row: Mapping[str, Any], optional: frozenset[str]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class HubCertificate(HubFailed, code="E.NET.CERTIFICATE"):
 class HubSaysNo(HubFailed):
     """A request that the hub refused."""
 
-    hint = "Give a token or a certificate with tokenFile or clientCert; `veen explain CODE` tells what a code means."
+    hint = "Give a token or a certificate with tokenFile or clientCert; `veen explain CODE` explains a code."
 
 
 class HubDiverged(HubFailed):

@@ -52,7 +52,7 @@ def _load(path: str, _changed: int, size: int) -> Keyring:
         try:
             keys.append(StreamKeys.from_text(line))
         except ClientError:
-            raise OptionError(f"key file {path}: word {number} is no stream key") from None  # its text is a secret
+            raise OptionError(f"key file {path}: word {number} is not a stream key") from None  # its text is a secret
     return Keyring(tuple(keys))
 
 

@@ -80,9 +80,9 @@ class HubAddress:
         """Parse options whose names are in lower case."""
         url = options["hub"]
         if urlsplit(url).username or urlsplit(url).password:
-            raise OptionError("the URL of a hub must not hold credentials: it stands in plans; use tokenFile")
+            raise OptionError("the URL of a hub must not hold credentials, since plans show it: use tokenFile")
         if "hubid" in options and "hubkey" not in options:
-            raise OptionError("hubId goes with a pinned key: give .option('hubKey', 'ed25519:HEX') as well")
+            raise OptionError("hubId requires a pinned key: add .option('hubKey', 'ed25519:HEX')")
         return cls(
             url=url.rstrip("/"),
             pin=options.get("hubkey"),
@@ -196,7 +196,7 @@ class WriteOptions:
 def _lower_names(given: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
     options = {name.lower(): value for name, value in given.items()}
     if unknown := sorted(set(options) - set(known)):
-        raise OptionError(f"there is no option {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        raise OptionError(f"unknown option {', '.join(unknown)}; options: {', '.join(sorted(known))}")
     return options
 
 

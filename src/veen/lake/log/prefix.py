@@ -27,7 +27,7 @@ _RECEIPT: Final = ReadSpec(columns=select_columns(["stream_seq", "receipt"], ENT
 class Shortened(PipelineError):
     """A label with fewer entries in the directory than before."""
 
-    hint = "Restore the directory; `veen audit run --earlier DIRECTORY` tells what happened to it."
+    hint = "Restore the directory; `veen audit run --earlier DIRECTORY` compares it with an earlier audit."
 
 
 class Mark(NamedTuple):
@@ -133,7 +133,7 @@ def make_prefix(
     if upto is not None and (
         gone := sorted(label for label, head in upto.items() if head and label not in pinned.labels)
     ):
-        raise Shortened(f"label {gone[0].hex()} had {upto[gone[0]]} entries and is not there any more")
+        raise Shortened(f"label {gone[0].hex()} had {upto[gone[0]]} entries and is missing now")
     ranges = []
     for label, label_pin in sorted(pinned.labels.items()):
         if (labels is not None and label not in labels) or (upto is not None and label not in upto):

@@ -98,7 +98,7 @@ class _Memory:
     def row(self, row: bytes) -> None:
         self.rows.append(row)
 
-    def verified(self, entry: bytes) -> None:
+    def evidence(self, entry: bytes) -> None:
         """Ignore the entry; only its hash is needed."""
 
 
@@ -106,7 +106,7 @@ class _Nowhere:
     def row(self, row: bytes) -> None:
         """Ignore the row; only its hash is needed."""
 
-    verified = row
+    evidence = row
 
 
 def run(

@@ -37,7 +37,7 @@ class ResultSink(Protocol):
     """Receiver of rows and evidence, one by one."""
 
     def row(self, row: bytes) -> None: ...
-    def verified(self, entry: bytes) -> None: ...
+    def evidence(self, entry: bytes) -> None: ...
 
 
 class MatchSource(Protocol):
@@ -88,7 +88,7 @@ def execute(
             signed = descriptor.evidence.mode == "full"  # then whoever opened it has verified its signatures
             verified = match.verified or prover.verify(match, signed=signed).to_bytes()
             evidence.add(verified)
-            sink.verified(verified)
+            sink.evidence(verified)
 
         if descriptor.aggregate is None:
             is_sampled = sampler(descriptor.evidence, descriptor.query_id)

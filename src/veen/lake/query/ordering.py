@@ -93,7 +93,7 @@ def check_order(orders: Sequence[RowOrder], limit: int | None, columns: Collecti
     """Raise InvalidDescriptor unless the rows have the fields, and the limit is low enough."""
     for at, order in enumerate(orders):
         if order.field not in columns:
-            raise InvalidDescriptor(f"order.{at}.field", "is no field of the rows; add it to projection or metrics")
+            raise InvalidDescriptor(f"order.{at}.field", "is not a field of the rows; add it to projection or metrics")
     if orders and (limit is None or limit > MAX_ORDERED):
         raise InvalidDescriptor("limit", f"an order needs a limit of at most {MAX_ORDERED} rows")
 

@@ -55,4 +55,4 @@ def plan_query(
 
 def _check_covered(heads: Mapping[bytes, int] | None, labels: Mapping[bytes, object]) -> None:
     if heads is not None and (gone := sorted(heads.keys() - labels.keys())):
-        raise EvidenceFailed(f"label {gone[0].hex()} was covered before and is not in the directory any more")
+        raise EvidenceFailed(f"label {gone[0].hex()} was covered before and is missing in the directory now")

@@ -57,7 +57,7 @@ class RemoteResult:
                     raise ResultForged(f"the service sends more than the {self.digest.row_count} rows of the digest")
                 yield row
         if (rows_hash.count, rows_hash.hexdigest()) != (self.digest.row_count, self.digest.rows_hash):
-            raise ResultForged("the rows are not those of the digest: their hash is another one")
+            raise ResultForged("the rows are not those of the digest: their hash differs")
 
 
 def connect(
@@ -94,7 +94,7 @@ class QueryConnection:
         timeout: float = 60.0,
     ) -> None:
         if token is None and client_cert is None:
-            raise ServiceUnreachable(f"{url}: neither a token nor a client certificate says who asks")
+            raise ServiceUnreachable(f"{url}: a token or a client certificate is required")
         is_encrypted = url.startswith("https://")
         if not is_encrypted and httpx2.URL(url).host not in ("127.0.0.1", "localhost", "::1"):
             raise ServiceUnreachable(f"{url}: a token goes to another machine over https:// only")
@@ -222,9 +222,9 @@ class QueryConnection:
         try:
             value = canonical.parse(bytes(data), max_bytes=_MAX_ANSWER)
         except canonical.InvalidJson as exc:
-            raise ServiceUnreachable(f"{self._http.base_url}: the answer is no JSON of a query service") from exc
+            raise ServiceUnreachable(f"{self._http.base_url}: the answer is not JSON") from exc
         if type(value) is not dict:
-            raise ServiceUnreachable(f"{self._http.base_url}: the answer is no object")
+            raise ServiceUnreachable(f"{self._http.base_url}: the answer is not a JSON object")
         if answer.status_code >= 400 and value.get("error_code") == ResultForged.error_code:
             raise ResultForged(f"the service says of its own result: {value.get('message')}")
         if answer.status_code >= 400:

@@ -225,7 +225,7 @@ class ResultStore:
         """Remove a result that has ended, with its query. A crash leaves all of the result, or unnamed remains."""
         status = self.status(result_id)
         if status.state not in ("completed", "failed"):
-            raise NotReady(f"result {result_id} is {status.state}: only what has ended can be removed")
+            raise NotReady(f"result {result_id} is {status.state}: only completed or failed results can be removed")
         # Renamed before anything in it is removed: readers find the whole result or none. The query goes last but one,
         # so that a crash leaves no result whose descriptor is missing.
         remains = self._results / f"{_REMOVED}{result_id}"
@@ -360,7 +360,7 @@ class ResultStore:
         for offset in range(0, digest.row_count, DEFAULT_LIMIT):
             yield from self._page_by_proof(result_id, digest, offset, DEFAULT_LIMIT)[0]
 
-    def verified(self, result_id: str) -> Iterator[bytes]:
+    def evidence(self, result_id: str) -> Iterator[bytes]:
         """Yield the entries of the evidence summary in canonical JSON; check all of them first."""
         digest = self.digest(result_id)
         for _ in self._check_evidence(result_id, digest):
@@ -420,7 +420,7 @@ class RowsWriter:
         self._tree.writelines(self._mmr.append(row_leaf(row)))
         self._at += len(row) + 1
 
-    def verified(self, entry: bytes) -> None:
+    def evidence(self, entry: bytes) -> None:
         self._evidence.write(entry + b"\n")
 
     def __enter__(self) -> Self:

@@ -137,3 +137,6 @@ def watch_tasks(session: "SparkSession", tell: Tell, *, every: float = _EVERY_SE
     finally:
         done.set()
         thread.join()
+
+
+watching = watch_tasks  # the name of earlier documents

@@ -261,7 +261,7 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         size = label_pin.size if label_pin else 0
         gaps = (*(label_pin.holes if label_pin else ()), (size + 1, last))
         if self._options.fail_on_data_loss and any(max(a, first) <= min(b, last) for a, b in gaps):
-            raise DataLoss(f"label {label}: entries between {first} and {last} are gone")
+            raise DataLoss(f"label {label}: entries between {first} and {last} are missing")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reading.read(partition)

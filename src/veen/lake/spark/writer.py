@@ -68,7 +68,7 @@ def check_columns(schema: StructType) -> None:
     """Raise OptionError unless rows of this schema can be messages."""
     if unknown := [name for name in schema.fieldNames() if name not in INPUT]:
         columns = "; ".join(f"{name}: {what}" for name, what in INPUT.items())
-        raise OptionError(f"there is no column {', '.join(unknown)} in a message. Columns are {columns}")
+        raise OptionError(f"unknown column {', '.join(unknown)} of a message. Columns: {columns}")
     if "body" not in schema.fieldNames():
         raise OptionError(f"a message needs a column body: {INPUT['body']}")
     for field in schema.fields:

@@ -56,7 +56,7 @@ _MAX_DOUBTS, _FIRST_DOUBT_SECONDS = 6, 0.05  # three seconds in all
 class RowRefused(PipelineError):
     """A row that cannot be sent, or that the hub refuses. Rows before it are in the log."""
 
-    hint = "Mend the row and write again under the same writeId: what is in the log already is recognised."
+    hint = "Fix the row and write again under the same writeId: rows in the log are recognised, and not sent twice."
 
     def __str__(self) -> str:
         return f"{self.what}. {self.hint}"

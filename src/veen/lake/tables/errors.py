@@ -36,4 +36,4 @@ class LoadFailed(PipelineError):
 class OtherHub(PipelineError):
     """The tables were made from the log of another hub."""
 
-    hint = "Give each hub tables of its own; read them together in a query."
+    hint = "Use separate tables for each hub, and read them together in a query."

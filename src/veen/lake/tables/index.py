@@ -155,7 +155,7 @@ class FileIndex(NamedTuple):
                 {path_of(name).name: PathRange.from_json(ranges) for name, ranges in paths[0].items()} if paths else {},
             )
         except (TypeError, ValueError, AttributeError, InvalidOperation, OptionError) as exc:
-            raise FileRefused("the index of a file is none") from exc
+            raise FileRefused("the index of a file is invalid") from exc
 
 
 def _parse_range(members: Any) -> ColumnRange:
@@ -185,7 +185,7 @@ def path_of(name: Any) -> FieldPath:
     except ValueError as exc:
         raise OptionError(f"no index: {exc}") from exc
     if not path.path:
-        raise OptionError(f"{name} has no index of its own: name a path of the payload, such as payload.amount")
+        raise OptionError(f"{name} cannot be indexed: give a path of the payload, such as payload.amount")
     return path
 
 

@@ -120,9 +120,7 @@ def _check_declarations(typed: Mapping[str, str]) -> list[TypedTable]:
     tables = load_declarations()
     for name, definition in typed.items():
         if name not in tables or definition_of(tables[name]) != definition:
-            raise LoadFailed(
-                f"{name}: the overlay that declares it is not installed, or another one, where a task runs"
-            )
+            raise LoadFailed(f"{name}: the overlay that declares it is missing, or another version, where a task runs")
     return [tables[name] for name in sorted(typed)]
 
 
@@ -282,7 +280,7 @@ def definitions_of_typed() -> dict[str, str]:
 def complete_typed(
     log: TableLog, state: TableState, typed: Mapping[str, str], *, spark: "SparkSession | None" = None
 ) -> TableState:
-    """Derive typed tables that are new or were declared anew from silver. Needs no keys."""
+    """Derive typed tables that are new, or were declared again, from silver. Needs no keys."""
     new = {name: text for name, text in typed.items() if state.typed.get(name) != text}
     if not state.version or not new:
         return state

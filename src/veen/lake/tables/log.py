@@ -56,7 +56,7 @@ class TableLog:
             behind.append(at)
             earlier = self._read(at.version - 1)
             if earlier is None or earlier.digest != at.prev:
-                raise TableDamaged(f"{self.store.uri}: manifest {at.version - 1} is gone or not the one that was there")
+                raise TableDamaged(f"{self.store.uri}: manifest {at.version - 1} is missing or was replaced")
             at = earlier
         state = at.base or apply(TableState(), at.change, version=at.version, digest=at.digest)
         for manifest in reversed(behind):
@@ -99,7 +99,7 @@ class TableLog:
         # The step that makes all of it visible. Data files were written before, under names that no manifest has; a
         # writer that loses the race for this version leaves only such files, which `vacuum` removes.
         if not self._write_manifest(version, data):
-            raise TableBusy(f"{self.store.uri}: version {version} was made by somebody else")
+            raise TableBusy(f"{self.store.uri}: version {version} was made by another writer")
         with contextlib.suppress(OSError):  # only a hint
             self.store.put(_LATEST, str(version).encode())
         return apply(state, change, version=version, digest=manifest.digest)

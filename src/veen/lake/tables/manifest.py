@@ -50,7 +50,7 @@ class DataFile(NamedTuple):
         path, rows, size, digest, group, first_ts, last_ts, labels, *index = value
         ranges = tuple((label, first, last) for label, first, last in labels)
         if check_name(path, below=table) != f"{table}/{group}/{path.rpartition('/')[2]}" or not path.endswith(_SUFFIX):
-            raise FileRefused(f"{path!r} is no data file of {table}")
+            raise FileRefused(f"{path!r} is not a data file of {table}")
         check_size(size, _MAX_FILE_BYTES, path)
         file = cls(path, rows, size, digest, group, first_ts, last_ts, ranges)
         return file._replace(file_index=FileIndex.from_json(index[0])) if index else file
@@ -212,7 +212,7 @@ def read_manifest(data: bytes, path: str) -> TableManifest | None:
     except FileRefused as exc:
         raise TableDamaged(f"{path}: {exc}") from exc
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise TableDamaged(f"{path}: is no manifest") from exc
+        raise TableDamaged(f"{path}: is not a valid manifest") from exc
 
 
 def _change_json(change: Change) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def _parse_readers(value: dict[str, Any]) -> dict[str, str]:
     """Parse the readers, which manifests of earlier releases lack."""
     readers = value.get("readers", {})
     if not all(type(text) is str for member in readers.items() for text in member):
-        raise FileRefused("a reader of a stream is none")
+        raise FileRefused("a reader of a stream is invalid")
     return dict(readers)
 
 
@@ -272,7 +272,7 @@ def _parse_indexes(value: dict[str, Any]) -> tuple[str, ...] | None:
 def _parse_typed(value: Any) -> dict[str, str] | None:
     """Parse the typed tables, which manifests of earlier releases lack."""
     if value is not None and not all(_TYPED.fullmatch(table) and type(text) is str for table, text in value.items()):
-        raise FileRefused("a typed table has a name or a declaration that is none")
+        raise FileRefused("a typed table has an invalid name or declaration")
     return value if value is None else dict(value)
 
 
@@ -318,7 +318,7 @@ def _files_json(files: Mapping[str, Iterable[DataFile]]) -> dict[str, Any]:
 
 def _parse_files(value: Mapping[str, Any]) -> dict[str, tuple[DataFile, ...]]:
     if not all(map(_is_table, value)):
-        raise FileRefused("there is a table that is none of ours")
+        raise FileRefused("there is an unknown table")
     return {table: tuple(DataFile.from_json(table, file) for file in listed) for table, listed in value.items()}
 
 
@@ -331,7 +331,7 @@ def _check_data_path(path: Any) -> str:
     name = check_name(path)
     table, slash, _ = name.partition("/")
     if not _is_table(table) or not slash or not name.endswith(_SUFFIX):
-        raise FileRefused(f"{name!r} is no data file of a table")
+        raise FileRefused(f"{name!r} is not a data file of a table")
     return name
 
 

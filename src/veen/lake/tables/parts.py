@@ -126,11 +126,11 @@ def read_part(
     try:
         data = store.get(file.path, file.size)
     except FileRefused as exc:
-        raise TableDamaged(f"{file.path}: is not what was written: {exc}") from exc
+        raise TableDamaged(f"{file.path}: differs from what was written: {exc}") from exc
     except FileNotFoundError as exc:
-        raise TableDamaged(f"{file.path}: is gone; a newer version of the table may have replaced it") from exc
+        raise TableDamaged(f"{file.path}: is missing; a newer version of the table may have replaced it") from exc
     if len(data) != file.size or sha256(data).hexdigest() != file.sha256:
-        raise TableDamaged(f"{file.path}: is not what was written")
+        raise TableDamaged(f"{file.path}: differs from what was written")
     rows = pq.ParquetFile(pa.BufferReader(data)).read()
     if as_written:
         return rows

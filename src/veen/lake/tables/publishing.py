@@ -40,7 +40,7 @@ _S3: Final = ("s3", "s3a", "s3n")  # the last two as Hadoop calls it
 class PublishRefused(PipelineError, code="E.USAGE"):
     """Tables that cannot be published at their place, or over an earlier publication."""
 
-    hint = "docs/tables.md says what can be published; the tables themselves are not changed by it."
+    hint = "See docs/tables.md for the conditions. The tables themselves are unchanged."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ def _change(store: TableStore, table: str, lake: LakeTable, state: TableState, *
     for file in add:
         if not store.has(file.path):
             if is_last:
-                raise TableDamaged(f"{file.path}: is gone")
+                raise TableDamaged(f"{file.path}: is missing")
             return None
     reasons = [state.dead.get(file.path) for file in remove]
     is_rearranged = bool(remove) and all(dead is not None and dead.why == "compact" for dead in reasons)

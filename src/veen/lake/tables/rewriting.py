@@ -49,7 +49,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuumed:
-    """Result of `vacuum`: numbers of removed files."""
+    """Numbers of the files that `vacuum` removed, by the reason."""
 
     version: int
     replaced: int = 0

@@ -22,10 +22,12 @@ class Typed(NamedTuple, Generic[B]):
 
     @property
     def order(self) -> Order:
+        """Place of the event in the logical order."""
         return self.event.order
 
     @property
     def place(self) -> Place:
+        """Label and stream_seq of the event."""
         return self.event.label, self.event.stream_seq
 
 

@@ -7,13 +7,16 @@
     )
 
 From a noun follow the commands that write, `list` and `show` with their JSON, the table of the state and the section of
-the console. This module knows no click, no session and no clock, and loads no overlay: help and TAB read it.
+the console. This module knows no click, no session and no clock.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from veen.overlays.framework.args import Arg, Face
+from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.core.wire import Wire
@@ -24,61 +27,8 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-# Kinds of values that every overlay has. A place adds its own, such as the accounts of a realm.
-KINDS: Final[Mapping[str, str]] = {
-    "text": "a text",
-    "identity": "`me`, a card (veen1…), a contact or a key in hex: an identity",
-    "reference": "64 hex digits: a msg_id, an auth_ref or another id",
-    "uint": "a number from 0 to 2**64 - 1",
-    "time": "seconds since 1970, ISO 8601, or +30d",
-    "span": "seconds, or 10m",
-    "json": "a JSON value",
-    "object": "a JSON object",
-    "value": "text, or JSON or hex by --format; - is standard input",
-    "bytes": "the same as bytes: text, or hex by --format",
-    "raw": "a text, as bytes",
-    "integer": "a number from -2**64 to 2**64 - 1",
-    "nonce": "16 random bytes: no parameter",
-    "flag": "an option without a value",
-}
 _CLOCKS: Final = ("created_at", "updated_at", "ts")  # fields that are the time of the writer
 _TIMES: Final = ("created_at", "updated_at", "expires_at", "revoked_since", "until")  # columns that are times
-
-
-class Arg(NamedTuple):
-    """One value that a person gives: an argument of the command, or an option if it has a help text."""
-
-    kind: str = "text"
-    help: str = ""
-    option: str | None = None  # default: the name of the value, as an option
-    word: str | None = None  # the name of an argument; default: that of the value
-    metavar: str | None = None
-    required: bool | None = None  # default: an argument that takes one value is, others are not
-    many: bool = False
-    choices: Sequence[str] = ()
-    default: Any = None
-    own: bool = False  # absent: that of the identity in use
-
-
-class Face(NamedTuple):
-    """What help and TAB show of a command."""
-
-    help: str  # one line, in the list of the group
-    text: str
-    args: Mapping[str, Arg]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the face as JSON, without values that are defaults."""
-        defaults = Arg._field_defaults
-        args = {
-            name: {key: value for key, value in arg._asdict().items() if value != defaults[key]}
-            for name, arg in self.args.items()
-        }
-        return {"help": self.help, "text": self.text, "args": args}
-
-    @classmethod
-    def from_json(cls, face: Mapping[str, Any]) -> "Face":
-        return cls(face["help"], face["text"], {name: Arg(**arg) for name, arg in face["args"].items()})
 
 
 class Message(NamedTuple):
@@ -89,7 +39,7 @@ class Message(NamedTuple):
     values: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # help loads this: nothing that it does not need
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """A command that writes one message. The values are the fields of its body by name, or those of a draft function.
 
@@ -119,8 +69,11 @@ class Verb:
 
     @property
     def face(self) -> Face:
-        shown = f"\n\n\b\n{chr(10).join(self.examples)}" if self.examples else ""
-        return Face(self.help, f"{self.about or self.help}{shown}", self.args)
+        """Help and arguments of the command."""
+        text = self.about or self.help
+        if self.examples:
+            text = "\n".join([text, "", "\b", *self.examples])
+        return Face(self.help, text.replace("\n", "\n    "), self.args)  # indented as a docstring is
 
     def message(self, values: Row, now: int) -> Message:
         """Return the message for values. A FormatError if the body does not allow them."""
@@ -131,7 +84,7 @@ class Verb:
             return Message(None, self.draft(**{name: derived[name] for name in self.args}), derived)
         assert self.schema is not None  # noqa: S101 - a verb has the one or the other
         optional = {wire_field.attribute: wire_field.optional for wire_field in self.schema.body.wire_fields()}
-        values = {name: now for name in _CLOCKS if optional.get(name) is False} | derived
+        values = derived | {name: now for name in _CLOCKS if optional.get(name) is False and derived.get(name) is None}
         body = self.schema.body(**{name: value for name, value in values.items() if name in optional})
         expires_at = None if "expires_at" in optional else derived.get("expires_at")
         if self.to_draft is not None:
@@ -147,7 +100,7 @@ class ListView(NamedTuple):
     rows: Iterable[Sequence[Any]]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Noun:
     """A kind of thing in the state of an overlay: the verbs that write about it, and its two views.
 
@@ -175,9 +128,11 @@ class Noun:
 
     @property
     def members(self) -> str:
+        """Plural of the name."""
         return self.plural or f"{self.name}s"
 
     def verb(self, name: str) -> Verb:
+        """Return the verb of this name."""
         return next(verb for verb in self.verbs if verb.name == name)
 
     def faces(self) -> dict[str, Face]:
@@ -218,30 +173,3 @@ class Noun:
             about=self.table,
             times=_TIMES,
         )
-
-
-def plain(value: Any) -> Any:
-    """Return a part of a state as JSON has it: bytes are hex, records are objects by field, keys are text."""
-    from veen.overlays.framework.state import Free
-
-    if isinstance(value, Free):
-        return plain(value.value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {name: plain(getattr(value, name)) for name in value._fields}
-    if hasattr(type(value), "__dataclass_fields__"):
-        return {name: plain(getattr(value, name)) for name in type(value).__dataclass_fields__}
-    if isinstance(value, Mapping):
-        return {_key(key): plain(element) for key, element in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted((plain(element) for element in value), key=str)
-    if isinstance(value, (list, tuple)):
-        return [plain(element) for element in value]
-    return value
-
-
-def _key(key: Any) -> str:
-    if isinstance(key, tuple):
-        return "/".join(map(_key, key))
-    return key.hex() if isinstance(key, bytes) else str(key)

@@ -183,6 +183,7 @@ BUILTIN: Final = Registry(
             folds={"kv": kv.KvFold},
             tables=_tables((kv.KV,)),
             states=kv.STATES,
+            nouns=tuple(kv.NOUNS.values()),
         ),
         Overlay(
             name="crud",
@@ -191,6 +192,7 @@ BUILTIN: Final = Registry(
             folds={"crud": crud.CrudFold},
             tables=_tables((crud.CRUD,)),
             states=crud.STATES,
+            nouns=tuple(crud.NOUNS.values()),
         ),
         Overlay(
             name="queue",
@@ -199,6 +201,7 @@ BUILTIN: Final = Registry(
             folds={"queue": queue.QueueFold},
             tables=_tables((queue.QUEUE,)),
             states=queue.STATES,
+            nouns=tuple(queue.NOUNS.values()),
         ),
         Overlay(
             name="crdt",

@@ -119,6 +119,7 @@ class Runner(Generic[T, V]):
         return self.view(cut_at(self.source, ts), as_of=ts)
 
     def issues(self, upto: Heads | None = None) -> tuple[Issue, ...]:
+        """Return the events without effect, each with its code, up to given positions."""
         return self.fold.issues(self.summary(upto))
 
     def range(self, label: bytes, from_seq: int, to_seq: int) -> T:

@@ -50,10 +50,12 @@ class Schema(Generic[B]):
 
     @property
     def family(self) -> str:
+        """Name without the version."""
         return self.name.rpartition(".v")[0]
 
     @property
     def version(self) -> int:
+        """Number of the version, from the name."""
         return int(self.name.rpartition(".v")[2])
 
     def draft(self, body: B, *, parent_id: bytes | None = None, expires_at: int | None = None) -> Draft:
@@ -67,7 +69,7 @@ AnySchema = Schema[Any]
 
 
 class SchemaSet(Mapping[bytes, AnySchema]):
-    """Schemas by id; by name through `find_name`."""
+    """Schemas by id; by name through `named`."""
 
     __slots__ = ("_by_id", "_by_name")
 
@@ -89,7 +91,8 @@ class SchemaSet(Mapping[bytes, AnySchema]):
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def find_name(self, name: str) -> AnySchema | None:
+    def named(self, name: str) -> AnySchema | None:
+        """Return the schema of this name, or None."""
         return self._by_name.get(name)
 
     def versions(self, family: str) -> list[AnySchema]:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from veen.overlays.framework.nouns import Arg, Noun, Row, Verb
+from veen.overlays.framework.args import Arg
+from veen.overlays.framework.nouns import Noun, Row, Verb
 from veen.overlays.id import bodies
 from veen.overlays.id.fold import IdFold
 from veen.overlays.id.ids import ctx_id_of, device_id_of, group_id_of

@@ -7,7 +7,9 @@ or a directory, whose root is sent with the form that it has).
 
 from typing import Any, Final
 
-from veen.overlays.framework.nouns import Arg, ListView, Noun, Row, Verb, plain
+from veen.overlays.framework.args import Arg
+from veen.overlays.framework.nouns import ListView, Noun, Row, Verb
+from veen.overlays.framework.plain import plain
 from veen.overlays.operations import access, agreement, delegation, mirror, paid, publication, queryaudit, recovery
 
 # --- lists -------------------------------------------------------------------------------------------------------

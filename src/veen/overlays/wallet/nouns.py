@@ -7,7 +7,8 @@ to), and the realm and the clock of the command.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from veen.overlays.framework.nouns import Arg, Noun, Row, Verb
+from veen.overlays.framework.args import Arg
+from veen.overlays.framework.nouns import Noun, Row, Verb
 from veen.overlays.wallet import bodies
 from veen.overlays.wallet.ids import transfer_id_of, wallet_id_of
 from veen.overlays.wallet.ledger import LedgerFold

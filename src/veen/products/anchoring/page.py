@@ -29,7 +29,7 @@ _MAX_LISTED = 200  # anchors of one label
 
 
 async def anchors(console: Console, query: Query) -> PageView:
-    folded = await console.events.folded(AnchorFold(), now=now())
+    folded = await console.events.fold(AnchorFold(), now=now())
     stated = {
         (label, upto): root for (hub_id, label, upto), root in folded.state.items() if hub_id == console.client.hub_id
     }

@@ -148,7 +148,7 @@ class Trailer(Wire, kind="bundle trailer"):
     exporter_pk: Bytes32 = b""
     signature: Bytes64 = b""
 
-    def hashed_bytes(self) -> bytes:
+    def bytes_to_hash(self) -> bytes:
         """Return the part of the trailer that bundle_id covers: its first three members."""
         checkpoint = self.export_checkpoint.to_tree()
         return cbor.encode({"export_checkpoint": checkpoint, "count": self.count, "withheld": self.withheld})
@@ -234,7 +234,7 @@ class BundleWriter:
         while piece := self._spool.read(_WINDOW):
             put(piece)
         trailer = Trailer(export_checkpoint=checkpoint, count=self.count, withheld=self.withheld)
-        digest.update(trailer.hashed_bytes())
+        digest.update(trailer.bytes_to_hash())
         trailer = trailer.sign(digest.digest(), key)
         out.write(trailer.to_bytes())
         out.close()
@@ -318,7 +318,7 @@ class BundleReader:
             if isinstance(event, Trailer):
                 if (event.count, event.withheld) != (count, withheld):
                     raise Rejected("AGB.FORMAT", f"the trailer counts {event.count} events, found {count}")
-                self._digest.update(event.hashed_bytes())
+                self._digest.update(event.bytes_to_hash())
                 self.bundle_id, self.trailer = self._digest.digest(), event
                 break
             self._digest.update(raw)

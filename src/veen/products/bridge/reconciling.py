@@ -308,7 +308,7 @@ def has_attachment(store: AttachmentFiles, coid: bytes) -> bool:
 
 def import_prefix(uri: str, keyring: Keyring, view: LogView | None = None) -> Prefix:
     """Return the import streams that the keyring can read."""
-    streams = {keys.stream_id for keys in keyring.matching("import/*") if keys.can_read}
+    streams = {keys.stream_id for keys in keyring.find_matching("import/*") if keys.can_read}
     return make_prefix(uri, streams=streams, pinned=view)
 
 

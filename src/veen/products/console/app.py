@@ -24,7 +24,7 @@ from veen.client.errors import HubRefused, NetworkError, UnknownStream
 from veen.client.evidence_file import NoEntries
 from veen.client.transport.calls import is_not_found
 from veen.core.errors import VeenError
-from veen.products import installed
+from veen.products import load_products
 from veen.products.console.errors import (
     BadAddress,
     ConsoleError,
@@ -52,7 +52,7 @@ from veen.products.console.writes import ConsoleWriter, WriteOutcome, read_field
 
 _PATHS: Final = (("/overview", "Overview"), ("/streams", "Streams"), ("/checkpoints", "Checkpoints"))
 _REPORTS: Final = (
-    *(page for product in installed() if product.pages is not None for page in load_pages(product.pages)),
+    *(page for product in load_products() if product.pages is not None for page in load_pages(product.pages)),
     Page(path="/identity", title="Identity", report=identity),
     Page(path="/wallet", title="Wallet", report=wallet),
     Page(

@@ -13,7 +13,7 @@ from veen.cli.shared.entries import when
 
 MAX_SAMPLES: Final = 64
 _COLUMNS: Final = 48
-_WIDTH: Final = 14
+_PITCH: Final = 14
 _HEIGHT: Final = 56
 
 
@@ -83,10 +83,10 @@ def strip(columns: Sequence[TimeColumn], shown: tuple[int, int] | None = None) -
         here = shown is not None and column.start <= shown[1] and shown[0] <= column.end
         mark = ' class="here"' if here else ""
         bars.append(
-            f'<rect{mark} x="{index * _WIDTH}" y="{_HEIGHT - height:g}" width="{_WIDTH - 2}" height="{height:g}">'
+            f'<rect{mark} x="{index * _PITCH}" y="{_HEIGHT - height:g}" width="{_PITCH - 2}" height="{height:g}">'
             f"<title>{escape(title)}</title></rect>"
         )
-    width = max(len(columns), _COLUMNS) * _WIDTH
+    width = max(len(columns), _COLUMNS) * _PITCH
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="density" role="img" preserveAspectRatio="none" '
         f'viewBox="0 0 {width} {_HEIGHT + 1}" aria-label="{escape(about)}">'

@@ -126,7 +126,7 @@ class EventStore:
                 (left_out if stream.is_cut else matching).append(stream)
         return matching, [stream.keys for stream in left_out]
 
-    async def folded(
+    async def fold(
         self, fold: AnyFold, *, now: int, only: Callable[[StreamKeys], bool] = lambda _: True
     ) -> FoldedStreams:
         """Fold every stream with events of a fold; state that expired by `now` is removed (D-80)."""

@@ -19,7 +19,7 @@ from veen.core.errors import VeenError
 from veen.core.evidence_file import is_evidence
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.recognise import recognise
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 from veen.products.console.errors import ConsoleError, UploadInvalid
 
 MAX_UPLOAD_BYTES: Final = 16 * 1024 * 1024

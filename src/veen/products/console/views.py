@@ -35,7 +35,7 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.receipt import Receipt
 from veen.core.tlog.policy import WitnessPolicy
 from veen.overlays.framework.decode import Typed, decode
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 from veen.overlays.framework.registry import BUILTIN
 from veen.products.console.charts import rates
 from veen.products.console.density import sample_numbers, strip, time_columns

@@ -1,4 +1,4 @@
-"""`veen demo`: a story that is played with real hubs, clients and files."""
+"""`veen demo`: a story with real hubs, clients and files."""
 
 from veen.ext import Product
 

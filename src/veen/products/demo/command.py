@@ -1,4 +1,4 @@
-"""`veen demo`: the whole idea at work, with a real hub, real keys and real files."""
+"""`veen demo`: shows the main properties with a real hub, real keys and real files."""
 
 import importlib
 import shlex
@@ -17,16 +17,14 @@ _POLL_SECONDS: Final = 0.1
 
 
 @click.command()
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Run in this new directory and keep it.")
 @click.option(
-    "--keep", type=click.Path(file_okay=False, path_type=Path), help="Play in this new directory, and leave it there."
-)
-@click.option(
-    "--spark", is_flag=True, help="Audit, ask and fold a longer log on Spark as well. Needs the extra spark and Java."
+    "--spark", is_flag=True, help="Also audit, query and fold a longer log on Spark. Requires the extra spark and Java."
 )
 @click.option(
     "--console",
     is_flag=True,
-    help="Then show it in a browser: a hub with the story, until Ctrl-C. Needs the extra console.",
+    help="Then serve the result in a browser until Ctrl-C. Requires the extra console.",
 )
 @click.option("--wait-for", "ready_file", type=click.Path(dir_okay=False, path_type=Path), hidden=True)
 @output_options
@@ -47,7 +45,7 @@ def demo(output: Output, keep: Path | None, spark: bool, console: bool, ready_fi
 
         console_parts()  # before anything is played
     if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise Fail("E.LOCAL", f"{keep}: not empty", "the demo wants a directory of its own", "veen demo --keep DIR")
+        raise Fail("E.LOCAL", f"{keep}: not empty", "the demo needs a new directory", "veen demo --keep DIR")
     if spark:
         _check_spark(is_coming=ready_file is not None)
     started = time.perf_counter()
@@ -77,7 +75,7 @@ def demo(output: Output, keep: Path | None, spark: bool, console: bool, ready_fi
 
 
 def _await_spark(ready_file: Path | None, tell: Callable[[str], None]) -> None:
-    """`make demo` installs Spark while the first part is played: go on when it says so."""
+    """Wait until `make demo` has installed Spark, which it does during the first part."""
     if ready_file is None:
         return
     from veen.lake.log.errors import SparkMissing
@@ -92,7 +90,7 @@ def _await_spark(ready_file: Path | None, tell: Callable[[str], None]) -> None:
 
 
 def _check_spark(*, is_coming: bool) -> None:
-    """Before anything is played: a story that ends in the middle is none."""
+    """Check for Spark before the story begins, so that it does not end in the middle."""
     from importlib.util import find_spec
 
     from veen.lake.log.errors import SparkMissing
@@ -108,7 +106,7 @@ def _more(spark: bool) -> list[str]:
 
 
 def _next(root: Path, facts: dict[str, object]) -> list[str]:
-    """Commands that work as they are printed, in this order."""
+    """Return commands that work as printed, in this order."""
     from veen.products.demo.story import DOORS, STREAM
 
     def at(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A hub that has something to show on every page of the console: events of the overlays, written by one client.
+"""Data for every page of the console: events of the overlays, written by one client.
 
 Everything is written as the commands of the overlays write it: drafts of `veen.overlays`, sealed, signed and receipted.
 """
@@ -36,9 +36,9 @@ _DAY: Final = 86_400
 async def fill_overlays(
     client: Client, identity: Identity, url: str, *, now: int, anchored: str, tokens: TokenStore
 ) -> None:
-    """Identities, wallets, capabilities, operations, a directory and anchors; the client learns the keys of all of it.
+    """Write identities, wallets, capabilities, operations, a directory and anchors; the client gets all their keys.
 
-    `anchored` is a stream of the hub whose newest checkpoint is stated as an anchor; `tokens` keeps the tokens.
+    `anchored` is a stream of the hub whose newest checkpoint is stated as an anchor; `tokens` stores the tokens.
     """
     writer = _Writer(client)
     other = Identity.create("carol", now=now)
@@ -58,7 +58,7 @@ async def fill_overlays(
 
 
 class _Writer:
-    """Sends drafts, and makes the keys of streams that the client does not know."""
+    """Sends drafts, and creates the keys of streams that the client does not have."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -107,7 +107,7 @@ async def _people(writer: _Writer, identity: Identity, other: Identity, now: int
 
 
 def _wallet_ids(identity: Identity, other: Identity) -> list[tuple[bytes, bytes]]:
-    """Wallets and their owners."""
+    """Return the wallets and their owners."""
     realm = realm_id_of(DEFAULT_REALM)
     owners = [ctx_id_of(person.id_sign_pk, realm) for person in (identity, other)]
     return [(wallet_id_of(realm, owner, "EUR"), owner) for owner in owners]

@@ -19,7 +19,7 @@ from veen.client.send.captokens import TokenStore
 from veen.client.verify.pin import HubPin
 from veen.core.labels import stream_id_of
 from veen.hub.process.runtime import Hub
-from veen.products.demo.story import Story, expect, running
+from veen.products.demo.story import Story, expect, run_hub
 from veen.products.demo.tampering import flip, place_of
 from veen.products.recorder.adapters.tail import TailSource
 from veen.products.recorder.agent import Agent, AgentSource, Connect
@@ -39,13 +39,13 @@ _SPOOL_BYTES: Final = 1 << 20
 
 
 async def record_and_tamper(story: Story, number: int) -> None:
-    """One step: a recorder with roles and a hub of its own, which are gone afterwards."""
+    """Run one step: a recorder with roles and its own hub, both removed afterwards."""
     root = story.root / "recorder"
     home = Home.at(root / "home")
     try:
-        async with running(root / "hub") as hub:
+        async with run_hub(root / "hub") as hub:
             roles, ciphertext = await record_lines(hub, root, home)
-            before = await _verified(roles[_ADMIN], _connector(hub.url, hub.identity.current_pk, home))
+            before = await _verify(roles[_ADMIN], _connector(hub.url, hub.identity.current_pk, home))
         expect(before.ok and not before.findings, "the recorder does not verify")
         periods = sum(len(stream.periods) for stream in before.streams)
         story.step(number, "service", f"writes {LINES} log lines; an agent records them, a checkpoint covers them")
@@ -53,8 +53,8 @@ async def record_and_tamper(story: Story, number: int) -> None:
         path, offset = place_of(root / "hub", ciphertext)
         flip(path, offset + len(ciphertext) // 2)
         logging.getLogger("veen.hub").addHandler(logging.NullHandler())  # it says the same in its own words
-        async with running(root / "hub") as hub:
-            after = await _verified(roles[_ADMIN], _connector(hub.url, hub.identity.current_pk, home))
+        async with run_hub(root / "hub") as hub:
+            after = await _verify(roles[_ADMIN], _connector(hub.url, hub.identity.current_pk, home))
     finally:
         shutil.rmtree(root, ignore_errors=True)
     bad = [(stream, period) for stream in after.streams for period in stream.periods if period.state != "valid"]
@@ -74,7 +74,9 @@ async def record_and_tamper(story: Story, number: int) -> None:
 
 
 async def record_lines(hub: Hub, root: Path, home: Home) -> tuple[dict[str, RecorderRole], bytes]:
-    """A recorder at a hub: roles, configuration, lines and a checkpoint; the roles, and the ciphertext of one line."""
+    """Set up a recorder with roles, configuration, lines and a checkpoint; return roles and the ciphertext of one
+    line.
+    """
     roles = {name: await asyncio.to_thread(_role, home, name) for name in (_ADMIN, _PRIVACY, _SERVICE)}
     (root / "shop.log").write_text(
         "".join(f'{{"user":"u{n % 5}","event":"order","n":{n}}}\n' for n in range(1, LINES + 1))
@@ -109,7 +111,7 @@ async def _set_up(roles: dict[str, RecorderRole], connect: Connect, hub_id: byte
 
 
 async def _record(roles: dict[str, RecorderRole], connect: Connect, root: Path, home: Home) -> bytes:
-    """The agent reads the file, the admin writes a checkpoint; the ciphertext of the line that will be changed."""
+    """Run the agent and write a checkpoint; return the ciphertext of the line that will be changed."""
     service, admin = roles[_SERVICE], roles[_ADMIN]
     source = TailSource("shop.log", root / "shop.log", Selectors(subject=".user", event_type=".event"), follow=False)
     with Spool(PrivateFs(home.state / "spool"), spool_key(service.keystore.identity), max_bytes=_SPOOL_BYTES) as spool:
@@ -128,7 +130,7 @@ async def _record(roles: dict[str, RecorderRole], connect: Connect, root: Path, 
     return entries[TARGET - 1].msg.ciphertext
 
 
-async def _verified(admin: RecorderRole, connect: Connect) -> RecorderReport:
+async def _verify(admin: RecorderRole, connect: Connect) -> RecorderReport:
     identity, ring = admin.keystore.identity, admin.keystore.secrets.keyring
     async with connect(identity, ring) as client:
         return await verify(client, record_streams(ring), admins=[identity.client_id], now=int(time.time()))

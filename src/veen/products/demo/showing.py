@@ -1,4 +1,4 @@
-"""`veen demo --console`: the hub of the story runs on, gets a recorder and overlays, and a browser shows it."""
+"""`veen demo --console`: keeps the hub of the story running, adds a recorder and overlays, and opens a browser."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from veen.client.send.captokens import TokenStore
 from veen.products.console.commands.group import browser_page
 from veen.products.demo.filling import fill_overlays
 from veen.products.demo.recording import record_lines
-from veen.products.demo.story import STREAM, Story, connect, running
+from veen.products.demo.story import STREAM, Story, connect, run_hub
 
 if TYPE_CHECKING:
     from veen.products.console.guard import BrowserAdmission
@@ -38,7 +38,7 @@ async def _show(story: Story) -> None:
     (evidence / "evidence.cbor").write_bytes((story.root / "evidence.cbor").read_bytes())
     tokens = TokenStore(story.home.tokens_fs("bob"))
     bob = story.people["bob"]
-    async with running(story.root / "hub", issuer_pk=bob.identity.id_sign_pk) as hub:
+    async with run_hub(story.root / "hub", issuer_pk=bob.identity.id_sign_pk) as hub:
         roles, _ = await record_lines(hub, root, Home.at(root / "recorder"))
         ring = bob.secrets.keyring
         for keys in roles["admin"].keystore.secrets.keyring.entries:

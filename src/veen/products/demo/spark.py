@@ -1,4 +1,4 @@
-"""The Spark part of the demo: the log of a shift is audited, asked and folded by all cores, and a flipped bit is named.
+"""The Spark part of the demo: all cores audit, query and fold the log of a shift, and a flipped bit is named.
 
 Each answer is compared with that of one process without Spark: the same bytes, or the demo fails.
 """
@@ -25,7 +25,7 @@ from veen.lake.spark.audit import SparkEngine
 from veen.overlays import kv
 from veen.overlays.framework import body
 from veen.overlays.recorder import events as sdr
-from veen.products.demo.story import DOORS, STEPS, Story, connect, expect, running, shortened
+from veen.products.demo.story import DOORS, STEPS, Story, connect, expect, run_hub, shorten
 from veen.products.demo.tampering import flip, place_of
 from veen.verify.audit import AuditResult, audit
 from veen.verify.audit.report import document
@@ -49,12 +49,12 @@ _QUESTION: Final = {
 
 
 async def _record(story: Story) -> None:
-    """The hub runs once more, and alice records what happened."""
+    """Run the hub once more, and record events by alice."""
     keys = [StreamKeys.create(name) for name in (DOORS, SETTINGS)]
     for name, granted in (("alice", [stream_keys.for_writers() for stream_keys in keys]), ("bob", keys)):
         _give(story, name, granted)
     rng = random.Random(7)  # noqa: S311 - the same shift every time
-    async with running(story.root / "hub") as hub, await connect(story, hub.url, "alice") as writer:
+    async with run_hub(story.root / "hub") as hub, await connect(story, hub.url, "alice") as writer:
         now = int(time.time())
         events = [_event(rng, writer.client_id, now) for _ in range(EVENTS)]
         await _send(story, writer, DOORS, events)
@@ -103,7 +103,7 @@ def _setting(rng: random.Random, number: int) -> body.Draft:
 
 
 def on_spark(story: Story) -> None:
-    """Steps 9 to 14."""
+    """Run steps 9 to 14."""
     asyncio.run(_record(story))
     directory = PrivateFs(story.root / "spark")
     directory.make_dir("")
@@ -112,7 +112,7 @@ def on_spark(story: Story) -> None:
     began = time.perf_counter()
     try:
         with spark_at_work("veen demo", None, story.tell, log_bytes=0) as (session, tell):
-            _started(story, session, time.perf_counter() - began)
+            _tell_start(story, session, time.perf_counter() - began)
             _audit(story, session, tell)
             _query(story, session, tell, keys)
             _fold(story, session, tell, keys)
@@ -121,7 +121,7 @@ def on_spark(story: Story) -> None:
         shutil.rmtree(directory.root)
 
 
-def _started(story: Story, session: Any, seconds: float) -> None:
+def _tell_start(story: Story, session: Any, seconds: float) -> None:
     cores = session.sparkContext.defaultParallelism
     story.step(
         STEPS + 2, "spark", f"a Java virtual machine and a session on {cores} cores: {seconds:.1f} s to start, once"
@@ -129,21 +129,21 @@ def _started(story: Story, session: Any, seconds: float) -> None:
     story.facts["spark"] = {"cores": cores, "start_seconds": round(seconds, 3)}
 
 
-def _timed(work: Callable[[], T]) -> tuple[T, float]:
+def _measure(work: Callable[[], T]) -> tuple[T, float]:
     began = time.perf_counter()
     return work(), time.perf_counter() - began
 
 
-def _audited(story: Story, session: Any, tell: Callable[[str], None]) -> tuple[AuditResult, float]:
-    """On Spark, and how long it took; one process must say the same."""
+def _audit_both(story: Story, session: Any, tell: Callable[[str], None]) -> tuple[AuditResult, float]:
+    """Audit on Spark and return the verdict and the time; one process must give the same verdict."""
     hub = str(story.root / "hub")
-    verdict, seconds = _timed(lambda: audit(hub, engine=SparkEngine(session), progress=tell))
+    verdict, seconds = _measure(lambda: audit(hub, engine=SparkEngine(session), progress=tell))
     expect(document(verdict) == document(audit(hub)), "Spark and one process do not agree about the log")
     return verdict, seconds
 
 
 def _audit(story: Story, session: Any, tell: Callable[[str], None]) -> None:
-    verdict, seconds = _audited(story, session, tell)
+    verdict, seconds = _audit_both(story, session, tell)
     expect(verdict.ok and not verdict.findings, "the audit found something in a good log")
     entries, signatures = verdict.counts["entries"], verdict.counts["signatures"]
     story.step(STEPS + 3, "audit", f"every hash, root and signature of the log again: {seconds:.1f} s")
@@ -156,7 +156,7 @@ def _audit(story: Story, session: Any, tell: Callable[[str], None]) -> None:
 def _query(story: Story, session: Any, tell: Callable[[str], None], keys: KeyFile) -> None:
     hub = str(story.root / "hub")
     tell("asking who was refused at a door")
-    answer, seconds = _timed(lambda: api.run(hub, _QUESTION, keys=keys, engine="spark", spark=session))
+    answer, seconds = _measure(lambda: api.run(hub, _QUESTION, keys=keys, engine="spark", spark=session))
     rows = list(answer.rows())
     expect(rows, "nobody was refused")
     expect(api.verify(hub, answer, keys=keys).ok, "one process gives another answer")
@@ -180,7 +180,7 @@ def _short(digest: str) -> str:
 def _fold(story: Story, session: Any, tell: Callable[[str], None], keys: KeyFile) -> None:
     hub = str(story.root / "hub")
     tell("folding the settings")
-    state, seconds = _timed(lambda: fold(hub, "kv", keys=keys, streams=[SETTINGS], spark=session))
+    state, seconds = _measure(lambda: fold(hub, "kv", keys=keys, streams=[SETTINGS], spark=session))
     alone = fold(hub, "kv", keys=keys, streams=[SETTINGS], engine="python")
     expect(state.state_hash == alone.state_hash, "one process folds to another state")
     story.step(STEPS + 5, "fold", f"{WRITES} changes become the state of {len(state.view)} valves: {seconds:.1f} s")
@@ -189,12 +189,12 @@ def _fold(story: Story, session: Any, tell: Callable[[str], None], keys: KeyFile
 
 
 def _tamper(story: Story, session: Any, tell: Callable[[str], None]) -> None:
-    """Flipped, found, named, put back."""
+    """Flip a bit, find and name it, and put it back."""
     hub = story.root / "hub"
     path, offset = place_of(hub, story.ciphertext)
     name, at = str(path.relative_to(hub)), offset + 10
     flip(path, at)
-    verdict, seconds = _audited(story, session, tell)
+    verdict, seconds = _audit_both(story, session, tell)
     expect(not verdict.ok, "the flipped bit was not found")
     first = next(
         (finding for finding in verdict.findings if finding.path == name and finding.stream_seq == TARGET), None
@@ -206,7 +206,7 @@ def _tamper(story: Story, session: Any, tell: Callable[[str], None]) -> None:
         "tamper",
         f"one bit of event {TARGET} is flipped in the hub's files, and the audit says: {seconds:.1f} s",
     )
-    story.more(f"{shortened(first.path)}, byte {first.offset}:")
+    story.more(f"{shorten(first.path)}, byte {first.offset}:")
     story.more(f"entry {first.stream_seq}: {first.message}")
     flip(path, at)
     expect(audit(str(hub)).ok, "the log is not good again")

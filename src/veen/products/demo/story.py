@@ -1,4 +1,4 @@
-"""The demo, step by step: a real hub, two people, and what they can prove. Nothing is told that was not done."""
+"""The demo, step by step: a real hub, two people, and their proofs. Every statement is checked before it is printed."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ _KEPT_BEFORE: Final = 5  # a copy of the hub is taken before this entry
 
 @dataclass
 class Story:
-    """Who and what is there, and what was found out so far."""
+    """State of the story: people, places, and results so far."""
 
     root: Path
     output: Output
@@ -102,14 +102,14 @@ def play(
 
 
 def expect(condition: object, what: str) -> None:
-    """The demo claims nothing that it did not see."""
+    """Raise Fail unless the condition holds: the demo claims nothing that it did not see."""
     if not condition:
         raise Fail("E.DEMO", "the demo went wrong", what, "report this")
 
 
 @contextlib.asynccontextmanager
-async def running(data_dir: Path, *, issuer_pk: bytes | None = None) -> AsyncIterator[Hub]:
-    """A hub on a free port of loopback, as `veen hub start --dev` runs it; tokens of `issuer_pk` count."""
+async def run_hub(data_dir: Path, *, issuer_pk: bytes | None = None) -> AsyncIterator[Hub]:
+    """Run a hub on a free port of loopback, as `veen hub start --dev` does; tokens of `issuer_pk` are accepted."""
     settings = {
         "data_dir": str(data_dir),
         "dev": "true",
@@ -126,8 +126,8 @@ async def running(data_dir: Path, *, issuer_pk: bytes | None = None) -> AsyncIte
 
 
 async def _live(story: Story) -> None:
-    """Steps 1 to 4, while the hub runs."""
-    async with running(story.root / "hub") as hub:
+    """Run steps 1 to 4, while the hub runs."""
+    async with run_hub(story.root / "hub") as hub:
         story.hub_pk = hub.identity.current_pk
         port = urlsplit(hub.url).port
         story.facts |= {"url": hub.url, "port": port, "hub_pk": f"ed25519:{story.hub_pk.hex()}", "stream": STREAM}
@@ -168,7 +168,7 @@ async def _make_people(story: Story) -> None:
 
 
 async def _send(story: Story, url: str) -> None:
-    """Alice sends; before the last message somebody takes a copy of the running hub."""
+    """Send Alice's messages; before the last one, copy the running hub."""
     sizes = []
     async with await connect(story, url, "alice") as writer:
         label = writer.label(STREAM)
@@ -229,6 +229,6 @@ async def _prove(story: Story, reader: Client) -> None:
     }
 
 
-def shortened(path: str) -> str:
-    """A path for people: labels in it are 64 digits long."""
+def shorten(path: str) -> str:
+    """Shorten the labels in a path, which have 64 digits."""
     return re.sub(r"[0-9a-f]{64}", lambda found: short(bytes.fromhex(found[0])), path)

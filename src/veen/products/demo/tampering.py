@@ -1,4 +1,4 @@
-"""The second half of the demo: a bit flips on disk, and a hub tells two stories. Both are found, and proven."""
+"""The second half of the demo: a bit flips on disk, and a hub signs two histories. Both are found and proven."""
 
 import shutil
 import time
@@ -14,14 +14,14 @@ from veen.client.verify.pin import HubPin
 from veen.core.objects.evidence import Equivocation
 from veen.hub.process.forking import verify_all
 from veen.io.local import OsFs
-from veen.products.demo.story import BODIES, STREAM, TARGET, Story, connect, expect, running, shortened
+from veen.products.demo.story import BODIES, STREAM, TARGET, Story, connect, expect, run_hub, shorten
 from veen.storage.copies.copying import clone
 
 _INTO_CIPHERTEXT: Final = 100
 
 
 def tamper_and_repair(story: Story) -> None:
-    """Steps 5 to 7, with the hub at rest."""
+    """Run steps 5 to 7, with the hub stopped."""
     hub, copy = story.root / "hub", PrivateFs(story.root / "copy")
     copy.make_dir("")
     clone(OsFs(hub), copy, with_keys=True)
@@ -30,7 +30,7 @@ def tamper_and_repair(story: Story) -> None:
     flip(path, at)
     name = str(path.relative_to(hub))
     story.step(5, "tamper", f"with the hub at rest, one bit of message {TARGET} is flipped in its files:")
-    story.more(f"byte {at} of {shortened(name)}")
+    story.more(f"byte {at} of {shorten(name)}")
 
     reports = verify_all(OsFs(hub))
     errors = [finding for report in reports for finding in report.errors]
@@ -38,7 +38,7 @@ def tamper_and_repair(story: Story) -> None:
     expect(damage, "the flipped bit was not found")
     assert damage is not None  # noqa: S101 - just seen
     story.step(6, "detect", "every entry checked against what was signed: FAILED")
-    story.more(f"{shortened(damage.path)}, byte {damage.offset}: {damage.message}")
+    story.more(f"{shorten(damage.path)}, byte {damage.offset}: {damage.message}")
     story.facts |= {
         "tampered": {"path": name, "offset": at, "seq": TARGET},
         "finding": {"path": damage.path, "offset": damage.offset, "code": damage.code, "message": damage.message},
@@ -60,7 +60,7 @@ def tamper_and_repair(story: Story) -> None:
 
 
 def flip(path: Path, at: int) -> None:
-    """Change one bit of a file; twice, and it is as before."""
+    """Change one bit of a file; a second call restores it."""
     with path.open("r+b") as file:
         file.seek(at)
         value = file.read(1)[0]
@@ -69,7 +69,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def place_of(hub: Path, ciphertext: bytes) -> tuple[Path, int]:
-    """Where in the log the bytes of a message lie."""
+    """Return the file and the offset of a message in the log."""
     for path in sorted((hub / "log").iterdir()):
         offset = path.read_bytes().find(ciphertext)
         if offset >= 0:
@@ -79,9 +79,9 @@ def place_of(hub: Path, ciphertext: bytes) -> tuple[Path, int]:
 
 
 async def fork(story: Story) -> None:
-    """Step 8: the older copy of the hub is started, and signs another story."""
+    """Run step 8: start the older copy of the hub, which signs another history."""
     seq = len(BODIES)
-    async with running(story.root / "earlier") as hub:
+    async with run_hub(story.root / "earlier") as hub:
         await _write_other_story(story, hub.url, seq)
         story.step(8, "fork", f"the hub is started from a copy made before message {seq}, and signs another one")
         caught: Equivocated | None = None
@@ -105,7 +105,7 @@ async def fork(story: Story) -> None:
 
 
 async def _write_other_story(story: Story, url: str, seq: int) -> None:
-    """Carol, who never saw the first one, writes to what she takes for the hub."""
+    """Write to the copy as Carol, who never saw the first history."""
     carol = Identity.create("carol", now=int(time.time()))
     stream_keys = story.people["alice"].secrets.keyring.for_stream(STREAM)
     keys = Keyring().with_keys(stream_keys.for_writers())

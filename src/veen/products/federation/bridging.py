@@ -41,7 +41,7 @@ def select_streams(keyring: Keyring, selectors: Sequence[str]) -> tuple[StreamKe
     """Return the streams that selectors such as core/* name, each once, by name. Refuse a selector without a match."""
     chosen: dict[bytes, StreamKeys] = {}
     for selector in selectors:
-        matching = keyring.matching(selector)
+        matching = keyring.find_matching(selector)
         if not matching:
             raise NothingToBridge(f"no stream of the keyring matches {selector!r}")
         chosen |= {keys.stream_id: keys for keys in matching}

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 from veen.client.client import Client
 from veen.client.errors import HubRefused
-from veen.client.read.kept import ErasedRange, is_pruned, kept_entries
+from veen.client.read.kept import ErasedRange, is_pruned, read_kept_label
 from veen.client.read.reading import Entry
 from veen.client.send.sealing import Draft
 from veen.client.send.writing import Sent
@@ -533,7 +533,7 @@ async def _readable(
     client: Client, stream: str | bytes, epoch: int, label: bytes, first: int
 ) -> AsyncIterator[_SourceEntry | _Erased]:
     """Yield the readable entries of one label from `first` on; an erased run is one `_Erased`."""
-    async for item in kept_entries(client, stream, epoch, label, first):
+    async for item in read_kept_label(client, stream, epoch, label, first):
         yield _Erased(item.first) if isinstance(item, ErasedRange) else _SourceEntry(item.receipt, item)
 
 

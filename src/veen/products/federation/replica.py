@@ -311,7 +311,7 @@ class ReplicaFollower:
             await self._session.open()
             await self._take_identity()
             self._opened = True
-        present_bytes = self._store.control_size + self._uncommitted_bytes()
+        present_bytes = self._store.control_size + self._backlog_bytes()
         request = FeedRequest(
             control_bytes=present_bytes, wait_sec=wait_seconds, instance=self._instance, after=self._commit
         )
@@ -344,7 +344,7 @@ class ReplicaFollower:
             raise BadAnswer("tooling/feed: more of the control journal than there is")
         return answer
 
-    def _uncommitted_bytes(self) -> int:
+    def _backlog_bytes(self) -> int:
         return len(self._control) + self._record_bytes
 
     async def _take(self, answer: FeedResponse) -> bool:
@@ -392,7 +392,7 @@ class ReplicaFollower:
         data, wanted = answer.control, answer.control_bytes
         while True:
             self._control += data
-            present_bytes = self._store.control_size + self._uncommitted_bytes()
+            present_bytes = self._store.control_size + self._backlog_bytes()
             for record in self._parse_control(last=present_bytes >= wanted):
                 await self._check_record(record)
                 self._records.append(record)

@@ -1,7 +1,8 @@
 """VEEN on Kubernetes: manifests of a universe, checked and applied (001 spec-4, docs/kubernetes.md).
 
-`universe` reads universe.toml, `objects` and `render` make sorted YAML of it without looking at a cluster, `rules` and
-`schemas` check manifests whoever wrote them, `secrets` makes keys, `cluster` runs kubectl, `spark` makes pod templates.
+`universe` reads universe.toml, `objects` and `render` turn it into sorted YAML without contacting a cluster, `rules`
+and `schemas` check manifests of any origin, `secrets` creates keys, `cluster` runs kubectl, `spark` makes pod
+templates.
 """
 
 from veen.ext import Product

@@ -1,4 +1,4 @@
-"""A cluster, through kubectl and always by an explicit context: nothing is ever applied to whatever is current."""
+"""A cluster, through kubectl and always with an explicit context: the current context is never used."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from veen.products.kube.objects import AUTHORITY_NAMESPACE, Manifest
 from veen.products.kube.render import to_yaml
 
 _TIMEOUT_SEC: Final = 300
-_SPARE_SEC: Final = 30  # kubectl ends by its own timeout first, and says what it waited for
+_SPARE_SEC: Final = 30  # kubectl's own timeout comes first, and its message names the condition
 _ASK_SEC: Final = 1.0
 _ACCESS_SEC: Final = 10.0
 _MAX_WORDS: Final = 2000
@@ -44,7 +44,7 @@ class ClusterForbidden(ClusterFailed):
 
 
 class ClusterConflict(ClusterFailed):
-    """Another manager has set fields that universe.toml sets as well."""
+    """Another manager has set fields that universe.toml sets, too."""
 
     hint = (
         "`veen kube diff --force-conflicts --kube-context CONTEXT` shows what differs; the same command with "
@@ -53,14 +53,14 @@ class ClusterConflict(ClusterFailed):
 
 
 class ClusterTimeout(ClusterFailed):
-    """What was waited for did not come."""
+    """A condition was not met in time."""
 
     hint = "`veen kube status` names the reason of each pod; the same command goes on where it was."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubStatus:
-    """A hub of the universe as the cluster sees it."""
+    """A hub of the universe as the cluster reports it."""
 
     namespace: str
     name: str
@@ -74,7 +74,7 @@ class HubStatus:
 
     @property
     def is_ready(self) -> bool:
-        """Return True if all pods are ready, and there is one: a hub that is scaled to 0 serves nobody."""
+        """True if all pods are ready, and there is at least one: a hub scaled to 0 serves nobody."""
         return self.ready == self.wanted and self.ready > 0
 
 
@@ -94,12 +94,12 @@ class Cluster:
         return self._run(["create", "-f", "-"], manifests)
 
     def diff(self, manifests: str, *, force: bool = False) -> str:
-        """Return what `apply` would change; empty if nothing."""
+        """Return the changes that `apply` would make; empty if none."""
         words = ["diff", "--server-side", "--field-manager=veen", *_FORCE[force], "-f", "-"]
         return self._run(words, manifests, accepted=(0, 1))
 
     def wait_access(self, namespace: str) -> None:
-        """Wait until a RoleBinding that was just made counts: the API server reads it a moment later."""
+        """Wait until a new RoleBinding is effective: the API server reads it with a delay."""
         deadline = time.monotonic() + _ACCESS_SEC
         words = ["auth", "can-i", "create", "secrets", "--namespace", namespace]
         while not self._run(words, accepted=(0, 1)).startswith("yes") and time.monotonic() < deadline:
@@ -122,7 +122,7 @@ class Cluster:
         metadata, wanted = workload["metadata"], workload["spec"].get("podManagementPolicy")
         words = ["get", "statefulset", metadata["name"], "--namespace", metadata["namespace"]]
         answer = self._run([*words, "--ignore-not-found", "--output=json"])
-        with _reading("a StatefulSet"):
+        with _expect_answer("a StatefulSet"):
             return bool(answer.strip()) and json.loads(answer)["spec"].get("podManagementPolicy") != wanted
 
     def run_jobs(self, jobs: Sequence[Manifest]) -> None:
@@ -133,7 +133,7 @@ class Cluster:
             self.apply(to_yaml(jobs))
 
     def wait_rollout(self, workload: Manifest, seconds: int) -> None:
-        """Until the pod of the present template is ready."""
+        """Wait until the pod of the current template is ready."""
         metadata = workload["metadata"]
         target = f"{workload['kind'].lower()}/{metadata['name']}"
         words = ["rollout", "status", target, "--namespace", metadata["namespace"], f"--timeout={seconds}s"]
@@ -149,11 +149,11 @@ class Cluster:
             ) from exc
 
     def wait_job(self, namespace: str, name: str, seconds: int) -> bool:
-        """Until a Job has ended; whether it succeeded."""
+        """Wait until a Job has ended; return True if it succeeded."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             answer = self._run(["get", "job", name, "--namespace", namespace, "--output=json"])
-            with _reading("a Job"):
+            with _expect_answer("a Job"):
                 conditions = json.loads(answer).get("status", {}).get("conditions") or ()
                 kinds = {condition["type"] for condition in conditions if condition["status"] == "True"}
             if kinds & {"Complete", "Failed"}:
@@ -168,12 +168,12 @@ class Cluster:
         return self._run(["logs", f"job/{job}", "--namespace", namespace, *more])
 
     def execute(self, workload: Manifest, words: Sequence[str]) -> str:
-        """What a program says that runs in the container of a workload."""
+        """Run a program in the container of a workload; return its output."""
         metadata = workload["metadata"]
         return self.execute_in(metadata["namespace"], metadata["name"], words, kind=workload["kind"].lower())
 
     def execute_in(self, namespace: str, name: str, words: Sequence[str], kind: str | None = None) -> str:
-        """Return what a program says that runs in the container of a hub."""
+        """Run a program in the container of a hub; return its output."""
         kind = kind or ("statefulset" if namespace == AUTHORITY_NAMESPACE else "deployment")
         return self._run(["exec", f"{kind}/{name}", "--namespace", namespace, "--", *words])
 
@@ -184,9 +184,9 @@ class Cluster:
         return bool(self._run(["get", kind, name, "--namespace", namespace, "--ignore-not-found", "--output=name"]))
 
     def secret_files(self, namespace: str, name: str) -> frozenset[str]:
-        """Return the names of the files in a Secret; none if there is no such Secret."""
+        """Return the names of the files in a Secret; none if it does not exist."""
         answer = self._run(["get", "secret", name, "--namespace", namespace, "--ignore-not-found", "--output=json"])
-        with _reading("a Secret"):
+        with _expect_answer("a Secret"):
             return frozenset(json.loads(answer)["data"]) if answer.strip() else frozenset()
 
     def delete_namespace(self, namespace: str) -> str:
@@ -206,7 +206,7 @@ class Cluster:
         selector = f"{_PART_OF},app.kubernetes.io/component=hub"
         words = ["get", "deployments,statefulsets,pods", "--namespace", namespace, "--selector", selector]
         answer = self._run([*words, "--output=json"])
-        with _reading("a list of workloads"):
+        with _expect_answer("a list of workloads"):
             items = json.loads(answer)["items"]
             pods = [item for item in items if item["kind"] == "Pod"]
             hubs = [_status(item, pods) for item in items if item["kind"] != "Pod"]
@@ -216,10 +216,10 @@ class Cluster:
         """Return the pods of a namespace that are not ready, with the reason of each."""
         try:
             answer = self._run(["get", "pods", "--namespace", namespace, "--selector", selector, "--output=json"])
-            with _reading("a list of pods"):
+            with _expect_answer("a list of pods"):
                 pods = json.loads(answer)["items"]
                 return [(pod["metadata"]["name"], reason) for pod in pods if (reason := _reason(pod)) is not None]
-        except ClusterFailed:  # the failure that is being described counts
+        except ClusterFailed:  # the failure being described has precedence
             return []
 
     def _run(
@@ -240,8 +240,8 @@ class Cluster:
 
 
 @contextmanager
-def _reading(what: str) -> Iterator[None]:
-    """Say what kubectl should have answered with, if it is something else."""
+def _expect_answer(what: str) -> Iterator[None]:
+    """Turn malformed output of kubectl into ClusterFailed, naming the expected answer."""
     try:
         yield
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
@@ -249,7 +249,7 @@ def _reading(what: str) -> Iterator[None]:
 
 
 def _failure(verb: str, code: int, words: str) -> ClusterFailed:
-    """Return the error that fits what kubectl said, in few words."""
+    """Return the error for kubectl's message, shortened."""
     if conflicts := _CONFLICT.findall(words):
         managers = sorted(set(_MANAGER.findall(words)))
         fields = sorted(set(conflicts))
@@ -264,10 +264,10 @@ def _failure(verb: str, code: int, words: str) -> ClusterFailed:
 
 
 def json_in(log: str) -> Any:
-    """Return the JSON object that a command printed, from the log of its pod; ValueError if there is none.
+    """Return the JSON object that a command printed, from the log of its pod. Raise ValueError if there is none.
 
     In a log of lines (spec-4 §10.3) each `record` is a part of it, and the line with `of` names their list and has the
-    rest. Logs of earlier releases have the object as it is, with notes of the program beside it.
+    rest. Logs of earlier releases have the object itself, with notes of the program beside it.
     """
     lines = _log_lines(log)
     if lines:

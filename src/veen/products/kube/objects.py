@@ -1,6 +1,6 @@
-"""The objects of a universe as Kubernetes knows them, one function for each kind (001 spec-4, D-141 … D-147).
+"""The Kubernetes objects of a universe, one function for each kind (001 spec-4, D-141 … D-147).
 
-Pure: a `Universe` and public facts about keys in, dictionaries out. Private keys are not part of it (`secrets`).
+Pure: takes a `Universe` and public facts about keys, returns dictionaries. Private keys are handled by `secrets`.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _CALLERS: Final = ("bridge", "selftest", "cli")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubFacts:
-    """What manifests say about a hub's keys: nothing secret."""
+    """Public facts about a hub's keys for manifests."""
 
     pin: str  # ed25519:HEX, or root:ed25519:HEX of a disposable hub
     selftest_issuer: str  # hex: whose tokens the hub takes for the streams of self-tests
@@ -46,18 +46,18 @@ def namespace_of(tenant: Tenant | None) -> str:
 
 
 def keys_secret_of(tenant: Tenant | None) -> str:
-    """The Secret with the keys that a hub begins with."""
+    """Return the name of the Secret with the first keys of a hub."""
     return "veen-authority-keys" if tenant is None else "veen-hub-keys"
 
 
 def hub_url(tenant: Tenant | None, *, inside: bool = False) -> str:
-    """The Service of a hub; `inside` its namespace the short name is enough."""
+    """Return the URL of a hub's Service; `inside` its namespace the short name is enough."""
     name = "veen-authority" if tenant is None else "veen-hub"
     return f"http://{name}:{PORT}" if inside else f"http://{name}.{namespace_of(tenant)}.svc.cluster.local:{PORT}"
 
 
 def all_objects(universe: Universe, facts: Mapping[str, HubFacts]) -> Iterator[Manifest]:
-    """Every object of the namespaces but Secrets; `facts` by namespace. `cluster_objects` are the rest."""
+    """Yield every object of the namespaces except Secrets; `facts` by namespace. `cluster_objects` yields the rest."""
     for tenant in (None, *universe.tenants):
         yield from _hub_objects(universe, tenant, facts[namespace_of(tenant)])
     for bridge in universe.bridges:
@@ -87,10 +87,10 @@ def _hub_objects(universe: Universe, tenant: Tenant | None, facts: HubFacts) -> 
 
 
 def _hub_config(universe: Universe, tenant: Tenant | None, facts: HubFacts) -> Manifest:
-    """hub.yaml. What the universe says for this hub counts, but for the keys that the profile fixes."""
+    """Return hub.yaml: the universe's settings for this hub, except for the keys that the profile fixes."""
     own = universe.authority.config if tenant is None else tenant.config
     config: Manifest = {
-        "force_plain_http": True,  # TLS ends at the ingress; inside, the NetworkPolicy says who may call
+        "force_plain_http": True,  # TLS ends at the ingress; inside, the NetworkPolicy limits the callers
         "keys_dir": f"{_CONFIG_DIR}/keys",
         "hub_profile": "authority" if tenant is None else "tenant",
         "listen": {"host": "0.0.0.0", "port": PORT},  # noqa: S104 - all addresses of the pod
@@ -101,18 +101,18 @@ def _hub_config(universe: Universe, tenant: Tenant | None, facts: HubFacts) -> M
         config["authority_url"] = hub_url(None)
         if tenant.storage is None:
             config["identity"] = "ephemeral"
-    merged = _merged(config, own)
+    merged = _merge(config, own)
     admission = dict(merged.get("admission", {}))
     issuer = {"issuer": facts.selftest_issuer, "streams": list(facts.selftest_streams)}
     admission["trusted_issuers"] = [*admission.get("trusted_issuers", ()), issuer]
     return {**merged, "admission": admission}
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Manifest:
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Manifest:
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
-        merged[key] = _merged(under, value) if isinstance(under, dict) and isinstance(value, Mapping) else value
+        merged[key] = _merge(under, value) if isinstance(under, dict) and isinstance(value, Mapping) else value
     return merged
 
 
@@ -131,7 +131,7 @@ def _service(universe: Universe, tenant: Tenant | None) -> Manifest:
 
 
 def _workload(universe: Universe, tenant: Tenant | None, config: str, keys_secret: str) -> Manifest:
-    """A StatefulSet for the authority, a Deployment for a tenant; never two pods at a time (D-142)."""
+    """Return a StatefulSet for the authority, a Deployment for a tenant; never two pods at a time (D-142)."""
     role = "authority" if tenant is None else "tenant"
     environment = {"VEEN_ROLE": role, "VEEN_UNIVERSE_ID": universe.id, "VEEN_LOG_LEVEL": "info"}
     if tenant is not None:
@@ -177,7 +177,9 @@ def _workload(universe: Universe, tenant: Tenant | None, config: str, keys_secre
 
 
 def _network_policy(universe: Universe, tenant: Tenant | None) -> Manifest:
-    """Who may call the hub: our own pods, applications that are marked, and for the authority the tenants' hubs."""
+    """Return the NetworkPolicy of a hub: callers are our pods, marked applications, and for the authority the
+    tenants' hubs.
+    """
     callers: list[Manifest] = [
         {"podSelector": {"matchExpressions": [{"key": "veen.io/role", "operator": "In", "values": list(_CALLERS)}]}},
         {"podSelector": {"matchLabels": _ACCESS}},
@@ -264,10 +266,10 @@ def cli_job(
     identity: str,
     has_cap: bool = False,
 ) -> Manifest:
-    """A command at the hub of a namespace that runs once, with a keystore from a Secret (spec-4 §7).
+    """Return a Job for one command at the hub of a namespace, with a keystore from a Secret (spec-4 §7).
 
-    The image has no shell to copy the keystore: it is read where it is mounted. What the client remembers is in an
-    emptyDir and new with each Job, so before it sends, it reads how far its key has counted.
+    The image has no shell to copy the keystore: it is read where it is mounted. The client's state is in an emptyDir
+    and new with each Job, so before sending it reads the last number of its key.
     """
     environment = {
         "HOME": _WORK_DIR,
@@ -373,10 +375,11 @@ def _bridge_objects(universe: Universe, bridge: Bridge, facts: Mapping[str, HubF
 
 
 def cluster_objects(universe: Universe) -> Iterator[Manifest]:
-    """Return what an administrator applies once: the account of the operator and the limits of its rights (D-144).
+    """Yield the objects that an administrator applies once: the operator's account and the limits of its rights
+    (D-144).
 
-    The operator may do everything with Namespaces, and make RoleBindings; RBAC knows no prefixes of names, so policies
-    add them. Its rights inside a namespace come from the RoleBinding there, which it makes itself.
+    The operator may do everything with Namespaces, and create RoleBindings; RBAC has no prefixes of names, so policies
+    add them. Its rights inside a namespace come from the RoleBinding there, which it creates itself.
     """
     labels = _PART_OF | {"app.kubernetes.io/component": "operator"}
     everything = ["create", "delete", "get", "list", "patch", "update", "watch"]
@@ -460,7 +463,7 @@ def _cluster_role(name: str, labels: Mapping[str, str], *rules: Manifest) -> Man
 
 
 def _operator_binding(universe: Universe, tenant: Tenant | None) -> Manifest:
-    """Return what gives the operator its rights inside the namespace of a hub."""
+    """Return the operator's rights inside the namespace of a hub."""
     return {
         "apiVersion": f"{_RBAC}/v1",
         "kind": "RoleBinding",
@@ -477,7 +480,7 @@ def _policy(
     operations: Sequence[str],
     validations: Sequence[tuple[str, str]],
 ) -> Iterator[Manifest]:
-    """Return an admission policy over what the operator does with one resource, and its binding."""
+    """Yield an admission policy over the operator's changes of one resource, and its binding."""
     user = f"system:serviceaccount:{AUTHORITY_NAMESPACE}:{OPERATOR}"
     ((group, plural),) = resource.items()
     rule = {
@@ -547,7 +550,9 @@ def _labels(universe: Universe, tenant: Tenant | None, component: str, role: str
 
 
 def _selector(component: str, tenant: Tenant | None) -> dict[str, str]:
-    """Selectors cannot change later, so they hold nothing that does: no version, no universe."""
+    """Return the selector of a component. Selectors cannot change later, so they contain neither version nor
+    universe.
+    """
     role = component if component != "hub" else "authority" if tenant is None else "tenant"
     return {"app.kubernetes.io/component": component, "veen.io/role": role}
 
@@ -602,7 +607,7 @@ def _container(
 
 
 def container_security() -> Manifest:
-    """What the Pod Security level `restricted` demands of a container, and a root that is only read."""
+    """Return the settings that the Pod Security level `restricted` demands of a container, with a read-only root."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -611,7 +616,7 @@ def container_security() -> Manifest:
 
 
 def pod_security() -> Manifest:
-    """What the level `restricted` demands of a pod."""
+    """Return the settings that the level `restricted` demands of a pod."""
     return {
         "fsGroup": USER_ID,
         "runAsGroup": USER_ID,

@@ -8,7 +8,7 @@ import yaml
 from veen.products.kube.objects import HubFacts, Manifest, all_objects, cluster_objects, namespace_of
 from veen.products.kube.universe import Universe
 
-# kubectl applies in the order of the file: what others need comes first.
+# kubectl applies in the order of the file: objects that others need come first.
 _ORDER: Final = (
     "Namespace", "ClusterRole", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ServiceAccount",
     "ClusterRoleBinding", "RoleBinding",
@@ -18,7 +18,7 @@ _ORDER: Final = (
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without aliases: each object stands for itself."""
+    """A dumper without aliases: each object is written in full."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -32,12 +32,12 @@ _Dumper.add_representer(str, _text)
 
 
 def manifests(universe: Universe, facts: Mapping[str, HubFacts]) -> list[Manifest]:
-    """Every object of a universe but its Secrets, in the order in which they can be applied."""
+    """Return every object of a universe except its Secrets, in the order in which they can be applied."""
     return sorted(all_objects(universe, facts), key=_position)
 
 
 def cluster_manifests(universe: Universe) -> list[Manifest]:
-    """Return what an administrator applies once for all universes of a cluster."""
+    """Return the objects that an administrator applies once for all universes of a cluster."""
     return sorted(cluster_objects(universe), key=_position)
 
 
@@ -47,7 +47,7 @@ def _position(manifest: Manifest) -> tuple[int, str, str]:
 
 
 def to_yaml(objects: Iterable[Manifest]) -> str:
-    """One document for each object; keys sorted."""
+    """Write one document for each object, with sorted keys."""
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=True, explicit_start=True, allow_unicode=True, width=120)
 
 

@@ -1,6 +1,6 @@
-"""The rules of spec-4 over manifests, whoever wrote them; each fault has a code and names its object.
+"""The rules of spec-4 over manifests of any origin; each fault has a code and names its object.
 
-They look at what is there, not at how it was made: hand-written YAML and changed YAML are checked as well.
+They check the objects, not their origin: hand-written and edited YAML is checked, too.
 """
 
 import re
@@ -46,7 +46,7 @@ class _Manifests:
         return (kind, namespace, name) in self._names
 
     def hubs(self) -> Iterator[tuple[Manifest, Manifest]]:
-        """Each workload that runs a hub, and its pod template."""
+        """Yield each workload that runs a hub, and its pod template."""
         for o in self.of("Deployment", "StatefulSet"):
             template = _template(o)
             if template["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "hub":
@@ -56,7 +56,7 @@ class _Manifests:
 def check_manifests(
     objects: Sequence[Any], *, secrets: frozenset[tuple[str, str]] = frozenset()
 ) -> list[ManifestFault]:
-    """All faults, sorted. `secrets` are (namespace, name) of Secrets that exist without being among the objects."""
+    """Return all faults, sorted. `secrets`: (namespace, name) of Secrets that exist outside of the objects."""
     faults = []
     readable: list[Manifest] = []
     for number, o in enumerate(objects, start=1):
@@ -81,7 +81,7 @@ def check_manifests(
 
 
 def _containers(pod: Manifest) -> list[Manifest]:
-    """Those that run first included."""
+    """Return all containers of a pod, including init containers."""
     return [*pod["containers"], *pod.get("initContainers", ())]
 
 
@@ -127,7 +127,7 @@ def _label_faults(place: str, labels: Mapping[str, str], namespace: str) -> Faul
 
 def _one_authority(world: _Manifests) -> Faults:
     if all(_component(o) == "operator" or o["kind"] == "Namespace" for o in world.objects):
-        return  # what an administrator applies once, which is no universe
+        return  # the objects an administrator applies once, not a universe
     for kind, name in (
         ("StatefulSet", "veen-authority-hub"), ("Service", "veen-authority"), ("ConfigMap", "veen-authority-config"),
         ("PersistentVolumeClaim", "veen-authority-data"),
@@ -150,7 +150,7 @@ def _one_hub_per_tenant(world: _Manifests) -> Faults:
 
 
 def _one_writer(world: _Manifests) -> Faults:
-    """A second pod would wait for the lock for ever, or write a second history."""
+    """Check that each hub has one pod: a second one would wait for the lock forever, or write a second history."""
     for o, _ in world.hubs():
         if o["spec"].get("replicas") != 1:
             yield _place(o), "replicas is not 1"
@@ -185,7 +185,9 @@ def _probes(world: _Manifests) -> Faults:
 
 
 def _storage(world: _Manifests) -> Faults:
-    """An authority keeps its log; a hub with a key of its own and a blank volume would convict itself (D-121)."""
+    """Check volumes: an authority keeps its log; a hub with its own key and a blank volume would convict itself
+    (D-121).
+    """
     for o in world.of("PersistentVolumeClaim"):
         if o["spec"].get("accessModes") != ["ReadWriteOnce"]:
             yield _place(o), "accessModes is not ReadWriteOnce"
@@ -223,7 +225,7 @@ def _config(world: _Manifests) -> Faults:
                 yield _place(o), f"hub.yaml does not say {key.rstrip(':')}"
 
 
-def _restricted(world: _Manifests) -> Faults:
+def _pod_security(world: _Manifests) -> Faults:
     for o in world.of(*_WORKLOADS):
         pod = _template(o)["spec"]
         if pod.get("automountServiceAccountToken") is not False:
@@ -299,8 +301,8 @@ def _selectors(world: _Manifests) -> Faults:
                 yield _place(o), f"no pod has a port {port.get('targetPort')!r}"
 
 
-def _guarded(world: _Manifests) -> Faults:
-    """Each hub has a NetworkPolicy that lets bridges and self-tests in, and not everybody."""
+def _network_access(world: _Manifests) -> Faults:
+    """Check that each hub has a NetworkPolicy that admits bridges and self-tests, but not everybody."""
     for o, template in world.hubs():
         labels = template["metadata"].get("labels", {})
         policies = [
@@ -327,7 +329,7 @@ def _guarded(world: _Manifests) -> Faults:
 
 
 def _selftest_reaches(world: _Manifests) -> Faults:
-    """Self-tests go through the Service of their own namespace."""
+    """Check that self-tests use the Service of their own namespace."""
     for o in world.of("Job"):
         if not o["metadata"]["name"].startswith("veen-selftest"):
             continue
@@ -340,7 +342,7 @@ def _selftest_reaches(world: _Manifests) -> Faults:
 
 
 def _operator(world: _Manifests) -> Faults:
-    """The operator has no rights outside of VEEN namespaces, and nobody else has its rights inside."""
+    """Check that the operator has no rights outside of VEEN namespaces, and that nobody else has its rights inside."""
     account = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": AUTHORITY_NAMESPACE}
     for kind, role in (("ClusterRoleBinding", OPERATOR), ("RoleBinding", OPERATOR_NAMESPACE)):
         for o in world.of(kind):
@@ -360,11 +362,11 @@ RULES: Final[Mapping[str, tuple[str, Callable[[_Manifests], Faults]]]] = {
     "K.CONFIG": ("hub.yaml has the keys that the profile demands", _config),
     "K.PROBES": ("liveness asks /healthz, readiness asks /readyz", _probes),
     "K.STORAGE": ("logs are kept, or belong to hubs that may lose them", _storage),
-    "K.RESTRICTED": ("pods run without privileges", _restricted),
+    "K.RESTRICTED": ("pods run without privileges", _pod_security),
     "K.SECRETS": ("Secrets are files that nobody writes", _secrets_read_only),
     "K.MOUNTS": ("what is mounted is there", _mounts_exist),
     "K.SELECTORS": ("selectors and ports fit", _selectors),
-    "K.NETWORK": ("a NetworkPolicy guards each hub", _guarded),
+    "K.NETWORK": ("a NetworkPolicy guards each hub", _network_access),
     "K.SELFTEST": ("self-tests reach their hub by its Service", _selftest_reaches),
     "K.OPERATOR": ("the operator has rights in VEEN namespaces only", _operator),
 }
@@ -398,14 +400,14 @@ def _matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
 
 
-def mounted_secrets(objects: Sequence[Any]) -> frozenset[tuple[str, str]]:
-    """(namespace, name) of the Secrets that pods mount."""
+def find_mounted_secrets(objects: Sequence[Any]) -> frozenset[tuple[str, str]]:
+    """Return (namespace, name) of the Secrets that pods mount."""
     mounted = set()
     for o in objects:
         try:
             for volume in _template(o)["spec"].get("volumes", ()):
                 if "secret" in volume:
                     mounted.add((_namespace(o), str(volume["secret"]["secretName"])))
-        except (AttributeError, KeyError, TypeError):  # not a workload; the rules say what is wrong with it
+        except (AttributeError, KeyError, TypeError):  # not a workload; other rules report its fault
             continue
     return frozenset(mounted)

@@ -18,7 +18,7 @@ class ValidatorMissing(StatedError):
 
 
 def check_schemas(objects: Sequence[Manifest], versions: Sequence[str] = VERSIONS) -> list[ManifestFault]:
-    """What the API servers of these versions would refuse: unknown fields, wrong types, missing fields."""
+    """Return the faults that the API servers of these versions would refuse: unknown, missing and wrong fields."""
     try:
         import kubernetes_validate
     except ImportError as exc:
@@ -29,15 +29,15 @@ def check_schemas(objects: Sequence[Manifest], versions: Sequence[str] = VERSION
             try:
                 kubernetes_validate.validate(o, version, strict=True)
             except kubernetes_validate.ValidationError as exc:
-                faults.append(ManifestFault("K.SCHEMA", _place(o, number), f"{version}: {_words(exc)}"))
+                faults.append(ManifestFault("K.SCHEMA", _place_of(o, number), f"{version}: {_words(exc)}"))
             except (kubernetes_validate.SchemaNotFoundError, kubernetes_validate.InvalidSchemaError) as exc:
                 faults.append(
-                    ManifestFault("K.SCHEMA", _place(o, number), f"{version}: no schema for this kind: {exc}")
+                    ManifestFault("K.SCHEMA", _place_of(o, number), f"{version}: no schema for this kind: {exc}")
                 )
     return sorted(set(faults))
 
 
-def _place(o: Any, number: int) -> str:
+def _place_of(o: Any, number: int) -> str:
     if not isinstance(o, dict) or not isinstance(o.get("metadata"), dict):
         return f"document {number}"
     metadata = o["metadata"]

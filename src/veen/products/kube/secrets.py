@@ -1,9 +1,9 @@
 """Keys of hubs on disk, beside universe.toml, and the Secrets made of them once (spec-4 §9.3, D-121, D-146).
 
-keys/NAMESPACE/hub/        what the hub finds in /etc/veen/keys: its key and birth certificate, or the root key
+keys/NAMESPACE/hub/        mounted at /etc/veen/keys: the hub's key and birth certificate, or the root key
 keys/NAMESPACE/selftest/   the issuer whose tokens self-tests use
 keys/NAMESPACE/bridges/    for each bridge that runs there, its keystore and its tokens
-keys/NAMESPACE/facts.json  what manifests may say about them
+keys/NAMESPACE/facts.json  public facts for manifests
 keys/NAMESPACE/next.pub    the next key of the hub, while a rotation is under way
 keys/destroyed/            keys of tenants that were destroyed
 """
@@ -38,13 +38,13 @@ class KeysMissing(StatedError):
 
 
 class KeysExist(StatedError):
-    """Keys are made once: a second set would be another hub."""
+    """Keys are created once: a second set would be another hub."""
 
     hint = "Leave them: a tenant keeps its keys as long as its log. For another hub choose another id."
 
 
 class RotationRefused(StatedError):
-    """A hub whose key is not rotated by a Secret."""
+    """The key of this hub is not rotated by a Secret."""
 
     hint = "Delete its pod: the next one has another key under the same root, which clients pin."
 
@@ -59,7 +59,7 @@ class NamespaceKeys:
         path = self.directory / _FACTS
         try:
             if path.stat().st_size > _MAX_FACTS_BYTES:
-                raise KeysMissing(f"{path} is too large to be what `veen kube` wrote")
+                raise KeysMissing(f"{path} is too large: it was not written by `veen kube`")
             table = json.loads(path.read_text("utf-8"))
             if not table["selftest_streams"]:
                 raise ValueError("self-tests have no stream")
@@ -70,12 +70,12 @@ class NamespaceKeys:
                 keys_secret=None if table.get("keys_secret") is None else str(table["keys_secret"]),
             )
         except FileNotFoundError as exc:
-            raise KeysMissing(f"there are no keys of {self.namespace} in {self.directory.parent}") from exc
+            raise KeysMissing(f"{self.directory.parent} has no keys of {self.namespace}") from exc
         except (ValueError, KeyError, TypeError) as exc:
-            raise KeysMissing(f"{path} is not what `veen kube` wrote") from exc
+            raise KeysMissing(f"{path} was not written by `veen kube`") from exc
 
     def secrets(self, tenant: Tenant | None) -> list[Manifest]:
-        """The Secrets of the namespace, immutable."""
+        """Return the Secrets of the namespace, immutable."""
         name = self.facts().keys_secret or keys_secret_of(tenant)
         return [
             self._secret(name, sorted((self.directory / "hub").iterdir())),
@@ -83,12 +83,12 @@ class NamespaceKeys:
         ]
 
     def bridge_secret(self, bridge: str) -> Manifest | None:
-        """The Secret of a bridge that runs in this namespace; None if its keys were not given yet."""
+        """Return the Secret of a bridge that runs in this namespace; None before its keys are stored."""
         directory = self.directory / "bridges" / bridge
         return self._secret(f"veen-bridge-{bridge}-keys", sorted(directory.iterdir())) if directory.is_dir() else None
 
     def keep_bridge_keys(self, bridge: str, files: Mapping[str, bytes]) -> None:
-        """What a bridge finds in /secrets: its keystore, and tokens for the target. Made once."""
+        """Store the files mounted at /secrets of a bridge, once: its keystore, and tokens for the target."""
         directory = self.directory / "bridges" / bridge
         if directory.exists():
             raise KeysExist(f"{directory} has keys already")
@@ -96,20 +96,20 @@ class NamespaceKeys:
             _write_private(directory / name, data)
 
     def begin_rotation(self, tenant: Tenant | None) -> bytes:
-        """The public half of the next key, made unless it is there; the Secret that holds it is named (D-146)."""
+        """Return the public half of the next key, created if missing; name the Secret that contains it (D-146)."""
         facts = self.facts()
         self.check_rotation(tenant)
         path = self.directory / _NEXT
         if path.exists():
             return bytes.fromhex(path.read_text("ascii"))
-        # The seed is kept first, so that a command that was cut off goes on with the same key and makes no third one.
+        # The seed is stored first, so that an interrupted command continues with the same key and makes no third one.
         staged = self.directory / _STAGED
         if not staged.exists():
             _replace_private(staged, secrets.token_bytes(32).hex().encode())
         key = SigningKey(bytes.fromhex(staged.read_text("ascii")))
         first = keys_secret_of(tenant)
         names = {path.name for path in (self.directory / "hub").glob("*.key")}
-        count = len(names - {key_file_name(key.public)})  # a name of its own for each: Secrets never change
+        count = len(names - {key_file_name(key.public)})  # a separate name for each: Secrets never change
         following = f"{first}-next" if count == 1 else f"{first}-next-{count}"
         if key_file_name(key.public) not in names:
             write_private_key(self.directory / "hub", key)
@@ -122,20 +122,20 @@ class NamespaceKeys:
     def check_rotation(self, tenant: Tenant | None) -> None:
         """Refuse for a disposable hub."""
         if tenant is not None and tenant.storage is None:
-            raise RotationRefused(f"the hub of {self.namespace} is disposable: each new pod has a key of its own")
+            raise RotationRefused(f"the hub of {self.namespace} is disposable: each new pod has a new key")
 
     @property
     def is_rotating(self) -> bool:
-        """True while a rotation was begun and the hub has not taken the key."""
+        """True from the start of a rotation until the hub has taken the key."""
         return (self.directory / _NEXT).exists() or (self.directory / _STAGED).exists()
 
     def finish_rotation(self) -> None:
-        """The hub has taken the next key."""
+        """Remove the marker of a rotation: the hub has taken the next key."""
         (self.directory / _NEXT).unlink()
 
     @property
     def has_birth(self) -> bool:
-        """True while the keys here could begin a log: the hub was not seen ready yet."""
+        """True while the keys here could begin a log: the hub was never ready yet."""
         return (self.directory / "hub" / BIRTH_FILE).exists()
 
     def drop_birth(self) -> None:
@@ -178,7 +178,9 @@ class NamespaceKeys:
 
 
 def make_keys(keys: Path, tenant: Tenant | None, *, born_until: int) -> HubFacts:
-    """New keys of a hub: a certificate lets it begin a log until `born_until`; a disposable one gets a root (D-121)."""
+    """Create the keys of a hub: a certificate lets it begin a log until `born_until`; a disposable one gets a root
+    (D-121).
+    """
     keys.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys.chmod(0o700)
     place = NamespaceKeys(keys, namespace_of(tenant))
@@ -200,7 +202,7 @@ def make_keys(keys: Path, tenant: Tenant | None, *, born_until: int) -> HubFacts
 
 
 def facts_of_universe(universe: Universe, keys: Path) -> dict[str, HubFacts]:
-    """By namespace; KeysMissing names the first hub without keys."""
+    """Return the facts by namespace. Raise KeysMissing for the first hub without keys."""
     names = [namespace_of(tenant) for tenant in (None, *universe.tenants)]
     return {name: NamespaceKeys(keys, name).facts() for name in names}
 

@@ -1,7 +1,7 @@
 """Pod templates and settings for Spark on Kubernetes, beside a universe (docs/spark-cluster.md).
 
-Spark makes its own pods; a template says what it leaves out: no privileges, the labels by which hubs let pods in, keys
-as files. Rendered and checked against the schemas; no cluster has run them.
+Spark creates its pods; a template adds the missing parts: no privileges, the labels by which hubs admit pods, keys as
+files. Rendered and checked against the schemas; not yet run on a cluster.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class SparkPods:
 def spark_pods(
     universe: Universe, tenant: Tenant | None, *, image: str, directory: str, keys_secret: str | None = None
 ) -> SparkPods:
-    """Templates of driver and executor in the namespace of a hub; `directory` is where their files will be."""
+    """Return templates of driver and executor in the namespace of a hub; `directory`: the place of their files."""
     namespace = namespace_of(tenant)
     settings = {
         "spark.kubernetes.authenticate.driver.serviceAccountName": "veen-spark",

@@ -19,12 +19,12 @@ _REGISTRY: Final = re.compile(r"[a-z0-9][a-z0-9.:/_-]*")
 _MAX_LABEL: Final = 63
 _MAX_NAME: Final = 253
 _TENANT_PREFIX: Final = "veen-tenant-"
-# What the profile decides; a configuration that says otherwise would not be what the manifests promise.
+# Fixed by the profile; a different configuration would contradict the manifests.
 _FIXED: Final = frozenset({"data_dir", "keys_dir", "identity", "role", "hub_profile", "universe_id", "tenant_id"})
 
 
 class UniverseError(StatedError):
-    """universe.toml says something that no manifest can be made of."""
+    """universe.toml is invalid, so that no manifests can be made."""
 
     hint = "docs/kubernetes.md describes every key; `veen kube validate FILE` names all faults of rendered manifests."
 
@@ -40,7 +40,7 @@ class AuthorityHub:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """A hub in a namespace of its own. Without `storage` it is disposable: gone with its pod (D-121)."""
+    """A hub in a separate namespace. Without `storage` it is disposable: lost with its pod (D-121)."""
 
     id: str
     storage: str | None = None
@@ -63,7 +63,7 @@ class Bridge:
 
     @property
     def tenant(self) -> str | None:
-        """The tenant in whose namespace it runs; None for veen-system."""
+        """The tenant in whose namespace the bridge runs; None for veen-system."""
         return next((end for end in (self.target, self.source) if end != "authority"), None)
 
 
@@ -86,11 +86,11 @@ class Universe:
         for tenant in self.tenants:
             if tenant.id == tenant_id:
                 return tenant
-        raise UniverseError(f"no tenant is called {tenant_id!r}; there are {_listed([t.id for t in self.tenants])}")
+        raise UniverseError(f"no tenant is called {tenant_id!r}; there are {_join_names([t.id for t in self.tenants])}")
 
 
 def parse_universe(text: str, default_version: str) -> Universe:
-    """A universe, or UniverseError with the key that is wrong."""
+    """Parse a universe. Raise UniverseError, which names the wrong key."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
@@ -98,8 +98,8 @@ def parse_universe(text: str, default_version: str) -> Universe:
     top = _Table(table, "")
     universe = Universe(
         id=top.take("universe", _label(_MAX_LABEL)),
-        version=top.take("version", _matching(_VERSION, "an image tag"), default_version),
-        registry=top.take("registry", _matching(_REGISTRY, "a registry and a path"), None),
+        version=top.take("version", _pattern(_VERSION, "an image tag"), default_version),
+        registry=top.take("registry", _pattern(_REGISTRY, "a registry and a path"), None),
         authority=_authority(top.table("authority")),
         tenants=tuple(_tenant(entry) for entry in top.tables("tenants")),
         bridges=tuple(_bridge(entry) for entry in top.tables("bridges")),
@@ -111,7 +111,7 @@ def parse_universe(text: str, default_version: str) -> Universe:
 
 
 class _Table:
-    """A table of the file whose keys are taken one by one; what is left over is a mistake."""
+    """A table of the file whose keys are taken one by one; the rest are errors."""
 
     def __init__(self, table: Mapping[str, Any], where: str) -> None:
         self._left, self._where = dict(table), where
@@ -123,27 +123,27 @@ class _Table:
         if key not in self._left:
             if default is ...:
                 raise UniverseError(f"{where} is missing")
-            return default  # type: ignore[no-any-return]  # what the caller says stands for a value
+            return default  # type: ignore[no-any-return]  # the caller's default replaces a value
         return read(self._left.pop(key), where)
 
     def table(self, key: str) -> "_Table":
-        value = self.take(key, _mapping, {})
+        value = self.take(key, _table_of, {})
         return _Table(value, f"{self._where}{key}.")
 
     def tables(self, key: str) -> Sequence["_Table"]:
-        entries = self.take(key, _list_of(_mapping), [])
+        entries = self.take(key, _list_of(_table_of), [])
         return [_Table(entry, f"{self._where}{key}[{number}].") for number, entry in enumerate(entries)]
 
     def end(self) -> None:
         for key in self._left:
             near = get_close_matches(key, self._keys, n=1)
-            meant = f"; did you mean {near[0]}?" if near else f"; known are {_listed(self._keys)}"
+            meant = f"; did you mean {near[0]}?" if near else f"; known are {_join_names(self._keys)}"
             raise UniverseError(f"{self._where}{key}: no such key{meant}")
 
 
 def _authority(table: _Table) -> AuthorityHub:
     authority = AuthorityHub(
-        storage=table.take("storage", _matching(_QUANTITY, "a size such as 10Gi"), "10Gi"),
+        storage=table.take("storage", _pattern(_QUANTITY, "a size such as 10Gi"), "10Gi"),
         storage_class=table.take("storage_class", _dns, None),
         config=table.take("config", _config, {}),
     )
@@ -154,7 +154,7 @@ def _authority(table: _Table) -> AuthorityHub:
 def _tenant(table: _Table) -> Tenant:
     tenant = Tenant(
         id=table.take("id", _label(_MAX_LABEL - len(_TENANT_PREFIX))),
-        storage=table.take("storage", _matching(_QUANTITY, "a size such as 10Gi"), None),
+        storage=table.take("storage", _pattern(_QUANTITY, "a size such as 10Gi"), None),
         storage_class=table.take("storage_class", _dns, None),
         config=table.take("config", _config, {}),
     )
@@ -186,12 +186,12 @@ def _check_names(universe: Universe) -> None:
     ):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise UniverseError(f"{what}: {_listed(twice)} is there twice")
+            raise UniverseError(f"{what}: {_join_names(twice)} occurs twice")
     ends = {"authority", *(tenant.id for tenant in universe.tenants)}
     for bridge in universe.bridges:
         for key, end in (("source", bridge.source), ("target", bridge.target)):
             if end not in ends:
-                raise UniverseError(f"bridge {bridge.name}: {key} is {end!r}; there are {_listed(sorted(ends))}")
+                raise UniverseError(f"bridge {bridge.name}: {key} is {end!r}; there are {_join_names(sorted(ends))}")
         if bridge.source == bridge.target:
             raise UniverseError(f"bridge {bridge.name}: source and target are the same hub")
         if not bridge.streams:
@@ -204,7 +204,7 @@ def _text(value: Any, where: str) -> str:
     return value
 
 
-def _matching(pattern: re.Pattern[str], what: str) -> Callable[[Any, str], str]:
+def _pattern(pattern: re.Pattern[str], what: str) -> Callable[[Any, str], str]:
     def read(value: Any, where: str) -> str:
         if not isinstance(value, str) or not pattern.fullmatch(value):
             raise UniverseError(f"{where}: expected {what}")
@@ -214,7 +214,7 @@ def _matching(pattern: re.Pattern[str], what: str) -> Callable[[Any, str], str]:
 
 
 def _label(most: int) -> Callable[[Any, str], str]:
-    """A part of a DNS name, as namespaces and objects have it."""
+    """Return the parser of a part of a DNS name, as in namespaces and objects."""
 
     def read(value: Any, where: str) -> str:
         if not isinstance(value, str) or len(value) > most or not _DNS.fullmatch(value):
@@ -237,14 +237,14 @@ def _cron(value: Any, where: str) -> str:
 
 
 def _config(value: Any, where: str) -> Mapping[str, Any]:
-    config = _mapping(value, where)
+    config = _table_of(value, where)
     fixed = sorted(_FIXED & config.keys())
     if fixed:
         raise UniverseError(f"{where}.{fixed[0]}: the profile sets this key; leave it out")
     return config
 
 
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+def _table_of(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise UniverseError(f"{where}: expected a table")
     return value
@@ -259,5 +259,5 @@ def _list_of(read: Callable[[Any, str], T]) -> Callable[[Any, str], list[T]]:
     return read_all
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names) if names else "none"

@@ -83,7 +83,7 @@ async def query(console: Console, asked: Query) -> PageView:
             },
         },
         verified_by=CONSOLE if result is not None and result.digest.evidence_policy.mode == "full" else None,
-        verified_what=_verified_words(result, descriptor, console),
+        verified_what=_describe_verification(result, descriptor, console),
         sections=tuple(sections),
         form="query_form.html",
     )
@@ -237,7 +237,7 @@ def _answer(console: Console, descriptor: QueryDescriptor) -> tuple[api.Result, 
     return result, rows
 
 
-def _verified_words(result: api.Result | None, descriptor: QueryDescriptor | None, console: Console) -> str:
+def _describe_verification(result: api.Result | None, descriptor: QueryDescriptor | None, console: Console) -> str:
     if result is None:
         if descriptor is not None and console.local.data_dir is None:
             return (

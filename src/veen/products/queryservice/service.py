@@ -684,5 +684,5 @@ class _Bounded:
         self._left -= 1
         self._sink.row(row)
 
-    def verified(self, entry: bytes) -> None:
-        self._sink.verified(entry)
+    def evidence(self, entry: bytes) -> None:
+        self._sink.evidence(entry)

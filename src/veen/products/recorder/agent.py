@@ -27,7 +27,7 @@ from veen.client.errors import HubRefused, LocalError, NetworkError, TokenExpire
 from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.identity.keystore import Keystore
-from veen.client.identity.rotation import RotationBounds, RotationReason, binding_of, needs_rotation
+from veen.client.identity.rotation import RotationBounds, RotationReason, make_binding, needs_rotation
 from veen.client.send.captokens import TokenStore
 from veen.client.send.sealing import Draft, Prepared
 from veen.client.send.writing import KEY_ENDED, Outcome, Sent
@@ -317,7 +317,7 @@ class Agent:
     async def _bind(self, authority: TokenAuthority, identity: Identity) -> None:
         """Bind the client key to the identity in each stream: `recorder init` named that as a producer (D-179)."""
         for stream_id in self._streams():
-            body = binding_of(identity, stream_id, identity.client_key.created_at).to_bytes()
+            body = make_binding(identity, stream_id, identity.client_key.created_at).to_bytes()
             capability = await authority.capability(stream_id)
             await authority.client.send(self._keys(stream_id), body, schema=SPEAKS_SCHEMA, capability=capability)
 

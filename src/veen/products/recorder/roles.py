@@ -123,7 +123,7 @@ def equip(
 
 def record_streams(ring: Keyring) -> tuple[StreamKeys, ...]:
     """Return the streams of a recorder that this keyring can read, by name."""
-    return tuple(keys for pattern in _RECORD for keys in ring.matching(pattern) if keys.can_read)
+    return tuple(keys for pattern in _RECORD for keys in ring.find_matching(pattern) if keys.can_read)
 
 
 def _make_keys(role: RecorderRole, streams: Iterable[str]) -> list[str]:

@@ -35,7 +35,8 @@ class Adapter(Protocol):
     kind: str  # the name of the adapter, as configurations spell it
     id: str  # the name of this source, unique in an agent
 
-    async def run(self, sink: "SpoolSink") -> None: ...
+    async def run(self, sink: "SpoolSink") -> None:
+        """Put records into the sink, from `sink.position` on, until the source ends."""
 
 
 @dataclass(slots=True)

@@ -208,7 +208,7 @@ class Spool(LocalDatabase):
 
     def position(self, source: str) -> str | None:
         """Return the place where a source continues: behind the last record stored."""
-        with self._named_errors():
+        with self._name_errors():
             row = self._db.execute("SELECT pos FROM position WHERE source = ?", (source,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -221,7 +221,7 @@ class Spool(LocalDatabase):
 
     def next_batch(self, most: int, max_bytes: int) -> tuple[bytes, list[Waiting]] | None:
         """Return the oldest records of the stream that has waited longest; None if the spool is empty."""
-        with self._named_errors():
+        with self._name_errors():
             # One stream for each flight: its MSGs have one label, and client_seq counts within a label.
             first = self._db.execute("SELECT stream FROM record ORDER BY n LIMIT 1").fetchone()
             if first is None:
@@ -248,7 +248,7 @@ class Spool(LocalDatabase):
 
     def flight(self) -> Flight | None:
         """Return the stored messages without a receipt, or None."""
-        with self._named_errors():
+        with self._name_errors():
             rows = self._db.execute(
                 "SELECT n, client_seq, msg, stream, epoch FROM flight ORDER BY client_seq"
             ).fetchall()
@@ -317,7 +317,7 @@ class Spool(LocalDatabase):
         return len(rows)
 
     def note(self, name: str) -> str | None:
-        with self._named_errors():
+        with self._name_errors():
             row = self._db.execute("SELECT value FROM note WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -327,7 +327,7 @@ class Spool(LocalDatabase):
 
     def counts(self) -> Mapping[str, int]:
         """Return in, sent and lost since the spool was created; waiting, in_flight and refused now."""
-        with self._named_errors():
+        with self._name_errors():
             notes = dict(self._db.execute("SELECT name, value FROM note").fetchall())
             waiting = self._one("SELECT count(*) FROM record")
             in_flight = self._one("SELECT count(*) FROM flight")
@@ -336,12 +336,12 @@ class Spool(LocalDatabase):
         return {**totals, "waiting": waiting, "in_flight": in_flight, "refused": refused}
 
     def positions(self) -> dict[str, str]:
-        with self._named_errors():
+        with self._name_errors():
             return dict(self._db.execute("SELECT source, pos FROM position ORDER BY source").fetchall())
 
     def is_waiting(self, n: int) -> bool:
         """Return True if a record has no receipt yet."""
-        with self._named_errors():
+        with self._name_errors():
             return self._db.execute("SELECT 1 FROM record WHERE n = ?", (n,)).fetchone() is not None
 
     # --- the database ----------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ class Spool(LocalDatabase):
 
     def _prepare(self) -> None:
         super()._prepare()
-        with self._named_errors():
+        with self._name_errors():
             self.size = self._one("SELECT coalesce(sum(length(sealed)), 0) FROM record")
         self._next = int(self.note("next") or 1)
 

@@ -1,7 +1,7 @@
-"""Self-tests: what a deployment promises, tried end to end against real hubs (001 spec-4 §8, products §3.5).
+"""Self-tests: the promises of a deployment, tested end to end against real hubs (001 spec-4 §8, products §3.5).
 
-A suite is a list of checks. Each check gets a `World`: hubs that run as processes of their own, or the hub that was
-named, and people with keys and clients. A further suite is a module with a `SUITE` and a row in `SUITES`.
+A suite is a list of checks. Each check gets a `World`: hubs in separate processes, or the given hub, and people with
+keys and clients. A further suite is a module with a `SUITE` and a row in `SUITES`.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ SUITES: Final[Mapping[str, str]] = {
 
 
 def suite_named(name: str) -> "Suite":
-    """The suite; KeyError if there is none of this name."""
+    """Return the suite of this name. Raise KeyError if there is none."""
     suite: Suite = import_module(SUITES[name]).SUITE
     return suite
 

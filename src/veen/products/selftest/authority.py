@@ -1,7 +1,7 @@
-"""`veen selftest authority`: who may write where, and how long, as a hub enforces it (001 spec-4 §8, K8S-14).
+"""`veen selftest authority`: the rights to write that a hub enforces, and their duration (001 spec-4 §8, K8S-14).
 
-A hub that admits messages without a capability fails: that is the promise. What needs an administrator is left out,
-and reported, if no token of one is given. All capabilities are for keys of the run, and end within the hour.
+A hub that admits messages without a capability fails. Checks that need an administrator are skipped and reported
+without an administrator's token. All capabilities are for keys of the run, and expire within the hour.
 """
 
 import os
@@ -47,7 +47,7 @@ async def _authorize(world: World) -> None:
     expect(sent.msg.auth_ref == token.auth_ref(), "the message does not name its capability")
 
 
-async def _missing(world: World) -> None:
+async def _check_missing(world: World) -> None:
     probe = await open_probe(world, authorized=False)
     answer = await probe.submit(await probe.message(b"without a capability"))
     expect_refusal(answer, Refusal.CAP_MISSING, "a message without a capability")
@@ -72,7 +72,7 @@ async def _expect_not_authorized(probe: HubProbe, token: bytes, what: str) -> No
         raise CheckFailed(f"{what} was authorised")
 
 
-async def _forged(world: World) -> None:
+async def _check_forged(world: World) -> None:
     probe = await open_probe(world, authorized=False)
     token = probe.token(ttl=60)
     longer = issue(SigningKey(os.urandom(32)), probe.identity.client_id, [probe.keys.stream_id], ttl=61)
@@ -94,7 +94,7 @@ async def _scope(world: World) -> None:
     grant = await probe.client.authorize(probe.token())
     msg = await probe.message(b"other stream", grant.auth_ref)
     label = probe.session.label(_other_stream(world), probe.session.epoch_now())
-    answer = await probe.submit(probe.signed(msg, label=label))
+    answer = await probe.submit(probe.sign(msg, label=label))
     expect_refusal(answer, Refusal.CAP_SCOPE, "a message to a stream that its capability does not list")
 
 
@@ -128,11 +128,11 @@ async def _rate(world: World) -> None:
     answer = await probe.submit(msg)
     if isinstance(answer, HubRefused):
         raise answer
-    answer = await probe.submit(probe.signed(msg, client_seq=2))
+    answer = await probe.submit(probe.sign(msg, client_seq=2))
     expect_refusal(answer, Refusal.CAP_RATE, "a second message under a capability for one")
 
 
-async def _closed(world: World) -> None:
+async def _check_closed(world: World) -> None:
     await world.client("probe")
     calls = Calls(await world.transport(), NO_RETRY)
     try:
@@ -179,7 +179,7 @@ async def _policy_page(admin: HubSession, after: int) -> PolicyRecordsResponse:
 
 
 async def _realm(world: World) -> None:
-    """The records of the control journal, folded as an agent folds the streams of the realm."""
+    """Check the records of the control journal, folded as an agent folds the streams of the realm."""
     probe = await open_probe(world, authorized=False)
     admin = await _admin(world, probe)
     authorities: set[Authority] = set()
@@ -222,15 +222,15 @@ SUITE: Final = Suite(
     checks={
         "identity: the pinned hub answers, and its identity is signed": identity,
         "capability: a token of the issuer counts once it is shown, from one time on": _authorize,
-        "capability: a message without one that the hub knows is refused": _missing,
+        "capability: a message without one that the hub knows is refused": _check_missing,
         "capability: an issuer that nobody trusts is refused": _unknown_issuer,
-        "capability: a token that was changed is refused": _forged,
+        "capability: a token that was changed is refused": _check_forged,
         "capability: it serves its own client key alone": _subject,
         "capability: it serves its own streams alone": _scope,
         "capability: an issuer gives away its own streams alone": _issuer_scope,
         "capability: it ends": _expiry,
         "capability: its rate is a bound": _rate,
-        "policy: strangers may not change it": _closed,
+        "policy: strangers may not change it": _check_closed,
         "policy: a revoked capability is refused": _revocation,
         "policy: its records are signed and in order, and the realm's authority holds": _realm,
     },

@@ -32,7 +32,7 @@ class _Site:
         self.incoming = BridgeFiles(root / "in", FOLDERS)
 
     async def open(self) -> None:
-        """Everybody at the hub of their zone."""
+        """Connect all identities to the hubs of their zones."""
         client = self._world.client
         self.producer = await client("producer", self.source.for_writers(), hub=1)
         self.auditor = await client("auditor", self.source, self.online_log, hub=1)
@@ -55,11 +55,11 @@ class _Site:
         self._importer = Importer(writer, offline, self.incoming, trust, ImportOptions(operator="selftest"))
 
     async def export(self) -> int:
-        """New bundles; how many."""
+        """Export new bundles; return their number."""
         return len(await self._exporter.export("record/selftest"))
 
     async def bring(self, *, damage: bool = False) -> list[str]:
-        """Carry the bundles and import them; the results."""
+        """Carry the bundles and import them; return the results."""
         for name in self.out.bundles(OUTGOING):
             path = self.out.path(OUTGOING, name)
             data = path.read_bytes()
@@ -84,7 +84,7 @@ async def _crosses(world: World) -> None:
 
 
 async def _reconcile(site: _Site) -> None:
-    """J1 to J3 through what both zones can read by themselves."""
+    """Check J1 to J3 with the data that each zone can read."""
     analyst, auditor = site.analyst, site.auditor
     origins = [entry.msg_id async for entry in auditor.read("record/selftest")]
     crossed, writers = [], set()

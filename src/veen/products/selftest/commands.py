@@ -1,4 +1,4 @@
-"""`veen selftest` and `veen-selftest`: try end to end what a deployment promises (001 spec-4 §8)."""
+"""`veen selftest` and `veen-selftest`: test the promises of a deployment end to end (001 spec-4 §8)."""
 
 import sys
 from pathlib import Path
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 _KEY_BYTES: Final = 32
 _MAX_KEY_FILE: Final = 256
 
-selftest = LazyGroup(
-    "selftest", help="Try end to end what a hub and its clients promise. Exit code 7 if a check fails."
-)
+selftest = LazyGroup("selftest", help="Test a hub and its clients end to end. Exit code 7 if a check fails.")
 
 
 _PROBE_OPTIONS: Final = several(
@@ -29,13 +27,13 @@ _PROBE_OPTIONS: Final = several(
         "--issuer-key",
         type=FILE,
         envvar="VEEN_ISSUER_KEY_FILE",
-        help="A file with the private key, in hex, whose capability tokens the hub takes. [VEEN_ISSUER_KEY_FILE]",
+        help="File with the private key, in hex, of an issuer that the hub trusts. [VEEN_ISSUER_KEY_FILE]",
     ),
     click.option(
         "--stream",
         type=STREAM,
         envvar="VEEN_SELFTEST_STREAM",
-        help="The only stream that the hub trusts the issuer for; default: a new one with a random name."
+        help="Stream for which the hub trusts the issuer. Default: a new one with a random name."
         " [VEEN_SELFTEST_STREAM]",
     ),
     FIRST_USE_OPTION,
@@ -43,7 +41,7 @@ _PROBE_OPTIONS: Final = several(
 
 
 def _run(output: Output, name: str, hub: "HubAt | None", peer: "HubAt | None" = None) -> None:
-    """The suite against these hubs, or against hubs started for it."""
+    """Run the suite against these hubs, or against hubs started for it."""
     import asyncio
 
     from veen.products.selftest import suite_named
@@ -87,15 +85,15 @@ def _run(output: Output, name: str, hub: "HubAt | None", peer: "HubAt | None" = 
             "E.SELFTEST",
             f"{len(failed)} of {len(suite.checks)} checks failed",
             "; ".join(failed),
-            "the table above says why; `veen doctor` looks at this machine",
+            "see the table above; `veen doctor` checks this machine",
         )
     passed = len(suite.checks) - not_checked
     rest = f", {not_checked} were not made" if not_checked else ""
     output.note(f"{passed} of {len(suite.checks)} checks of {suite.name} passed{rest}")
 
 
-def _chosen_hub(session: CliSession, **access: Any) -> "HubAt | None":
-    """The hub that was named by --hub or --context; None if there is none."""
+def _select_hub(session: CliSession, **access: Any) -> "HubAt | None":
+    """Return the hub of --hub or --context; None without one."""
     from veen.products.selftest.world import HubAt
 
     settings = session.settings
@@ -133,7 +131,7 @@ def _issuer_key(path: str | None) -> "SigningKey | None":
     return SigningKey(seed)
 
 
-@selftest.verb("core", "What every hub promises: receipts, proofs, refusals, reading.")
+@selftest.verb("core", "Test a hub: receipts, proofs, refusals, reading.")
 @_PROBE_OPTIONS
 @client_options
 def core(
@@ -149,13 +147,13 @@ def core(
     veen selftest core --hub http://veen-hub:8080 --pin ed25519:HEX --issuer-key issuer.key --stream veen/selftest/7
     """
     session.trusts_first_use = trust_on_first_use
-    hub = _chosen_hub(session, issuer=_issuer_key(issuer_key), stream=stream)
+    hub = _select_hub(session, issuer=_issuer_key(issuer_key), stream=stream)
     _run(output, "core", hub)
 
 
-@selftest.verb("authority", "Who may write: capabilities, their limits, revocation.")
+@selftest.verb("authority", "Test the right to write: capabilities, limits, revocation.")
 @_PROBE_OPTIONS
-@click.option("--admin-token-file", type=FILE, help="A file with a bearer token of an administrator of the hub.")
+@click.option("--admin-token-file", type=FILE, help="File with a bearer token of an administrator of the hub.")
 @client_options
 def authority(
     output: Output,
@@ -175,9 +173,9 @@ def authority(
     """
     session.trusts_first_use = trust_on_first_use
     admin = None if admin_token_file is None else Path(admin_token_file)
-    hub = _chosen_hub(session, issuer=_issuer_key(issuer_key), stream=stream, admin_token_file=admin)
+    hub = _select_hub(session, issuer=_issuer_key(issuer_key), stream=stream, admin_token_file=admin)
     if hub is None:
-        _ = session.hub_url  # says what is missing: no hub of ours would show anything about yours
+        _ = session.hub_url  # raises the error of a missing hub: a hub of ours would prove nothing
     _run(output, "authority", hub)
 
 
@@ -194,16 +192,16 @@ def overlays(output: Output, session: CliSession) -> None:
     veen selftest overlays
     veen selftest overlays --hub http://127.0.0.1:8080 --pin ed25519:HEX
     """
-    _run(output, "overlays", _chosen_hub(session))
+    _run(output, "overlays", _select_hub(session))
 
 
 @selftest.verb("federated", "Two hubs that hold each other's logs: mirrors, copies, replicas.")
-@click.option("--peer-hub", help="The URL of the second hub.")
-@click.option("--peer-pin", help="The key of the second hub, ed25519:HEX.")
-@click.option("--peer-token-file", type=FILE, help="A file with the bearer token of the second hub.")
-@click.option("--peer-ca-file", type=FILE, help="Certificates to trust for the second hub instead of the system's.")
+@click.option("--peer-hub", help="URL of the second hub.")
+@click.option("--peer-pin", help="Key of the second hub, ed25519:HEX.")
+@click.option("--peer-token-file", type=FILE, help="File with the bearer token for the second hub.")
+@click.option("--peer-ca-file", type=FILE, help="CA certificates for the second hub, instead of the system's (PEM).")
 @client_options
-def federated(
+def run_federated(
     output: Output,
     session: CliSession,
     peer_hub: str | None,
@@ -226,7 +224,7 @@ def federated(
 
     # A default context, which nobody named here, is the first of two hubs only if there is a second one.
     is_alone = peer_hub is None and peer_pin is None and session.settings.is_implied("hub")
-    hub = None if is_alone else _chosen_hub(session)
+    hub = None if is_alone else _select_hub(session)
     if (hub is None) != (peer_hub is None) or (peer_hub is None) != (peer_pin is None):
         raise click.UsageError("give both hubs, --hub and --peer-hub with --peer-pin, or none")
     peer = None
@@ -252,7 +250,7 @@ def bridge(output: Output, session: CliSession) -> None:
     \b
     veen selftest bridge
     """
-    _run(output, "bridge", _chosen_hub(session))
+    _run(output, "bridge", _select_hub(session))
 
 
 @selftest.verb("recorder", "The recorder: emit, checkpoint, verify, replay with proofs.")
@@ -266,11 +264,11 @@ def recorder(output: Output, session: CliSession) -> None:
     \b
     veen selftest recorder
     """
-    _run(output, "recorder", _chosen_hub(session))
+    _run(output, "recorder", _select_hub(session))
 
 
 def veen_selftest_main() -> NoReturn:
-    """`veen-selftest core --hub URL` is `veen selftest core --hub URL` (spec-4 §8)."""
+    """Run `veen-selftest core --hub URL` as `veen selftest core --hub URL` (spec-4 §8)."""
     from veen.cli.app import main
 
     sys.argv[1:1] = ["selftest"]

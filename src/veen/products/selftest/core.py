@@ -1,4 +1,4 @@
-"""`veen selftest core`: what every hub promises, tried through its public API (001 spec-4 §8, K8S-14).
+"""`veen selftest core`: the promises of every hub, tested through its public API (001 spec-4 §8, K8S-14).
 
 About twenty small messages and one attachment stay in the stream of the run; nothing else at the hub changes.
 """
@@ -11,7 +11,7 @@ from veen.client.client import Client
 from veen.client.errors import BadAnswer, Divergence, HubRefused
 from veen.client.send.sealing import Attach
 from veen.client.transport.base import ATTACHMENT, NO_HEADERS, Answer, Transport
-from veen.client.transport.calls import Retry, place_of, read, refused
+from veen.client.transport.calls import Retry, error_of, place_of, read
 from veen.core.errors import MalformedError, Refusal, VeenError
 from veen.core.hashing import H
 from veen.core.labels import epoch_at
@@ -28,7 +28,7 @@ _ATTACHMENT: Final = b"an attachment of a self-test" * 40
 
 
 async def identity(world: World) -> None:
-    """Connecting fails unless the identity record follows from the pin."""
+    """Check that the identity record follows from the pin."""
     client = await world.client("probe")
     answer = await client.identity()
     record = answer.to_identity()
@@ -40,13 +40,13 @@ async def _health(world: World) -> None:
     transport = await world.transport()
     alive = await transport.call("healthz")
     if not alive.ok:
-        raise refused("healthz", alive)
+        raise error_of("healthz", alive)
     expect(read("healthz", alive.body, HealthResponse).ok, "healthz: the hub says that it is not well")
     reason: str | None = None
     async for _ in Retry(seconds=(await world.hub()).wait_seconds).pauses():  # it may have started just now
         answer = await transport.call("readyz")
         if not answer.ok and answer.status != 503:
-            raise refused("readyz", answer)
+            raise error_of("readyz", answer)
         ready = read("readyz", answer.body, ReadyResponse)
         if ready.ready and answer.ok:
             return
@@ -110,9 +110,9 @@ async def _wrong_number(world: World) -> None:
     (sent,) = await probe.send(1, "first")
     msg = await probe.message(b"wrong number")
     expect(msg.client_seq == 2, f"the second message of a client has the number {msg.client_seq}")
-    answer = await probe.submit(probe.signed(msg, client_seq=msg.client_seq + 1))
+    answer = await probe.submit(probe.sign(msg, client_seq=msg.client_seq + 1))
     expect_refusal(answer, Refusal.CLIENT_SEQ, "a message whose client_seq leaves a gap")
-    answer = await probe.submit(probe.signed(msg, client_seq=1))
+    answer = await probe.submit(probe.sign(msg, client_seq=1))
     expect_refusal(answer, Refusal.DUPLICATE, f"another message with the client_seq of entry {sent.seq}")
 
 
@@ -221,8 +221,8 @@ class _Tampering:
         await self._honest.aclose()
 
 
-async def _tampered(world: World) -> None:
-    """Between this client and the hub: what the hub signed, changed on the way."""
+async def _check_tampering(world: World) -> None:
+    """Check that the client detects answers changed between hub and client."""
     probe = await open_probe(world)
     attach = Attach(data=_ATTACHMENT, name="selftest.txt")
     first = await probe.client.send(probe.keys, b"tampered", attachments=[attach])
@@ -271,7 +271,7 @@ SUITE: Final = Suite(
         "checkpoint: it is signed and has the root of the receipts": _checkpoint,
         "read: what was sent comes back in order and opens": _read_back,
         "attachment: what was stored comes back": _attachment,
-        "client: an answer that was changed on the way is not believed": _tampered,
+        "client: an answer that was changed on the way is not believed": _check_tampering,
     },
     first_decides=True,
 )

@@ -1,7 +1,7 @@
-"""`veen selftest federated`: two hubs that hold each other's logs, tried end to end (FED1, D-78, D-149).
+"""`veen selftest federated`: two hubs with each other's logs, tested end to end (FED1, D-78, D-149).
 
-Everything happens in streams that nobody else has, by people of this run. What would copy a whole hub, or change which
-hub writes a log, is tried with hubs of the run only.
+All checks use new streams, by people of this run. Checks that would copy a whole hub, or change the primary of a log,
+use only hubs of the run.
 """
 
 import time
@@ -25,7 +25,7 @@ from veen.overlays.framework.link import send
 from veen.overlays.framework.state import state_hash
 from veen.products.federation.mirroring import attest_stream, check_mirror, copy_stream
 from veen.products.federation.replica import ReplicaFollower, open_replica
-from veen.products.selftest.reading import folded
+from veen.products.selftest.reading import fold_over
 from veen.products.selftest.suite import NotChecked, Suite, expect
 from veen.products.selftest.world import World
 from veen.verify.directory import verify_data
@@ -62,7 +62,7 @@ async def _two_hubs(world: World) -> None:
 
 
 async def _pair(world: World, source: int) -> tuple[Client, Client, StreamKeys, StreamKeys]:
-    """A client at the source and one at the target, a stream at each, and some entries in that of the source."""
+    """Return a client at each hub, a stream at each, and some entries in that of the source."""
     origin, target = world.keys(f"origin-{source}"), world.keys(f"target-{source}")
     writer = await world.client("ann", origin, hub=source)
     for number in range(_ENTRIES):
@@ -97,7 +97,7 @@ async def _copy(world: World) -> None:
 
 
 async def _same_state(world: World) -> None:
-    """An overlay has the same state over the original and over the copy."""
+    """Check that an overlay has the same state over the original and over the copy."""
     origin, target = world.keys("state"), world.keys("state-copy")
     writer = await world.client("ann", origin)
     for number in range(_ENTRIES):
@@ -106,15 +106,15 @@ async def _same_state(world: World) -> None:
     reader = await world.client(mirror, origin, target)
     copier = await world.client(mirror, origin, target, hub=1)
     await copy_stream(reader, copier, origin.stream_id, target.stream_id, now=_now)
-    here, there = await folded(reader, kv.KvFold(), origin), await folded(copier, kv.KvFold(), target)
+    here, there = await fold_over(reader, kv.KvFold(), origin), await fold_over(copier, kv.KvFold(), target)
     values = [{key: entry.value.value for key, entry in view.state.items()} for view in (here, there)]
     expect(values[0] == values[1] == {"key 0": 4, "key 1": 3}, f"the states differ: {values}")
-    again = await folded(await world.client("eve", origin), kv.KvFold(), origin)
+    again = await fold_over(await world.client("eve", origin), kv.KvFold(), origin)
     expect(state_hash("kv", here.state) == state_hash("kv", again.state), "two readers of one hub disagree")
 
 
 async def _replay(world: World) -> None:
-    """A message is bound to its hub: the other one cannot be made to hold it under the first one's label."""
+    """Check that a message is bound to its hub: the other one cannot hold it under the first one's label."""
     keys = world.keys("bound")
     writer = await world.client("ann", keys)
     sent = await writer.send(keys, b"for this hub only")
@@ -130,7 +130,7 @@ async def _replay(world: World) -> None:
 
 
 async def _equivocation(world: World) -> None:
-    """Two receipts of one position convict; those of two hubs, or of one entry, do not."""
+    """Check that two receipts of one position convict; those of two hubs, or of one entry, do not."""
     keys = world.keys("positions")
     here = await (await world.client("ann", keys)).send(keys, b"here")
     there = await (await world.client("ben", keys, hub=1)).send(keys, b"there")
@@ -183,8 +183,8 @@ async def _replica(world: World) -> None:
     expect(verify_data(OsFs(directory)).ok, "`veen hub verify-data` finds faults in the directory of the replica")
 
 
-async def _forked_source(world: World) -> None:
-    """A mirror whose source was put in another hub's place stops."""
+async def _check_replaced_source(world: World) -> None:
+    """Check that a mirror stops if another hub replaces its source."""
     reader, writer, origin, target = await _pair(world, 0)
     await attest_stream(reader, writer, origin.stream_id, target.stream_id, now=_now)
     other = await world.client("stand-in", origin, target, hub=1)
@@ -205,7 +205,7 @@ SUITE: Final = Suite(
         "folds: a copy has the state of its original": _same_state,
         "binding: messages and receipts belong to one hub": _replay,
         "evidence: honest receipts of two hubs contradict nothing": _equivocation,
-        "mirror: another hub cannot stand in for the source": _forked_source,
+        "mirror: another hub cannot stand in for the source": _check_replaced_source,
         "replica: the same log, verified, and read-only": _replica,
     },
     first_decides=True,

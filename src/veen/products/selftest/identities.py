@@ -1,4 +1,4 @@
-"""Checks of the identity overlay: from keys to a verdict, and what revocation does to it."""
+"""Checks of the identity overlay: from keys to a verdict, and the effect of revocation."""
 
 import time
 from typing import Final
@@ -12,7 +12,7 @@ from veen.overlays.id.delegation import delegate
 from veen.overlays.id.drafts import Addressed
 from veen.overlays.id.fold import IdFold
 from veen.overlays.kv import put
-from veen.products.selftest.reading import events_of, folded, same_state
+from veen.products.selftest.reading import events_of, fold_over, same_state
 from veen.products.selftest.suite import Check, expect
 from veen.products.selftest.world import World
 
@@ -91,7 +91,7 @@ async def _authority_of_streams(world: World) -> None:
     client = await world.client(eve, *keys)
     forged = drafts.principal(ann.id_sign_pk, created_at=now)
     await send(client, keys[0].stream_id, forged.draft)
-    state = await folded(client, IdFold(), *keys)
+    state = await fold_over(client, IdFold(), *keys)
     expect([issue.code for issue in state.issues] == ["ID.STREAM"], f"reported: {state.issues}")
     expect(not state.state.principals, "nobody speaks for another through a stream of their own")
 

@@ -17,7 +17,7 @@ from veen.overlays.rpc import messages as rpc
 from veen.overlays.rpc.caller import Caller, NoAnswer, RpcFailed
 from veen.overlays.rpc.server import CallContext, Server
 from veen.products.selftest.identities import IDENTITY_CHECKS
-from veen.products.selftest.reading import events_of, folded, same_state
+from veen.products.selftest.reading import events_of, fold_over, same_state
 from veen.products.selftest.suite import Suite, expect
 from veen.products.selftest.wallets import WALLET_CHECKS
 from veen.products.selftest.world import World
@@ -46,7 +46,7 @@ async def _crud(world: World) -> None:
     state = await same_state(crud.CrudFold(), keys, alice, bob)
     record = state["user"]["1"]
     expect(record.rev == 2 and record.fields.value == {"name": "Anna"}, f"the record is {record}")
-    issues = (await folded(bob, crud.CrudFold(), keys)).issues
+    issues = (await fold_over(bob, crud.CrudFold(), keys)).issues
     expect([(issue.stream_seq, issue.code) for issue in issues] == [(late.seq, "CRUD.REV")], f"reported: {issues}")
 
 
@@ -125,13 +125,13 @@ async def _rpc(world: World) -> None:
     expect(statuses.count("failed") == 1 and statuses[-1] == "open", f"the log tells how calls ended: {statuses}")
 
 
-async def _malformed(world: World) -> None:
+async def _check_malformed(world: World) -> None:
     alice, bob, keys = await _pair(world, "malformed")
     await send(alice, keys.stream_id, kv.put("a", 1))
     for body in (b"\xff", b"\xa1\x61a\x01", b"\xa2\x62op\x63put\x63key\x61b"):
         await alice.send(keys.stream_id, body, schema=kv.KV.id)
     await send(alice, keys.stream_id, kv.put("b", 2))
-    state = await folded(bob, kv.KvFold(), keys)
+    state = await fold_over(bob, kv.KvFold(), keys)
     codes = [(issue.stream_seq, issue.code) for issue in state.issues]
     expect(codes == [(2, "OVL.CBOR"), (3, "OVL.BODY"), (4, "KV.VALUE")], f"each has a code at its position: {codes}")
     expect(sorted(state.state) == ["a", "b"], "and harms nothing")
@@ -175,9 +175,9 @@ async def _crash(world: World) -> None:
     alice = await world.client("alice", keys)
     for n in range(5):
         await send(alice, keys.stream_id, kv.put(f"k{n}", n))
-    before = await folded(await world.client(bob, keys), kv.KvFold(), keys)
+    before = await fold_over(await world.client(bob, keys), kv.KvFold(), keys)
     await world.crash()
-    after = await folded(await world.client("carol", keys), kv.KvFold(), keys)
+    after = await fold_over(await world.client("carol", keys), kv.KvFold(), keys)
     expect(len(after.state) == 5, "what had a receipt survives a crash of the hub")
     expect(state_hash("kv", before.state) == state_hash("kv", after.state), "and gives the same state")
 
@@ -217,7 +217,7 @@ SUITE: Final = Suite(
         "crdt: registers, sets and counters agree": _crdt,
         "rpc: answered, refused, repeated, unanswered": _rpc,
         "folds: many writers at once, any cut of the log": _concurrent,
-        "folds: malformed bodies are reported and harm nothing": _malformed,
+        "folds: malformed bodies are reported and harm nothing": _check_malformed,
         "folds: snapshots are bound to their log, views to their moment": _snapshots,
         **IDENTITY_CHECKS,
         **WALLET_CHECKS,

@@ -1,7 +1,7 @@
-"""What the suites `core` and `authority` use at a hub: a client, and calls whose refusals are the result.
+"""Clients of the suites `core` and `authority`, and calls whose refusals are the result.
 
-Every probe is somebody new with a client key of its own. All of a run write to one stream: the one that the hub trusts
-the issuer of self-tests for (D-147), or a new one with a random name.
+Every probe is a new client with its own key. All probes of a run write to one stream: the one for which the hub trusts
+the issuer of self-tests (D-147), or a new one with a random name.
 """
 
 import asyncio
@@ -44,24 +44,24 @@ class HubProbe:
     session: HubSession  # verifies; says at once what the hub refuses
 
     def token(self, *, ttl: int = _TOKEN_TTL_SEC, rate: Rate | None = _TOKEN_RATE) -> CapToken:
-        """A capability of the issuer for this client and the stream of the run."""
+        """Return a capability of the issuer for this client and the stream of the run."""
         return issue(self.issuer, self.identity.client_id, [self.keys.stream_id], ttl=ttl, rate=rate)
 
     @property
     def issuer(self) -> SigningKey:
-        """Whose tokens the hub takes."""
+        """The issuer whose tokens the hub accepts."""
         if self.at.issuer is None:
             raise CheckFailed("the hub asks for capabilities, and there is no key to issue one: give --issuer-key FILE")
         return self.at.issuer
 
     async def message(self, body: bytes, auth_ref: bytes | None = None) -> Msg:
-        """A sealed and signed message with the next number of this client; it is not sent."""
+        """Return a sealed and signed message with the next number of this client; it is not sent."""
         (prepared,) = await self.client.prepare(self.keys, [body], auth_ref=auth_ref)
         await self.client.withdraw_prepared(self.keys)
         return prepared.msg
 
-    def signed(self, msg: Msg, *, label: bytes | None = None, client_seq: int | None = None) -> Msg:
-        """The message with other fields, signed again by this client."""
+    def sign(self, msg: Msg, *, label: bytes | None = None, client_seq: int | None = None) -> Msg:
+        """Return the message with other fields, signed again by this client."""
         return Msg.compose(
             self.identity.client_key.key,
             profile_id=msg.profile_id,
@@ -73,7 +73,7 @@ class HubProbe:
         )
 
     async def submit(self, msg: Msg) -> Receipt | HubRefused:
-        """What the hub decides about these bytes; only a hub that decides nothing now is asked again."""
+        """Return the hub's answer to a message; retry only while the hub is unavailable."""
         answer: Receipt | HubRefused | None = None
         async for _ in Retry(seconds=self.at.wait_seconds).pauses():
             try:
@@ -88,7 +88,7 @@ class HubProbe:
         return answer
 
     async def send(self, count: int, what: str) -> list[Sent]:
-        """Messages that stand in one label; each is proven by the client."""
+        """Send messages of one label; the client verifies each."""
         for _ in range(2):  # a label may end between two of them, but not twice
             outcomes = await self.client.send_many(self.keys, [b"%s %d" % (what.encode(), n) for n in range(count)])
             sent = [outcome for outcome in outcomes if isinstance(outcome, Sent)]
@@ -100,7 +100,7 @@ class HubProbe:
         raise CheckFailed(f"{count} messages do not fit into one epoch of the hub")
 
     def epoch_of(self, sent: Sent) -> int:
-        """The epoch whose label the message stands in."""
+        """Return the epoch of the label of a message."""
         now = self.session.epoch_now()
         for epoch in range(max(now - self.session.window - 1, 0), now + self.session.window + 2):
             if self.session.label(self.keys.stream_id, epoch) == sent.msg.label:
@@ -117,18 +117,18 @@ class HubProbe:
 
 
 def needs_token(status: StatusResponse) -> bool:
-    """Whether a message of a stream that the hub does not know needs a capability."""
+    """Return True if a message of a new stream needs a capability."""
     return status.capability_gating or status.stream_scope != "open"
 
 
 async def stream_of(world: World) -> StreamKeys:
-    """The stream that this run writes to."""
+    """Return the stream that this run writes to."""
     at = await world.hub()
     return world.private_keys(at.stream or f"veen/selftest/{world.suffix}")
 
 
 async def open_probe(world: World, name: str = "probe", *, authorized: bool = True) -> HubProbe:
-    """Somebody new, with a capability if the hub wants one and unless `authorized` is False."""
+    """Connect a new client, with a capability if the hub needs one, unless `authorized` is False."""
     at, identity, keys = await world.hub(), world.person(name), await stream_of(world)
     client = await world.client(identity, keys)
     session = HubSession(Calls(await world.transport(at.token_file), NO_RETRY), client.pin)
@@ -140,7 +140,7 @@ async def open_probe(world: World, name: str = "probe", *, authorized: bool = Tr
 
 
 def expect_refusal(answer: Receipt | HubRefused, expected: Refusal, what: str) -> HubRefused:
-    """CheckFailed unless the hub refused, for this reason."""
+    """Raise CheckFailed unless the hub refused for this reason."""
     if isinstance(answer, Receipt):
         raise CheckFailed(f"{what}: the hub admitted it as entry {answer.stream_seq}")
     reason = answer.detail_enum or answer.code

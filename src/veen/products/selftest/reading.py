@@ -1,4 +1,4 @@
-"""What several readers make of a stream, and whether they make the same of it."""
+"""Reading by several clients, and comparison of their states."""
 
 from typing import Any, NamedTuple
 
@@ -11,15 +11,15 @@ from veen.overlays.framework.state import state_hash
 from veen.products.selftest.suite import expect
 
 
-class Found(NamedTuple):
-    """A state and what had no effect."""
+class FoldedState(NamedTuple):
+    """A state and the events without effect."""
 
     state: Any
     issues: tuple[Issue, ...]
 
 
 async def events_of(client: Client, *streams: StreamKeys | bytes) -> list[Event]:
-    """The events of some streams, read and verified; all of them must open."""
+    """Return the events of some streams, read and verified; all of them must open."""
     events = []
     for stream in streams:
         async for entry in client.read(stream):
@@ -29,15 +29,15 @@ async def events_of(client: Client, *streams: StreamKeys | bytes) -> list[Event]
     return events
 
 
-async def folded(client: Client, fold: AnyFold, *streams: StreamKeys | bytes) -> Found:
+async def fold_over(client: Client, fold: AnyFold, *streams: StreamKeys | bytes) -> FoldedState:
     summary = fold.summarize(await events_of(client, *streams))
-    return Found(fold.view(summary), fold.issues(summary))
+    return FoldedState(fold.view(summary), fold.issues(summary))
 
 
 async def same_state(fold: AnyFold, streams: StreamKeys | list[StreamKeys], *readers: Client) -> Any:
-    """The state that all readers hold."""
+    """Return the state, after checking that all readers have the same one."""
     named = streams if isinstance(streams, list) else [streams]
-    states = [(await folded(reader, fold, *named)).state for reader in readers]
+    states = [(await fold_over(reader, fold, *named)).state for reader in readers]
     hashes = {state_hash(fold.name, state) for state in states}
     expect(len(hashes) == 1, f"{len(readers)} readers hold {len(hashes)} states")
     return states[0]

@@ -65,7 +65,7 @@ class _Recorder:
         return self.connect(self.admin.keystore.identity, self.admin.keystore.secrets.keyring)
 
     async def record(self, lines: bytes) -> None:
-        """One life of an agent."""
+        """Run an agent once over these lines."""
         role = self.producer
         fs = PrivateFs(self.home.state / "recorder" / role.name)
         with Spool(fs, spool_key(role.keystore.identity), max_bytes=1 << 24) as spool:

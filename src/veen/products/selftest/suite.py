@@ -10,22 +10,22 @@ Check = Callable[[World], Awaitable[None]]
 
 
 class CheckFailed(Exception):
-    """Something is not as it was promised."""
+    """A promise is broken."""
 
 
 class NotChecked(Exception):
-    """A check could not be made; its text says what it would need."""
+    """A check could not be made; the text names its requirement."""
 
 
 def expect(promise: bool, what: str) -> None:
-    """CheckFailed unless the promise holds; `what` says what was promised."""
+    """Raise CheckFailed unless the promise holds; `what` is the promise."""
     if not promise:
         raise CheckFailed(what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """Checks by what they show, in the order in which they run."""
+    """Checks by their titles, in order."""
 
     name: str
     about: str
@@ -35,7 +35,7 @@ class Suite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOutcome:
-    """How one check went; `detail` says why it failed, or why it was not made (`ok` is None)."""
+    """Result of one check; `detail` is the reason if it failed or was not made (`ok` is None)."""
 
     suite: str
     check: str
@@ -45,8 +45,8 @@ class CheckOutcome:
 
 
 async def run(suite: Suite, *, hub: HubAt | None = None, peer: HubAt | None = None) -> AsyncIterator[CheckOutcome]:
-    """Each check in turn, in one world; a check that fails does not keep the others from running."""
-    async with World.made(hub, peer) as world:
+    """Run each check in turn, in one world; a failed check does not keep the others from running."""
+    async with World.create(hub, peer) as world:
         blocked_by: str | None = None
         for what, check in suite.checks.items():
             began = time.perf_counter()
@@ -59,7 +59,7 @@ async def run(suite: Suite, *, hub: HubAt | None = None, peer: HubAt | None = No
                     await check(world)
             except NotChecked as exc:
                 ok, detail = None, str(exc)
-            except Exception as exc:  # whatever goes wrong is the finding
+            except Exception as exc:  # any error is a failed check
                 ok, detail = False, str(exc) if isinstance(exc, CheckFailed) else f"{type(exc).__name__}: {exc}"
                 if suite.first_decides and what == next(iter(suite.checks)):
                     blocked_by = what

@@ -1,4 +1,4 @@
-"""Checks of the wallet overlay: money neither appears nor disappears, lines can be proven, bridges copy once."""
+"""Checks of the wallet overlay: money is neither created nor lost, lines can be proven, bridges copy once."""
 
 import os
 import time
@@ -15,22 +15,22 @@ from veen.overlays.wallet.bridge import BridgedReferences, verify_entry
 from veen.overlays.wallet.ids import wallet_id_of
 from veen.overlays.wallet.policy import owners_by
 from veen.overlays.wallet.statements import statement
-from veen.products.selftest.reading import events_of, folded, same_state
+from veen.products.selftest.reading import events_of, fold_over, same_state
 from veen.products.selftest.suite import Check, expect
 from veen.products.selftest.world import World
 
 _REALM: Final = realm_id_of("selftest")
 
 
-def _shared(*clients: Client) -> WalletPolicy:
-    """One stream for all wallets keeps their order within a second (D-27); each client owns its account."""
+def _policy_of(*clients: Client) -> WalletPolicy:
+    """Return the policy of a shared stream, which keeps order within a second (D-27); each client owns its account."""
     return WalletPolicy().on_shared_streams(
         owners_by({ctx_id_of(client.client_id, _REALM): [client.client_id] for client in clients})
     )
 
 
 async def _pay(clients: tuple[Client, Client], keys: StreamKeys, now: int) -> tuple[bytes, bytes]:
-    """Two wallets with a history in which some things may not be."""
+    """Write two wallets with a history that includes invalid operations."""
     owners = [ctx_id_of(client.client_id, _REALM) for client in clients]
     first, second = (wallet_id_of(_REALM, owner, "EUR") for owner in owners)
     history: list[tuple[int, Draft]] = [
@@ -61,13 +61,13 @@ async def _ledger(world: World) -> None:
     keys = world.keys("ledger")
     alice, bob = await world.client("alice", keys), await world.client("bob", keys)
     first, second = await _pay((alice, bob), keys, int(time.time()))
-    fold = LedgerFold(policy=_shared(alice, bob))
+    fold = LedgerFold(policy=_policy_of(alice, bob))
     ledger = await same_state(fold, keys, alice, bob)
     balances = ledger.balance(first), ledger.balance(second)
     expect(balances == (25, 55), f"balances are {balances}")
     supply = ledger.supply()["EUR"]
     expect(supply.balance == supply.deposited - supply.withdrawn + supply.adjusted == 80, f"control sums: {supply}")
-    codes = [issue.code for issue in (await folded(bob, fold, keys)).issues]
+    codes = [issue.code for issue in (await fold_over(bob, fold, keys)).issues]
     expected = ["WAL.INSUFFICIENT_FUNDS", "WAL.FROZEN", "WAL.DAILY_LIMIT_EXCEEDED", "WAL.UNAUTHORIZED_OPERATION"]
     expect(codes == expected, f"reported: {codes}")
 
@@ -87,7 +87,7 @@ async def _bridge(world: World) -> None:
     bridge = await world.client("bridge", there, hub=1)
     reader = await world.client("reader", there, hub=1)
     hub_pks = [key.hub_pk for key in alice.pin.keys]
-    fold = LedgerFold(mirrors=Mirrors.by([bridge.client_id]), policy=_shared(alice, bob))
+    fold = LedgerFold(mirrors=Mirrors.by([bridge.client_id]), policy=_policy_of(alice, bob))
     for attempt in ("first", "second"):
         copies = BridgedReferences(fold)
         copies.note(await events_of(bridge, there))
@@ -100,8 +100,8 @@ async def _bridge(world: World) -> None:
         expect(bool(missing) == (attempt == "first"), f"the {attempt} run copies {len(missing)} events")
         for _, draft in missing:
             await send(bridge, there.stream_id, draft)
-    original = (await folded(alice, LedgerFold(policy=_shared(alice, bob)), here)).state
-    replica = (await folded(reader, fold, there)).state
+    original = (await fold_over(alice, LedgerFold(policy=_policy_of(alice, bob)), here)).state
+    replica = (await fold_over(reader, fold, there)).state
     for wallet_id in (first, second):
         expect(replica.wallet(wallet_id) == original.wallet(wallet_id), "a replica shows what the original does")
 

@@ -1,4 +1,4 @@
-"""What self-tests run in: hubs as processes of their own, or one that somebody else runs, and people with keys."""
+"""The environment of self-tests: hubs in separate processes, or given ones, and people with keys."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ _STOP_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubAt:
-    """A hub to talk to, what it is known by, and what its operator gave the self-test."""
+    """A hub to connect to, with its pin and the operator's settings for the self-test."""
 
     url: str
     pin: HubPin
@@ -43,7 +43,7 @@ class HubAt:
     admin_token_file: Path | None = None
 
     def transport(self, token_file: Path | None = None) -> Transport:
-        """A connection that presents `token_file`, and no other credentials."""
+        """Open a connection that presents `token_file`, and no other credentials."""
         return open_transport(self.url, ca_file=self.ca_file, token_file=token_file, insecure_http=self.insecure_http)
 
 
@@ -52,7 +52,7 @@ class HubProcessFailed(Exception):
 
 
 def _environment_of_own_hubs() -> dict[str, str]:
-    """Return the environment without what configures hubs: VEEN_ROLE=selftest, say, is the role of the caller."""
+    """Return the environment without settings of hubs: VEEN_ROLE=selftest, for example, is the caller's role."""
     from veen.hub.process.config import SETTINGS
 
     ours = {setting.variable for setting in SETTINGS}
@@ -60,7 +60,7 @@ def _environment_of_own_hubs() -> dict[str, str]:
 
 
 class _OwnHub:
-    """A hub of ours: a process and its data directory."""
+    """A hub started by the run: a process and its data directory."""
 
     def __init__(self, data_dir: Path, settings: tuple[str, ...]) -> None:
         self._data_dir, self._settings = data_dir, settings
@@ -89,7 +89,7 @@ class _OwnHub:
         self.at = HubAt(url=about["url"], pin=HubPin.parse(about["hub_pk"]))
 
     async def _greeting(self) -> dict[str, str]:
-        """What a hub says on its standard output once it listens: one JSON object."""
+        """Read the JSON object that a hub prints once it listens."""
         assert self._process is not None  # noqa: S101 - `start` has made it
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
         said = b""
@@ -115,13 +115,13 @@ class _OwnHub:
             await process.wait()
 
     async def crash(self) -> None:
-        """End it as a power failure would, and start it again on the same data."""
+        """Kill the hub as a power failure would, and start it again on the same data."""
         await self.stop(kill=True)
         await self.start()
 
 
 class World:
-    """Hubs by number, and people. Streams get a suffix of their own in each run: a hub may see many of them."""
+    """Hubs by number, and people. Streams get a new suffix in each run: a hub may see many runs."""
 
     def __init__(self, root: Path, hub: HubAt | None, peer: HubAt | None = None) -> None:
         self._root = root
@@ -134,8 +134,8 @@ class World:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def made(cls, hub: HubAt | None, peer: HubAt | None = None) -> AsyncIterator[Self]:
-        """In a directory of its own, which is gone afterwards."""
+    async def create(cls, hub: HubAt | None, peer: HubAt | None = None) -> AsyncIterator[Self]:
+        """Create a world in a temporary directory, removed at the end."""
         root = Path(tempfile.mkdtemp(prefix="veen-selftest-"))
         world = cls(root, hub, peer)
         try:
@@ -147,7 +147,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def part(self) -> AsyncIterator[None]:
-        """One check: its clients are closed at its end."""
+        """Run one check: its clients are closed at its end."""
         self._parts += 1
         async with contextlib.AsyncExitStack() as opened:
             self._open = opened
@@ -155,11 +155,11 @@ class World:
 
     @property
     def owns_hubs(self) -> bool:
-        """Whether the first hub is ours to crash."""
+        """True if the first hub belongs to the run, so that it may be crashed."""
         return not self._named
 
     async def hub(self, number: int = 0, *settings: str) -> HubAt:
-        """The hub with this number: one that was named (0 and 1 may be), or one of ours, started with `settings`."""
+        """Return the hub with this number: a given one (0 and 1), or one of ours, started with `settings`."""
         if number in self._named:
             return self._named[number]
         own = self._hubs.get(number)
@@ -173,11 +173,11 @@ class World:
         await self._hubs[number].crash()
 
     def keys(self, stream: str) -> StreamKeys:
-        """Keys of a stream that nobody else uses."""
+        """Return keys of a new stream."""
         return StreamKeys.create(f"selftest/{self._suffix}/{self._parts}/{stream}")
 
     def private_keys(self, name: str) -> StreamKeys:
-        """Keys of this run for a stream that may exist already."""
+        """Return keys of this run for a stream that may exist already."""
         keys = self._stream_keys.get(name)
         if keys is None:
             keys = self._stream_keys[name] = StreamKeys.create(name)
@@ -185,20 +185,20 @@ class World:
 
     @property
     def root(self) -> Path:
-        """A directory of this run."""
+        """Directory of this run."""
         return self._root
 
     @property
     def suffix(self) -> str:
-        """Random, of this run."""
+        """Random suffix of this run."""
         return self._suffix
 
     def person(self, name: str) -> Identity:
-        """Somebody new."""
+        """Create an identity."""
         return Identity.create(name, now=int(time.time()))
 
     async def client(self, who: Identity | str, *keys: StreamKeys, hub: int = 0) -> Client:
-        """A client of a person, new or known, with keys of streams; closed at the end of the check."""
+        """Connect a client of a person, new or existing, with keys of streams; it is closed at the end of the check."""
         identity = self.person(who) if isinstance(who, str) else who
         at = await self.hub(hub)
         home = Home.at(self._root / f"part-{self._parts}" / f"{identity.name}-at-{hub}")
@@ -216,7 +216,7 @@ class World:
         return await self._open.enter_async_context(client)
 
     async def client_over(self, transport: Transport, pin: HubPin, identity: Identity, keys: StreamKeys) -> Client:
-        """A client that knows nothing yet, over a transport of the caller; closed at the end of the check."""
+        """Connect a client without state over a transport of the caller; it is closed at the end of the check."""
         self._homes += 1
         home = Home.at(self._root / f"part-{self._parts}" / f"home-{self._homes}")
         state = self._open.enter_context(StateStore.open(home, identity.name))
@@ -225,7 +225,7 @@ class World:
         return await client.open()
 
     async def transport(self, token_file: Path | None = None) -> Transport:
-        """A connection to the first hub without a client; closed at the end of the check."""
+        """Open a connection to the first hub without a client; it is closed at the end of the check."""
         transport = (await self.hub()).transport(token_file)
         self._open.push_async_callback(transport.aclose)
         return transport

@@ -1,9 +1,9 @@
-"""VESN v0.0.1, the predecessor of VEEN: its logs stay verifiable, can be imported, and mirrored into a hub (002).
+"""VESN v0.0.1, the predecessor of VEEN: its logs can be verified, imported, and mirrored into a hub (002).
 
 objects      the records and their canonical encoding
 merkle       tree, attachments, inclusion proofs
 sealing      payloads, rekey chain, keystore
-ledger       a hub as a state machine, which writes logs
+ledger       a hub as a state machine that writes logs
 logcheck     receipts and messages, one after another
 portability  the files of a set, written and verified
 lines        the NDJSON form of a stream

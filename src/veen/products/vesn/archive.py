@@ -1,10 +1,10 @@
 """Import of a set into an archive, and export of a set into a directory (002 §15, D-117).
 
     ARCHIVE/set/…         the files of the set, byte for byte
-    ARCHIVE/report.json   what the verification of exactly these bytes said
+    ARCHIVE/report.json   the verification report of exactly these bytes
 
-What is verified is the copy, so a source that changes during the import cannot get anything past the checks. The
-archive appears under its name in one step, by renaming a directory beside it that is complete and synced.
+The copy is verified, so a source that changes during the import cannot bypass the checks. The archive appears under its
+name in one step, by renaming a complete and synced directory beside it.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ REPORT: Final = "report.json"
 
 
 class ArchiveExists(LocalError, code="E.LOCAL.EXISTS"):
-    """Something else is under the name of the archive already."""
+    """The name of the archive is taken by something else."""
 
     hint = "Choose another directory; an archive is never overwritten."
 
@@ -38,7 +38,7 @@ class ArchiveExists(LocalError, code="E.LOCAL.EXISTS"):
 
 
 class SetRefused(Violation):
-    """A set that is not imported; `report` says why."""
+    """A set that is not imported; `report` has the reason."""
 
     def __init__(self, report: Report) -> None:
         finding = report.findings[0] if report.findings else None
@@ -100,7 +100,7 @@ def export_set(files: Mapping[str, bytes], target: Path) -> None:
 
 
 def _copy(source: DirectorySource, target: Path, ignore: frozenset[str]) -> None:
-    """Copy what a set may have; other names are refused by the verification of the names, which runs here too."""
+    """Copy the files that a set may have; refuse other names."""
     total = 0
     for name in source.names():
         if not is_attachment(name) and ((name not in FILES and name not in ignore) or "/" in name):
@@ -116,7 +116,7 @@ def _copy(source: DirectorySource, target: Path, ignore: frozenset[str]) -> None
 
 
 def _same_set(archive: Path, report: Report) -> bool:
-    """Whether the archive holds exactly these files."""
+    """Return True if the archive has exactly these files."""
     try:
         with DirectorySource(archive / SET) as files:
             return {name: files.digest(name) for name in files.names()} == dict(report.files)
@@ -126,14 +126,14 @@ def _same_set(archive: Path, report: Report) -> bool:
 
 @contextmanager
 def _staging(target: Path) -> Iterator[Path]:
-    """A directory beside `target` that is removed at the end, unless it was renamed.
+    """Yield a directory beside `target` that is removed at the end, unless it was renamed.
 
-    Its name is fixed, so what a killed import left is removed by the next one; a lock keeps two imports apart.
+    Its name is fixed, so the next import removes the remains of a killed one; a lock keeps two imports apart.
     """
     staging = target.with_name(f".{target.name}.partial")
-    fd = _locked(staging)
+    fd = _lock(staging)
     try:
-        for entry in staging.iterdir():  # what a killed import left
+        for entry in staging.iterdir():  # remains of a killed import
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
         yield staging
     finally:
@@ -142,8 +142,8 @@ def _staging(target: Path) -> Iterator[Path]:
         os.close(fd)
 
 
-def _locked(directory: Path) -> int:
-    """Make the directory if it is not there, and lock it for this process."""
+def _lock(directory: Path) -> int:
+    """Create the directory if it is missing, and lock it for this process."""
     while True:
         directory.mkdir(mode=0o700, exist_ok=True)
         try:
@@ -161,7 +161,7 @@ def _locked(directory: Path) -> int:
 
 
 def _write(path: Path, pieces: Iterable[bytes]) -> None:
-    """A new file, on the disk when this returns. Sets hold secrets: only the owner may read them."""
+    """Write a new file; it is on disk on return. Sets contain secrets: only the owner can read them."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         for piece in pieces:

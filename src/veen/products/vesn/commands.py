@@ -1,4 +1,4 @@
-"""`veen vesn`: verify, look into, archive and mirror logs of VESN, the predecessor of VEEN (002)."""
+"""`veen vesn`: verifies, shows, archives and mirrors logs of VESN, the predecessor of VEEN (002)."""
 
 import time
 from collections.abc import Callable
@@ -24,13 +24,13 @@ _SET: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 _ANY: Final = click.Path(exists=True, path_type=Path)
 _OTHER_COPY: Final = "compare with another copy of the set; keep this one as evidence"
 _MAX_SHOWN: Final = 10
-_HIDDEN: Final = ("routing_key",)  # a secret; whoever has the file has it anyway, but terminals are recorded
+_HIDDEN: Final = ("routing_key",)  # a secret: the file contains it anyway, but terminals may be recorded
 
-vesn = LazyGroup("vesn", help="Logs of VESN, the predecessor of VEEN: they stay verifiable.")
+vesn = LazyGroup("vesn", help="Verify, archive and mirror logs of VESN, the predecessor of VEEN.")
 
 
 def _trust_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command what it trusts as `trust`."""
+    """Add the options of trusted keys and profiles to a command, as `trust`."""
 
     @wraps(command)
     def run(
@@ -52,27 +52,29 @@ def _trust_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     decorated: Callable[..., Any] = run
     for option in (
-        click.option("--ignore", multiple=True, metavar="NAME", help="A file that shall not be judged. Repeatable."),
+        click.option("--ignore", multiple=True, metavar="NAME", help="File to exclude from verification. Repeatable."),
         click.option(
             "--pad-block",
             type=click.IntRange(min=1, max=2**20),
             multiple=True,
-            help="Also support profiles that pad to this many bytes. Repeatable.",
+            help="Padding block in bytes of another supported profile. Repeatable.",
         ),
         click.option(
             "--epoch-sec",
             type=click.IntRange(min=1),
             multiple=True,
-            help="Also support profiles with epochs of this length; 0 and 60 are known. Repeatable.",
+            help="Epoch length in seconds of another supported profile; 0 and 60 are built in. Repeatable.",
         ),
-        click.option("--witness", type=hex32, multiple=True, help="The key of a witness of checkpoints. Repeatable."),
+        click.option(
+            "--witness", type=hex32, multiple=True, help="Key of a witness of checkpoints, in hex. Repeatable."
+        ),
         click.option(
             "--hub-pk",
             "vesn_hub_pk",
             type=hex32,
             multiple=True,
             required=True,
-            help="A key of the VESN hub, in hex. Repeatable.",
+            help="Key of the VESN hub, in hex. Repeatable.",
         ),
     ):
         decorated = option(decorated)
@@ -82,16 +84,18 @@ def _trust_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @vesn.verb("verify", "Check a set or a stream of VESN: every file, every entry.")
 @click.argument("path", type=_ANY)
 @_trust_options
-@click.option("--against", type=_SET, help="Another set of the same hub: shows where the hub signed two stories.")
+@click.option("--against", type=_SET, help="Another set of the same hub, to find contradicting signatures.")
 @click.option(
-    "--evidence", type=click.Path(dir_okay=False, path_type=Path), help="Keep proof of two stories in this file."
+    "--evidence",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the proof of a contradiction to this file.",
 )
 @output_options
 def verify(output: Output, path: Path, trust: "Trust", against: Path | None, evidence: Path | None) -> None:
     """Verify the portability set in the directory PATH, or the NDJSON stream in the file PATH.
 
     Every record must have its canonical encoding, every signature must verify, and the receipts must fold into their
-    roots. Exit code 1 means that something is wrong, 2 that something could not be judged.
+    roots. Exit code 1 means that something is wrong, 2 that something could not be checked.
 
     \b
     veen vesn verify ./old-log --hub-pk 8a88e3dd…
@@ -130,11 +134,9 @@ def verify(output: Output, path: Path, trust: "Trust", against: Path | None, evi
 
 @vesn.verb("import", "Verify a set and keep it in an archive, with a report.")
 @click.argument("directory", type=_SET)
-@click.option(
-    "--to", "archive", type=click.Path(path_type=Path), required=True, help="The directory of the archive to make."
-)
+@click.option("--to", "archive", type=click.Path(path_type=Path), required=True, help="Directory of the new archive.")
 @_trust_options
-@click.option("--allow-incomplete", is_flag=True, help="Import although something could not be judged.")
+@click.option("--allow-incomplete", is_flag=True, help="Import although some checks could not be made.")
 @output_options
 def import_(output: Output, directory: Path, archive: Path, trust: "Trust", allow_incomplete: bool) -> None:
     """Copy the set in DIRECTORY into an archive, verify the copy, and write a report beside it.
@@ -157,11 +159,11 @@ def import_(output: Output, directory: Path, archive: Path, trust: "Trust", allo
     _show(output, archive, imported.report, {"imported": True, "existed": imported.existed}, done)
 
 
-@vesn.verb("inspect", "Show what a set or one of its files holds; no keys needed.")
+@vesn.verb("inspect", "Show the contents of a set or a file. No keys needed.")
 @click.argument("path", type=_ANY)
 @output_options
 def inspect(output: Output, path: Path) -> None:
-    """Show what the set in the directory PATH holds, or every record of the file PATH. Nothing is verified.
+    """Show the contents of the set in the directory PATH, or every record of the file PATH. Nothing is verified.
 
     \b
     veen vesn inspect ./old-log
@@ -248,7 +250,7 @@ def mirror(output: Output, session: CliSession, directory: Path, stream: str, tr
 
 
 def _show(output: Output, path: Path, report: "Report", more: dict[str, Any], done: str = "") -> None:
-    """The report on standard output, whatever the verdict."""
+    """Print the report, whatever the verdict."""
     document = {**report.to_json(), **more}
 
     def human() -> None:
@@ -271,7 +273,7 @@ def _show(output: Output, path: Path, report: "Report", more: dict[str, Any], do
 
 
 def _judge(path: Path, report: "Report", consequence: str = "") -> None:
-    """Fail unless the verdict is good."""
+    """Raise Fail unless the verdict is good."""
     then = f"; {consequence}" if consequence else ""
     if report.verdict == "failed":
         first = report.findings[0]

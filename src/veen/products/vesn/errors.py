@@ -1,7 +1,7 @@
-"""What can be wrong with a VESN log or set: codes, findings and exceptions.
+"""Errors of VESN logs and sets: codes, findings and exceptions.
 
-`Problem` lists what a check may find in evidence; `Refusal` lists what a VESN hub answers (002 §13). Errors carry
-data and survive pickling; none of them holds a key or a plaintext.
+`Problem` lists the faults that a check may find in evidence; `Refusal` lists the refusals of a VESN hub (002 §13).
+Errors carry data and survive pickling; none of them holds a key or a plaintext.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Problem(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: what, and in which file and record."""
+    """One fault, with its file and record."""
 
     problem: Problem
     where: str
@@ -59,7 +59,7 @@ class Violation(VerifyError):
         self.problem, self.what, self.code = problem, what, problem.value
 
     def at(self, where: str) -> Finding:
-        """The same as a finding in a file."""
+        """Return the violation as a finding in a file."""
         return Finding(self.problem, where, self.what)
 
 

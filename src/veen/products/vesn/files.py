@@ -1,4 +1,7 @@
-"""Sets in directories. Reads only regular files inside the directory, never through a symbolic link, up to a size."""
+"""Sets in directories.
+
+Reads only regular files inside the directory, never through a symbolic link, up to a size limit.
+"""
 
 import os
 import stat
@@ -28,7 +31,7 @@ _DIR_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class DirectorySource:
-    """A set in a directory. Use as a context manager: it holds the directory open, so a rename changes nothing."""
+    """A set in a directory. Used as a context manager: it keeps the directory open, so a rename has no effect."""
 
     def __init__(self, directory: Path) -> None:
         self._fd = os.open(directory, _DIR_FLAGS)
@@ -63,7 +66,7 @@ class DirectorySource:
         return sequence_of(self._pieces(name, MAX_FILE_BYTES), what=name)
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """The bytes of a file, a megabyte at a time."""
+        """Yield the bytes of a file, a megabyte at a time."""
         return self._pieces(name, MAX_FILE_BYTES)
 
     def digest(self, name: str) -> FileSum:
@@ -106,7 +109,7 @@ class DirectorySource:
             raise Violation(Problem.FILE, f"{ATTACHMENTS} is not a directory: {exc.strerror}") from exc
 
     def _open(self, name: str) -> int:
-        """A regular file of the set, by a name that `names` gave."""
+        """Open a regular file of the set, by a name from `names`."""
         folder, _, rest = name.rpartition("/")
         if rest in ("", ".", "..") or folder not in ("", ATTACHMENTS):
             raise Violation(Problem.FILE, "it is outside of the set")
@@ -147,7 +150,7 @@ class DirectorySource:
 
 
 class Spool:
-    """Records in a file of our own that nobody else can open: what was verified is what is read back."""
+    """Records in a private file that nobody else can open, so that the verified bytes are read back."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
@@ -167,7 +170,7 @@ class Spool:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file; one that is too long comes cut, so that its reader refuses it."""
+    """Yield the lines of a file; one that is too long is cut, so that its reader refuses it."""
     left = MAX_LINES_BYTES
     with path.open("rb") as file:
         while line := file.readline(MAX_LINE_BYTES + 1):
@@ -178,5 +181,5 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 def _unreadable(exc: OSError) -> Violation:
-    """ELOOP is what O_NOFOLLOW says about a symbolic link."""
+    """Return the violation of a file that cannot be read; O_NOFOLLOW reports a symbolic link as ELOOP."""
     return Violation(Problem.FILE, f"it cannot be read: {exc.strerror} (links are not followed)")

@@ -1,4 +1,4 @@
-"""What a set holds, read without any key and without checking it."""
+"""Contents of a set, read without keys and without checks."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class Summary:
 
 
 def record_of(raw: bytes) -> Record:
-    """Whatever VESN record these bytes are; FormatError if they are none."""
+    """Decode bytes as any VESN record. Raise FormatError if they are none."""
     kinds: tuple[type[Record], ...] = (*RECORDS, Keystore)
     for kind in kinds:
         try:
@@ -51,7 +51,7 @@ def record_of(raw: bytes) -> Record:
 
 
 def records_of(source: portability.Source, name: str) -> Iterator[Record]:
-    """Every record of a file."""
+    """Yield every record of a file."""
     for raw in source.items(name):
         yield record_of(raw)
 

@@ -1,7 +1,7 @@
 """A VESN hub as a pure state machine: admission, receipts, checkpoints (002 §7, §11, §13).
 
 It writes logs for tests, examples and the golden vector. State is in memory; there is no transport and no disk, and
-time comes in as `hub_ts`. Nobody should run a new VESN hub: VEEN replaces it.
+`hub_ts` is the only clock. New hubs should use VEEN, not VESN.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -23,7 +23,7 @@ class Bucket:
     at: int = 0  # hub_ts of the last use
 
     def take(self, hub_ts: int) -> bool:
-        """Whether there is a token; takes it."""
+        """Take a token; return True if there was one."""
         if self.level < 0:
             self.level = self.rate.burst
         else:
@@ -47,7 +47,7 @@ class Ledger:
         max_msg_bytes: int = 1024 * 1024,
         max_client_gap: int | None = None,
     ) -> None:
-        """`stream_ids` (label -> stream_id) switches capability admission on for those labels."""
+        """Set up a hub. `stream_ids` (label -> stream_id) enables capability admission for those labels."""
         self._key, self._profiles, self._max_msg_bytes = key, frozenset(profiles), max_msg_bytes
         self._stream_ids, self._max_gap = dict(stream_ids or {}), max_client_gap
         self._trees: dict[bytes, Tree] = {}  # by the present label of each log
@@ -67,7 +67,7 @@ class Ledger:
             msg = Msg.from_bytes(raw)
         except FieldSizeError as exc:
             raise Refused(Refusal.SIZE, str(exc)) from exc
-        except FormatError as exc:  # 002 §13 has no code for this: what cannot be read is signed by nobody
+        except FormatError as exc:  # 002 §13 has no code for unreadable bytes, which have no valid signature
             raise Refused(Refusal.SIG, str(exc)) from exc
         return self.accept(msg, hub_ts=hub_ts, token=token)
 
@@ -97,7 +97,7 @@ class Ledger:
         )
 
     def _admit(self, label: bytes, hub_ts: int, token: CapToken | None) -> None:
-        """Capability and rate, last: a refused message takes no token from the bucket."""
+        """Check capability and rate, last: a refused message takes no token from the bucket."""
         stream_id = self._stream_ids.get(label)
         if stream_id is None:
             return
@@ -133,7 +133,7 @@ class Ledger:
     def rotate(
         self, label_prev: bytes, label_curr: bytes, *, epoch: int, witnesses: Iterable[SigningKey] = ()
     ) -> Checkpoint:
-        """Go on under the label of the next epoch: stream_seq and tree continue, and a CHECKPOINT links the labels."""
+        """Continue under the label of the next epoch: stream_seq and tree go on, and a CHECKPOINT links the labels."""
         if label_curr in self._trees or label_prev not in self._trees:
             raise Violation(Problem.CHECKPOINT, "the old label has no entries, or the new label has some already")
         self._trees[label_curr] = self._trees.pop(label_prev)

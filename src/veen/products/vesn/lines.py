@@ -1,7 +1,7 @@
 """The stream of a VESN hub as NDJSON: one object {receipt, msg, mmr_proof?} per line (002 §16, D-154).
 
-Byte strings are lower-case hex. On input base64url is understood too: a field of fixed size shows by its length which
-of both it is, and a ciphertext by its ct_hash.
+Byte strings are lower-case hex. On input base64url is accepted, too: the length of a field of fixed size tells which of
+both it is, and for a ciphertext its ct_hash.
 """
 
 import binascii
@@ -45,7 +45,7 @@ class StreamEntry:
 
     @classmethod
     def from_line(cls, line: bytes) -> "StreamEntry":
-        """FormatError unless the line is one entry."""
+        """Decode one line. Raise FormatError unless it is one entry."""
         if len(line) > MAX_LINE_BYTES:
             raise MalformedError(f"a line of more than {MAX_LINE_BYTES} bytes", "VESN stream")
         tree = parse_json(line)
@@ -105,7 +105,7 @@ def verify_stream(lines: Iterable[bytes], trust: Trust) -> Report:
 
 
 def _check_line(where: str, entry: StreamEntry, log: LogCheck) -> bool:
-    """Whether nothing shows that the root of this entry is right."""
+    """Check one line; return True if its root is not confirmed yet."""
     receipt = entry.receipt
     if receipt.label not in log.logs:
         log.begin_at(receipt)
@@ -120,12 +120,12 @@ def _check_line(where: str, entry: StreamEntry, log: LogCheck) -> bool:
 
 
 def _as_hex(value: Any, name: str = "", depth: int = 0) -> Any:
-    """The same tree with base64url turned into hex; whatever is neither is left for the reader to refuse."""
+    """Return the tree with base64url as hex; other text is left for the reader to refuse."""
     if depth > _MAX_DEPTH:
         return value
     if type(value) is dict:
         tree = {key: _as_hex(element, key, depth + 1) for key, element in value.items()}
-        return _with_hex_ciphertext(tree) if "ciphertext" in tree else tree
+        return _set_hex_ciphertext(tree) if "ciphertext" in tree else tree
     if type(value) is list:
         return [_as_hex(element, "sib" if name == "peaks_after" else name, depth + 1) for element in value]
     size = _SIZES.get(name)
@@ -135,8 +135,8 @@ def _as_hex(value: Any, name: str = "", depth: int = 0) -> Any:
     return value
 
 
-def _with_hex_ciphertext(tree: dict[str, Any]) -> dict[str, Any]:
-    """`abcd` is both hex and base64url: the hash decides."""
+def _set_hex_ciphertext(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the tree with its ciphertext in hex. `abcd` is both hex and base64url: the hash decides."""
     text, ct_hash = tree["ciphertext"], tree.get("ct_hash")
     data = _from_base64(text) if type(text) is str else None
     if data is not None and H(data).hex() == ct_hash:

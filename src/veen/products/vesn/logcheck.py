@@ -38,7 +38,7 @@ SUPPORTED: Final = (DEFAULT_PROFILE, Profile(epoch_sec=0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """What the verifier knows from elsewhere: keys it trusts, profiles it supports."""
+    """Keys that the verifier trusts, and profiles that it supports."""
 
     hub_pks: tuple[bytes, ...]
     witness_pks: tuple[bytes, ...] = ()
@@ -50,11 +50,11 @@ class Trust:
 
 
 class TooManyFindings(Exception):
-    """Enough is wrong to stop reading."""
+    """The limit of findings is reached."""
 
 
 class Findings:
-    """What was found so far; raises TooManyFindings when there is enough."""
+    """The findings so far; raises TooManyFindings at the limit."""
 
     def __init__(self) -> None:
         self.items: list[Finding] = []
@@ -131,8 +131,8 @@ def check_entry(
 class Log:
     """The receipts of one label.
 
-    `mmr` is None after a gap or a wrong root: from there on I3 cannot be checked. `closed` says that the log went on
-    under another label, which then owns `mmr`.
+    `mmr` is None after a gap or a wrong root: from there on I3 cannot be checked. `closed`: the log continued under
+    another label, which then owns `mmr`.
     """
 
     label: bytes
@@ -146,7 +146,7 @@ class Log:
 
 @dataclass(slots=True)
 class _Anchor:
-    """A checkpoint and how it compares with the receipts."""
+    """A checkpoint and its comparison with the receipts."""
 
     checkpoint: Checkpoint
     where: str
@@ -167,7 +167,9 @@ class _Author:
 
 @dataclass(slots=True)
 class LogCheck:
-    """Feed checkpoints first, then receipts in order, each with its message if there is one; then `finish`."""
+    """Checks a log. Feed checkpoints first, then receipts in order, each with its message if it exists; then
+    `finish`.
+    """
 
     trust: Trust
     findings: Findings
@@ -271,7 +273,7 @@ class LogCheck:
         self._author(where, msg)
 
     def finish(self) -> None:
-        """What only the end shows: checkpoints without an entry, or that no root agrees with."""
+        """Report faults that only the end shows: checkpoints without an entry, or with a root that matches none."""
         for anchor in sorted(self._anchors, key=lambda anchor: anchor.checkpoint.epoch):
             checkpoint = anchor.checkpoint
             upto = checkpoint.upto_seq
@@ -288,7 +290,7 @@ class LogCheck:
                 )
 
     def equivocations(self, receipts: Iterable[Receipt]) -> list[Equivocation]:
-        """Evidence for the suspects, from a second look at all receipts."""
+        """Return evidence for the suspects, from a second pass over all receipts."""
         evidence = {}
         for receipt in receipts:
             suspect = self.suspects.get((receipt.label, receipt.stream_seq))
@@ -301,7 +303,7 @@ class LogCheck:
     # --- labels and authors ---------------------------------------------------------------------------------
 
     def _begin(self, where: str, receipt: Receipt) -> Log:
-        """The log of a label that appears for the first time: it continues another log, or begins a tree (D-117)."""
+        """Return the log of a new label: it continues another log, or begins a tree (D-117)."""
         if len(self.logs) >= MAX_LABELS:
             raise Violation(Problem.LIMIT, f"more than {MAX_LABELS} labels")
         if self.secret is not None and receipt.label not in self._labels_near(receipt):
@@ -318,7 +320,7 @@ class LogCheck:
         return log
 
     def _before(self, receipt: Receipt) -> Log | None:
-        """The log that checkpoints link to this label and that ends just before the receipt.
+        """Return the log that checkpoints link to this label and that ends just before the receipt.
 
         Epochs without a message leave labels without receipts, so a link may lead over several checkpoints.
         """
@@ -339,7 +341,7 @@ class LogCheck:
         return None
 
     def _labels_near(self, receipt: Receipt) -> set[bytes]:
-        """The labels of the stream around the time of a receipt."""
+        """Return the labels of the stream around the time of a receipt."""
         assert self.secret is not None  # noqa: S101 - asked by the caller
         epochs = {0, self._epochs.get(receipt.label, 0)}
         for profile in self.trust.profiles:
@@ -371,7 +373,7 @@ class LogCheck:
 
 
 def equivocation_of(receipt: Receipt, other: Receipt, hub_pks: Iterable[bytes]) -> Equivocation | None:
-    """Evidence if both receipts are signed by one of the keys and cannot both be true."""
+    """Return evidence if both receipts are signed by one of the keys and contradict each other."""
     for hub_pk in hub_pks:
         try:
             return Equivocation.of(receipt, other, hub_pk=hub_pk)

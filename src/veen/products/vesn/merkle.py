@@ -1,8 +1,8 @@
 """The Merkle mountain range of VESN: append, root, attachments, inclusion proofs (002 §7, §8, §10).
 
-The append of 002 §7 breaks at four leaves when it is read to the letter; D-115 takes it as ordinary binary carry.
-Two things differ from VEEN: the root is hashed also where there is one peak only, and `dir` 0 of a proof says that
-the sibling is on the left (D-31).
+The append of 002 §7 breaks at four leaves if read to the letter; D-115 reads it as ordinary binary carry. Two things
+differ from VEEN: the root is hashed also with a single peak, and `dir` 0 of a proof means that the sibling is on the
+left (D-31).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,12 +24,12 @@ NodeAt = Callable[[int, int], bytes]  # (height, index) -> hash
 
 
 def new_mmr(size: int = 0, peaks: Sequence[bytes] = ()) -> Mmr:
-    """The append cursor of a stream: S = (seq, peaks) of 002 §7."""
+    """Return the append cursor of a stream: S = (seq, peaks) of 002 §7."""
     return Mmr(size, peaks, tags=MMR_TAGS)
 
 
 def att_root_of(coids: Sequence[bytes]) -> bytes:
-    """The root over the coids of a message, in the order of the attachments (002 §10)."""
+    """Return the root over the coids of a message, in the order of the attachments (002 §10)."""
     tree = Mmr(tags=_ATT_TAGS)
     for coid in coids:
         tree.append(coid)
@@ -37,7 +37,7 @@ def att_root_of(coids: Sequence[bytes]) -> bytes:
 
 
 class Tree(MmrTree):
-    """A tree with all of its nodes in memory, from which proofs are made."""
+    """A tree with all of its nodes in memory, for making proofs."""
 
     def __init__(self) -> None:
         super().__init__(tags=MMR_TAGS)
@@ -92,7 +92,7 @@ class MmrProof(Record, kind="VESN mmr_proof"):
 
 
 def prove(node_at: NodeAt, stream_seq: int, tree_size: int | None = None) -> MmrProof:
-    """The proof of a leaf at a size; reads O(log n) nodes."""
+    """Return the proof of a leaf at a tree size; reads O(log n) nodes."""
     size = stream_seq if tree_size is None else tree_size
     if not 1 <= stream_seq <= size:
         raise Violation(Problem.I3, f"stream_seq {stream_seq} is not inside a tree of {size} leaves")
@@ -104,5 +104,5 @@ def prove(node_at: NodeAt, stream_seq: int, tree_size: int | None = None) -> Mmr
 
 
 def _peak_height(pos: int, size: int) -> int:
-    """The height of the peak above leaf `pos`: where the binary forms of pos and size first differ."""
+    """Return the height of the peak above leaf `pos`: the highest bit in which pos and size differ."""
     return (pos ^ size).bit_length() - 1

@@ -1,11 +1,11 @@
-"""Mirror a verified set into a hub of VEEN: a federation.mirror.v1 record for each receipt (spec-3 §10, D-117, D-149).
+"""Mirrors a verified set into a hub of VEEN: a federation.mirror.v1 record for each receipt (spec-3 §10, D-117, D-149).
 
-The target stream is the state: a run first finishes what an earlier run of the same identity left open, then reads
-which receipts are mirrored already, then sends the others in order. A killed run is simply started again.
+The target stream is the state: a run first finishes the work of an interrupted one, then reads the mirrored receipts,
+then sends the others in order. A killed run is simply started again.
 
-The hub that signed a VESN log is usually gone, so nobody could fetch the RECEIPT to compare it with the record. Every
-record therefore carries its RECEIPT in `metadata` (decision 88), and counts as mirrored only if that receipt verifies
-under the given key and agrees with the record: a record that somebody else made up blocks nothing.
+The hub that signed a VESN log usually no longer exists, so nobody could fetch the RECEIPT to compare it with the
+record. Every record therefore carries its RECEIPT in `metadata` (decision 88), and counts as mirrored only if that
+receipt verifies under the given key and agrees with the record: a forged record blocks nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +27,7 @@ _BATCH: Final = 64
 
 
 def source_identifier(hub_pk: bytes) -> str:
-    """source_hub_identifier of a VESN hub (D-149)."""
+    """Return the source_hub_identifier of a VESN hub (D-149)."""
     return f"vesn:{hub_pk.hex()}"
 
 
@@ -51,10 +51,12 @@ class MirrorRecord(FederationMirror):
         )
 
     def receipt(self) -> Receipt:
-        """The RECEIPT inside, which must agree with the record; FormatError if it is not there or does not."""
+        """Return the RECEIPT inside, which must agree with the record. Raise FormatError if it is missing or does
+        not.
+        """
         raw = self.metadata.get(_METADATA_KEY) if type(self.metadata) is dict else None
         if type(raw) is not bytes:
-            raise MalformedError("there is no VESN RECEIPT in metadata", self.KIND)
+            raise MalformedError("metadata has no VESN RECEIPT", self.KIND)
         receipt = Receipt.from_bytes(raw)
         if (receipt.label, receipt.stream_seq, receipt.leaf_hash, receipt.mmr_root) != (
             self.source_label,
@@ -68,7 +70,7 @@ class MirrorRecord(FederationMirror):
 
 @dataclass(slots=True)
 class Mirrored:
-    """What a run did, and which receipts the target stream has."""
+    """Result of a run, and the receipts in the target stream."""
 
     sent: int = 0
     existed: int = 0
@@ -83,7 +85,7 @@ class Mirrored:
         return first <= receipt.stream_seq <= last or (receipt.label, receipt.stream_seq) in self._others
 
     def add(self, receipt: Receipt) -> None:
-        """Records come in order nearly always, so two numbers for each label do for most of them."""
+        """Add a receipt. Records are almost always in order, so two numbers per label cover most of them."""
         label, seq = receipt.label, receipt.stream_seq
         first, last = self._runs.get(label, (seq, seq - 1))
         if seq == last + 1:
@@ -104,12 +106,12 @@ async def mirror(
 ) -> Mirrored:
     """Send a record for each receipt that the stream does not have. The receipts are those of a verified set (F1).
 
-    The first of `hub_pks` names the source; receipts may be signed by any of them. Needs the read key of the stream.
-    An interrupted run leaves only whole records.
+    The first of `hub_pks` names the source; receipts may be signed by any of them. Needs the read key of the stream. An
+    interrupted run leaves only whole records.
     """
     await client.recover(stream)
-    done = await _mirrored(client, stream, hub_pks)
-    todo = (receipt for raw in receipts if not _counted(done, receipt := Receipt.from_bytes(raw)))
+    done = await _read_mirrored(client, stream, hub_pks)
+    todo = (receipt for raw in receipts if not _is_mirrored(done, receipt := Receipt.from_bytes(raw)))
     while batch := list(islice(todo, _BATCH)):
         target_label = client.label(stream)
         drafts = [_draft(receipt, hub_pks[0], target_label, now()) for receipt in batch]
@@ -131,15 +133,15 @@ def _draft(receipt: Receipt, hub_pk: bytes, target_label: bytes, now: int) -> Dr
     return Draft(body=record.to_bytes(), schema=MIRROR.id, parent=receipt.leaf_hash)
 
 
-def _counted(done: Mirrored, receipt: Receipt) -> bool:
+def _is_mirrored(done: Mirrored, receipt: Receipt) -> bool:
     if not done.has(receipt):
         return False
     done.existed += 1
     return True
 
 
-async def _mirrored(client: Client, stream: str | bytes, hub_pks: Sequence[bytes]) -> Mirrored:
-    """What the target stream has of this source."""
+async def _read_mirrored(client: Client, stream: str | bytes, hub_pks: Sequence[bytes]) -> Mirrored:
+    """Return the records of this source in the target stream."""
     done = Mirrored()
     identifier = source_identifier(hub_pks[0])
     async for entry in client.read(stream):

@@ -36,16 +36,18 @@ class Record(Wire):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Accept the one canonical encoding; anything else is a FormatError."""
+        """Decode the one canonical encoding. Raise FormatError for anything else."""
         record = super().from_bytes(data)
         if (
             cbor.encode(record.to_tree()) != data
         ):  # bodies of VEEN may say null for an absent field; here it is an error
-            raise MalformedError("null stands where a field must be left out", cls.KIND)
+            raise MalformedError("a field that must be omitted is null", cls.KIND)
         return record
 
     def digest_without(self, *omitted: str) -> bytes:
-        """What a signature of this record covers: Ht("vesn/sig", CBOR without the signature) (002 §1)."""
+        """Return the digest that a signature of this record covers: Ht("vesn/sig", CBOR without the signature) (002
+        §1).
+        """
         tree = self.to_tree()
         return Ht("vesn/sig", cbor.encode({name: value for name, value in tree.items() if name not in omitted}))
 
@@ -66,7 +68,7 @@ class Profile(Record, kind="VESN profile"):
         return Ht("vesn/profile", self.to_bytes())
 
     def epoch_at(self, unix_time: int) -> int:
-        """E of 002 §4."""
+        """Return the epoch at a time: E of 002 §4."""
         return unix_time // self.epoch_sec if self.epoch_sec else 0
 
 
@@ -74,12 +76,12 @@ DEFAULT_PROFILE: Final = Profile()
 
 
 def label_of(routing_key: bytes, stream_id: bytes, epoch: int) -> bytes:
-    """What the hub sees of a stream in an epoch (002 §4)."""
+    """Return the label of a stream in an epoch, which the hub sees (002 §4)."""
     return Ht("vesn/label", routing_key + stream_id + u64be(epoch))
 
 
 def leaf_hash_of(ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
-    """leaf_hash, which is msg_id as well (002 §5.1). It covers neither the label nor the profile."""
+    """Return leaf_hash, which is also msg_id (002 §5.1). It covers neither the label nor the profile."""
     return Ht("vesn/leaf", ct_hash + client_id + u64be(client_seq))
 
 
@@ -245,7 +247,7 @@ class Rate(Record, kind="VESN rate"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allow(Record, kind="VESN allow"):
-    """What a token allows (002 §11)."""
+    """Rights of a token (002 §11)."""
 
     ttl: Uint  # seconds after the first use of the token (decision 87)
     rate: Rate | None = None
@@ -265,17 +267,17 @@ class CapToken(Record, kind="VESN cap_token"):
     @classmethod
     def issue(cls, issuer: ed25519.SigningKey, subject_pk: bytes, allow: Allow) -> Self:
         token = cls(allow=allow, issuer_pk=issuer.public, sig_chain=(), subject_pk=subject_pk)
-        return token.extended(issuer)
+        return token.extend(issuer)
 
-    def extended(self, issuer: ed25519.SigningKey) -> Self:
-        """The token with one more link."""
+    def extend(self, issuer: ed25519.SigningKey) -> Self:
+        """Return the token with one more link."""
         return replace(self, sig_chain=(*self.sig_chain, issuer.sign(self._link_digest(len(self.sig_chain)))))
 
     def cap_ref(self) -> bytes:
         return Ht("vesn/cap", self.to_bytes())
 
     def _link_digest(self, number: int) -> bytes:
-        """The formula of 001 under VESN's tag (D-116)."""
+        """Return the digest of a link: the formula of 001 under VESN's tag (D-116)."""
         previous = H(self.sig_chain[number - 1]) if number else _NO_LINK
         return Ht("vesn/cap-link", self.issuer_pk + self.subject_pk + cbor.encode(self.allow.to_tree()) + previous)
 
@@ -360,7 +362,7 @@ class Equivocation(Record, kind="VESN equivocation"):
 
     @classmethod
     def of(cls, receipt: Receipt, other: Receipt, *, hub_pk: bytes) -> Self:
-        """Violation unless the two prove that the holder of `hub_pk` equivocated."""
+        """Build evidence. Raise Violation unless the two prove that the holder of `hub_pk` equivocated."""
         first, second = sorted((receipt, other), key=Receipt.to_bytes)
         evidence = cls(first=first, hub_pk=hub_pk, second=second)
         evidence.verify()
@@ -379,7 +381,7 @@ class Equivocation(Record, kind="VESN equivocation"):
             raise Violation(Problem.EQUIVOCATION, "the receipts are not in the order of their bytes")
 
 
-# What a file of a set may hold, and what `inspect` tries, in this order.
+# Records in the files of a set; `inspect` tries them in this order.
 RECORDS: Final[tuple[type[Record], ...]] = (
     Receipt,
     Msg,

@@ -1,4 +1,4 @@
-"""The portability set of VESN: which files it has, how it is written, and how all of it is verified (002 §15).
+"""The portability set of VESN: its files, written and verified (002 §15).
 
     identity_card         the public keys, signed by id_sign
     keystore.enc          the encrypted secrets, signed by id_sign
@@ -72,19 +72,19 @@ R = TypeVar("R", bound=Record)
 
 
 class Source(Protocol):
-    """Where the bytes of a set come from. Every method may raise a Violation or a FormatError."""
+    """The source of a set's bytes. Every method may raise a Violation or a FormatError."""
 
     def names(self) -> Sequence[str]:
-        """The files by path: `FILES`, `attachments/…`, and whatever else lies there; sorted."""
+        """Return the files by path, sorted: `FILES`, `attachments/…`, and any others."""
 
     def read(self, name: str, limit: int) -> bytes:
-        """A whole file; Violation if it is larger than `limit`."""
+        """Read a whole file. Raise Violation if it is larger than `limit`."""
 
     def items(self, name: str) -> Iterator[bytes]:
-        """The raw items of a CBOR sequence, one after another."""
+        """Yield the raw items of a CBOR sequence, one after another."""
 
     def digest(self, name: str) -> "FileSum":
-        """Size and SHA-256 of a file."""
+        """Return size and SHA-256 of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class MemorySource:
 
 
 def sequence_of(pieces: Iterable[bytes], *, what: str) -> Iterator[bytes]:
-    """Cut a CBOR sequence into its items. Memory does not grow with the sequence; FormatError where it is not CBOR."""
+    """Split a CBOR sequence into its items, in constant memory. Raise FormatError where it is not CBOR."""
     window = bytearray()
     rest = iter(pieces)
     more, count = True, 0
@@ -126,7 +126,7 @@ def sequence_of(pieces: Iterable[bytes], *, what: str) -> Iterator[bytes]:
             more = bool(piece)
             window += piece
         data, pos = bytes(window), 0
-        # An item that lies whole in the window for certain, or whatever there is once the input has ended.
+        # An item that is certainly complete in the window, or the rest once the input has ended.
         while pos < len(data) and (not more or len(data) - pos >= MAX_MSG_BYTES):
             count += 1
             if count > MAX_RECORDS:
@@ -156,7 +156,7 @@ def encode_set(
     keystore: Keystore | None = None,
     routing: RoutingSecret | None = None,
 ) -> dict[str, bytes]:
-    """The files of a set, by path."""
+    """Return the files of a set, by path."""
     listed = list(receipts)
     state = SyncState(
         last_mmr_root=listed[-1].mmr_root if listed else bytes(32),
@@ -190,10 +190,10 @@ def is_attachment(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a set holds and whether it holds true.
+    """Contents and verdict of a set.
 
-    `findings` are what is wrong; `missing` is what could not be checked, and why; `notes` are remarks that change no
-    verdict. `stopped` says that reading ended early because of too many findings.
+    `findings`: the faults; `missing`: checks that could not be made, with reasons; `notes`: remarks without effect on
+    the verdict. `stopped`: reading ended early because of too many findings.
     """
 
     findings: tuple[Finding, ...]
@@ -216,7 +216,7 @@ class Report:
         return "incomplete" if self.missing else "verified"
 
     def to_json(self) -> dict[str, Any]:
-        """Hex for bytes, as in every JSON form (D-62)."""
+        """Return the report with bytes in hex, as in every JSON form (D-62)."""
         return {
             "verdict": self.verdict,
             "receipts": self.receipts,
@@ -305,20 +305,20 @@ class _SetCheck:
         self._check_names()
         card = self._single(IDENTITY_CARD, IdentityCard)
         if card is not None:
-            self._guarded(IDENTITY_CARD, card.verify)
+            self._run_check(IDENTITY_CARD, card.verify)
         keystore = self._single(KEYSTORE, Keystore)
         if keystore is not None and card is not None:
-            self._guarded(KEYSTORE, lambda: keystore.verify(card.id_sign_pk))
+            self._run_check(KEYSTORE, lambda: keystore.verify(card.id_sign_pk))
         elif keystore is not None:
             self.missing.append(f"{KEYSTORE} was not judged: there is no {IDENTITY_CARD} with the key that signs it")
         log.secret = self._single(ROUTING_SECRET, RoutingSecret)
-        self._guarded(TOKENS, self._check_tokens)
-        self._guarded(CHECKPOINTS, lambda: self._check_checkpoints(log))
-        self._guarded(RECEIPTS, lambda: self._check_log(log))
+        self._run_check(TOKENS, self._check_tokens)
+        self._run_check(CHECKPOINTS, lambda: self._check_checkpoints(log))
+        self._run_check(RECEIPTS, lambda: self._check_log(log))
         log.finish()
         self._check_sync_state(log)
         if log.suspects:
-            self._guarded(RECEIPTS, lambda: self._convict(log))
+            self._run_check(RECEIPTS, lambda: self._convict(log))
         self._check_attachments()
 
     # --- files -----------------------------------------------------------------------------------------------
@@ -329,11 +329,11 @@ class _SetCheck:
                 self.findings.add(Problem.FILE, name, "the file is missing")
         for name in sorted(self.names):
             if name not in FILES and not is_attachment(name) and name not in self.trust.ignore:
-                self.findings.add(Problem.FILE, _shown(name), "no set has a file of this name")
+                self.findings.add(Problem.FILE, _printable(name), "no set has a file of this name")
                 continue
-            self._guarded(name, partial(self._sum, name))
+            self._run_check(name, partial(self._sum, name))
         for name in sorted(self.trust.ignore & self.names):
-            self.missing.append(f"{_shown(name)} was not judged, as asked")
+            self.missing.append(f"{_printable(name)} was not judged, as asked")
 
     def _sum(self, name: str) -> None:
         self.files[name] = self.source.digest(name)
@@ -342,24 +342,24 @@ class _SetCheck:
         return name in self.names and name not in self.trust.ignore
 
     def _single(self, name: str, kind: type[R]) -> R | None:
-        """The record of a file that holds one."""
+        """Return the record of a file that contains one."""
         if not self._has(name):
             return None
         records: list[R] = []
-        self._guarded(name, lambda: records.append(kind.from_bytes(self.source.read(name, SMALL_FILE_BYTES))))
+        self._run_check(name, lambda: records.append(kind.from_bytes(self.source.read(name, SMALL_FILE_BYTES))))
         return records[0] if records else None
 
-    def _guarded(self, name: str, check: Callable[[], None]) -> None:
-        """Whatever is wrong with a file becomes a finding; the other files are still checked."""
+    def _run_check(self, name: str, check: Callable[[], None]) -> None:
+        """Run a check of a file; a fault becomes a finding, and the other files are still checked."""
         try:
             check()
         except Violation as exc:
-            self.findings.add_violation(_shown(name), exc)
+            self.findings.add_violation(_printable(name), exc)
         except FormatError as exc:
-            self.findings.add(Problem.FORMAT, _shown(name), str(exc))
+            self.findings.add(Problem.FORMAT, _printable(name), str(exc))
 
     def _records(self, name: str, kind: type[R]) -> Iterator[tuple[str, bytes, R]]:
-        """(where, bytes, record) for each record of a file; one that is malformed is a finding and is left out."""
+        """Yield (where, bytes, record) for each record of a file; a malformed one is a finding and is skipped."""
         if not self._has(name):
             return
         for number, raw in enumerate(self.source.items(name), start=1):
@@ -378,14 +378,14 @@ class _SetCheck:
             self.tokens += 1
             if self.tokens > _MAX_TOKENS:
                 raise Violation(Problem.LIMIT, f"more than {_MAX_TOKENS} tokens")
-            self._guarded(where, token.verify)
+            self._run_check(where, token.verify)
 
     def _check_checkpoints(self, log: LogCheck) -> None:
         for where, _, checkpoint in self._records(CHECKPOINTS, Checkpoint):
             log.checkpoint(where, checkpoint)
 
     def _check_log(self, log: LogCheck) -> None:
-        """Receipts and messages side by side: the messages are in the order of their receipts, some may be absent."""
+        """Check receipts and messages side by side: messages are in the order of their receipts, some may be absent."""
         payloads = self._payloads()
         payload = next(payloads, None)
         for where, raw, receipt in self._records(RECEIPTS, Receipt):
@@ -406,7 +406,7 @@ class _SetCheck:
             self.findings.add(Problem.I2, payload[0], "no receipt from here on has the leaf_hash of this message (I2)")
 
     def _payloads(self) -> Iterator[tuple[str, Msg | Pair]]:
-        """Each payload that is good by itself. A file that is no CBOR sequence ends here, as a finding."""
+        """Yield each valid payload. A file that is not a CBOR sequence is a finding and ends the iteration."""
         if not self._has(PAYLOADS):
             return
         number = 0
@@ -478,9 +478,9 @@ class _SetCheck:
 
 
 def conflicts(source: Source, other: Source, hub_pks: Sequence[bytes]) -> list[Equivocation]:
-    """Evidence from two sets of one hub: positions for which it signed different things (002 §14).
+    """Return evidence from two sets of one hub: positions for which it signed different statements (002 §14).
 
-    Records that cannot be read are passed over: `verify_set` reports them.
+    Unreadable records are skipped: `verify_set` reports them.
     """
     statements: dict[tuple[bytes, int], bytes] = {}
     for receipt in _readable(source):
@@ -512,6 +512,6 @@ def _readable(source: Source) -> Iterator[Receipt]:
         return
 
 
-def _shown(name: str) -> str:
-    """A file name from outside, safe to print and of bounded length."""
+def _printable(name: str) -> str:
+    """Return a foreign file name, safe to print and of bounded length."""
     return name if name.isascii() and name.isprintable() and len(name) <= 100 else ascii(name[:100])

@@ -1,8 +1,8 @@
 """Keys of a VESN endpoint: the sealed payload, attachments, the rekey chain, rotation, keystore.enc.
 
-002 does not define the framing of a ciphertext. What this module produces has the framing of 001: empty associated
-data, and the tags vesn/body-k, vesn/nonce, vesn/att-k (D-116). An import never needs it: there a ciphertext is opaque.
-Nothing here draws randomness: callers bring it.
+002 does not define the framing of a ciphertext. This module uses the framing of 001: empty associated data, and the
+tags vesn/body-k, vesn/nonce, vesn/att-k (D-116). An import never needs it: there a ciphertext is opaque. Callers
+provide all randomness.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _KEY_BYTES: Final = 32
 
 
 class Opened(NamedTuple):
-    """What a ciphertext holds."""
+    """Contents of a ciphertext."""
 
     hdr: PayloadHdr
     body: bytes
@@ -45,9 +45,9 @@ def seal_payload(
     pad_block: int = 0,
     attachments: Sequence[bytes] = (),
 ) -> tuple[bytes, tuple[bytes, ...]]:
-    """The ciphertext of a message and those of its attachments. `ikm` is 32 bytes of fresh randomness.
+    """Return the ciphertext of a message and those of its attachments. `ikm` is 32 bytes of fresh randomness.
 
-    The caller sets `hdr.att_root`, which needs the coids; `seal_attachments` gives them beforehand.
+    The caller sets `hdr.att_root`, which needs the coids; `seal_attachments` returns them beforehand.
     """
     enc, context = hpke.setup_sender(reader_pk, ikm)
     sealed_attachments = _seal_attachments(context, attachments)
@@ -60,7 +60,7 @@ def seal_payload(
 
 
 def open_payload(reader_sk: bytes, msg: Msg) -> Opened:
-    """Header and body of a message that was sealed by `seal_payload`; OpenError if it was not, or for someone else."""
+    """Return header and body of a message sealed by `seal_payload`. Raise OpenError for any other message or reader."""
     enc, sealed_hdr, sealed_body = _split(msg.ciphertext)
     context = hpke.setup_receiver(enc, reader_sk)
     header = context.open(b"", sealed_hdr)
@@ -73,12 +73,12 @@ def open_payload(reader_sk: bytes, msg: Msg) -> Opened:
 
 
 def seal_attachments(reader_pk: bytes, ikm: bytes, attachments: Sequence[bytes]) -> tuple[bytes, ...]:
-    """The attachments as `seal_payload` will seal them with the same `ikm`: their hashes make att_root."""
+    """Return the attachments as `seal_payload` will seal them with the same `ikm`: their hashes form att_root."""
     return _seal_attachments(hpke.setup_sender(reader_pk, ikm)[1], attachments)
 
 
 def open_attachment(reader_sk: bytes, msg: Msg, index: int, sealed: bytes) -> bytes:
-    """One attachment of a message, by its index from 0."""
+    """Return one attachment of a message, by its index from 0."""
     context = hpke.setup_receiver(_split(msg.ciphertext)[0], reader_sk)
     return aead.open_(*_attachment_key(context, index), b"", sealed)
 
@@ -88,7 +88,7 @@ def _seal_attachments(context: hpke.Context, attachments: Sequence[bytes]) -> tu
 
 
 def _attachment_key(context: hpke.Context, index: int) -> tuple[bytes, bytes]:
-    """The key is used for this one attachment, so its nonce may be fixed."""
+    """Return key and nonce of an attachment. The key has no other use, so its nonce may be fixed."""
     return context.export(b"vesn/att-k" + u64be(index), _KEY_BYTES), trunc_24(Ht("vesn/att-nonce", u64be(index)))
 
 
@@ -116,7 +116,7 @@ class DirectionKeys(NamedTuple):
 
 
 def next_rk(rk: bytes, stream_seq: int) -> bytes:
-    """rk' after the receipt with `stream_seq` was accepted."""
+    """Return rk' after the receipt with `stream_seq` was accepted."""
     return hkdf(rk, b"", b"vesn/rk" + u64be(stream_seq), _KEY_BYTES)
 
 
@@ -124,8 +124,8 @@ def direction_keys(rk: bytes) -> DirectionKeys:
     return DirectionKeys(hkdf(rk, b"", b"vesn/send", _KEY_BYTES), hkdf(rk, b"", b"vesn/recv", _KEY_BYTES))
 
 
-def rotation_due(*, epoch_sec: int, key_epoch: int, epoch: int, messages: int) -> bool:
-    """Whether a client needs a new client_id before its next message (002 §3)."""
+def needs_rotation(*, epoch_sec: int, key_epoch: int, epoch: int, messages: int) -> bool:
+    """Return True if a client needs a new client_id before its next message (002 §3)."""
     return epoch > key_epoch if epoch_sec else messages >= ROTATE_AFTER
 
 
@@ -138,7 +138,7 @@ _SCRYPT_MEMORY: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Secrets(Record, kind="VESN secrets"):
-    """What keystore.enc encrypts."""
+    """Plaintext of keystore.enc."""
 
     id_dh_sk: Bytes32
     id_sign_sk: Bytes32
@@ -160,7 +160,7 @@ class Keystore(Record, kind="VESN keystore"):
 
     @classmethod
     def seal(cls, secrets: Secrets, passphrase: str, *, salt: bytes, nonce: bytes) -> Self:
-        """`salt` (32 bytes) and `nonce` (24 bytes) are fresh randomness."""
+        """Encrypt and sign secrets. `salt` (32 bytes) and `nonce` (24 bytes) are fresh randomness."""
         sealed = aead.seal(_passphrase_key(passphrase, salt), nonce, b"", secrets.to_bytes())
         unsigned = cls(sig=b"", salt=salt, nonce=nonce, sealed=sealed)
         id_sign = ed25519.SigningKey(secrets.id_sign_sk)
@@ -171,7 +171,7 @@ class Keystore(Record, kind="VESN keystore"):
             raise Violation(Problem.SIG, "sig does not verify under the id_sign_pk of identity_card")
 
     def open(self, passphrase: str) -> Secrets:
-        """OpenError for a wrong passphrase and for altered bytes alike."""
+        """Decrypt the secrets. Raise OpenError for a wrong passphrase and for altered bytes alike."""
         plain = aead.open_(_passphrase_key(passphrase, self.salt), self.nonce, b"", self.sealed)
         try:
             return Secrets.from_bytes(plain)

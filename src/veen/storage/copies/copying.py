@@ -95,13 +95,13 @@ def check_apart(source: Path, target: Path) -> None:
     """Raise StorageError for a copy into the copied directory or below it."""
     inside, outside = target.resolve(), source.resolve()
     if inside == outside or outside in inside.parents:
-        raise StorageError(f"{target}: lies inside {source}, which is to be copied; choose a directory outside it")
+        raise StorageError(f"{target}: is inside {source}; choose a directory outside of it")
 
 
 def check_empty(target: Fs) -> None:
     check_finished(target, "the target directory")
     if present := [name for name in target.list("") if name != layout.LOCK]:
-        raise StorageError(f"the target directory is not empty: it holds {present[0]}")
+        raise StorageError(f"the target directory is not empty: it contains {present[0]}")
 
 
 def clone(source: Fs, target: Fs, *, with_keys: bool, progress: Callable[[str], None] | None = None) -> bool:
@@ -122,8 +122,8 @@ def clone(source: Fs, target: Fs, *, with_keys: bool, progress: Callable[[str], 
             finish_copy(target)
             return at_rest
     raise StorageError(
-        "the hub moved on too fast to be copied; remove the target directory, then stop the hub for the copy or try"
-        " again when it is calmer"
+        "the hub wrote too fast to be copied; remove the target directory, then stop the hub for the copy or try"
+        " again when it has less load"
     )
 
 
@@ -342,7 +342,7 @@ def heads(fs: Fs, cuts: Mapping[bytes, int] | None = None) -> list[Head]:
         if upto:
             heads.append(Head(row.label, row.epoch, row.stream_id, upto, _root_at(fs, row, upto)))
     if cuts:
-        raise StorageError(f"there is no label {next(iter(cuts)).hex()} in this directory")
+        raise StorageError(f"label {next(iter(cuts)).hex()} does not exist in this directory")
     return heads
 
 
@@ -453,7 +453,7 @@ class ForkOrigin:
         except (KeyError, TypeError, ValueError) as exc:
             raise MalformedError("not the description of a fork", layout.FORK_ORIGIN) from exc
         if origin.to_bytes() != data:
-            raise MalformedError("not the one form of this description", layout.FORK_ORIGIN)
+            raise MalformedError("not the canonical form of this description", layout.FORK_ORIGIN)
         return origin
 
     def signing_digest(self) -> bytes:

@@ -69,7 +69,7 @@ def begin_replica(fs: Fs, mark: ReplicaMark, identity: HubIdentity, sig: bytes, 
     check_finished(fs)
     if identities.exists(fs):
         if identities.read_identity(fs).hub_id != identity.hub_id:
-            raise StorageError(f"{layout.IDENTITY}: this directory belongs to another hub than the one to follow")
+            raise StorageError(f"{layout.IDENTITY}: this directory belongs to another hub than the primary")
         if read_mark(fs) is None:
             if any(name.endswith(_KEY_SUFFIX) for name in fs.list(layout.KEYS)):
                 raise StorageError(
@@ -83,7 +83,7 @@ def begin_replica(fs: Fs, mark: ReplicaMark, identity: HubIdentity, sig: bytes, 
         own |= {layout.KEY_MAP, layout.ROOT, layout.IDENTITY_SIG, layout.IDENTITY}
     names = [name for name in fs.list("") if target_of(name) not in own]
     if names:
-        raise StorageError(f"the directory is not empty: it holds {names[0]}")
+        raise StorageError(f"the directory is not empty: it contains {names[0]}")
     write_mark(fs, mark)
     for directory in layout.DIRECTORIES:
         fs.make_dir(directory)

@@ -52,7 +52,7 @@ class KeyDirFs(OsFs):
             return
         mounted = self._keys / path.removeprefix(_PREFIX)
         if not mounted.exists() or mounted.read_bytes() != data:
-            raise StorageError(f"{mounted}: the key is not there, and no key is written there")
+            raise StorageError(f"{mounted}: the key is missing, and keys are not written to this directory")
 
 
 def write_private_key(directory: Path, key: SigningKey) -> Path:

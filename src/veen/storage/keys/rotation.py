@@ -74,8 +74,8 @@ def read_given_key(fs: Fs, identity: HubIdentity) -> SigningKey:
     names = [name for name in fs.list(layout.KEYS) if name.endswith(_KEY_SUFFIX) and name not in own_names]
     if len(names) != 1:
         raise StorageError(
-            f"{layout.KEYS}: {len(names)} private keys are there besides those in use, a rotation takes exactly one;"
-            " `veen hub key create --keys-dir DIR` makes one"
+            f"{layout.KEYS}: {len(names)} private keys found besides those in use, expected exactly one;"
+            " create one with `veen hub key create --keys-dir DIR`"
         )
     return read_key(fs, names[0].removesuffix(_KEY_SUFFIX))
 
@@ -109,7 +109,7 @@ def check_signer(fs: Fs, signer: SigningKey) -> None:
     """Raise StorageError if a root key signs the identity and is not available."""
     if fs.exists(layout.ROOT) and read_file(fs, layout.ROOT) != f"{signer.public.hex()}\n".encode():
         raise StorageError(
-            f"{layout.ROOT}: a root key signs this identity, and it is not here; rotate while the hub runs with it"
+            f"{layout.ROOT}: a root key signs this identity and is missing; rotate while the hub runs with it"
         )
 
 

@@ -13,16 +13,15 @@ from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.index import ChunkRow
 from veen.storage.reader import inflate
-from veen.storage.scan import chunk_frames, read_file
+from veen.storage.scan import chunk_frames, is_compressed, read_file
 
 _LEVEL: Final = 6  # fixed: the algorithm and its parameters are part of the deterministic configuration
-_FIRST: Final = 0x78
 
 
-def is_compressed(fs: Fs, path: str) -> bool:
+def is_chunk_compressed(fs: Fs, path: str) -> bool:
     file = fs.open(path)
     try:
-        return file.read_at(0, 1) == bytes((_FIRST,))
+        return is_compressed(file.read_at(0, 1))
     finally:
         file.close()
 
@@ -45,7 +44,7 @@ def pack_chunk(fs: Fs, label: bytes, chunk: ChunkRow) -> tuple[bytes, int] | Non
     Raise FileNotFoundError if it is missing, CorruptError if it is damaged.
     """
     path = layout.chunk(label, chunk.start_seq, chunk.end_seq)
-    if is_compressed(fs, path):
+    if is_chunk_compressed(fs, path):
         return None
     hashes = Mmr()
     for _, entry in chunk_frames(fs, path):

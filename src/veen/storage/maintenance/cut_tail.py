@@ -74,7 +74,7 @@ def read_statement(path: Path) -> Statement:
         finally:
             wal.close_segments(opened)
         if not durable.sizes:
-            raise StorageError(f"{path}: no entry of a hub is here, so it says nothing")
+            raise StorageError(f"{path}: the directory has no entries")
         return Statement(str(path), durable.sizes)
     try:
         data = path.read_bytes()
@@ -148,14 +148,10 @@ class _Durable:
 
 def find_tail(fs: Fs) -> Tail | None:
     """Return the torn end of the journal, None if a hub could start; raise DamagedTailError if it was acknowledged."""
-    numbers = wal.segments(fs)
-    run = numbers[-1:]
-    while run and run[0] - 1 in numbers:
-        run.insert(0, run[0] - 1)
     if wal.is_empty(fs):
         return None
     durable = _read_indexed_sizes(fs)
-    opened = wal.open_segments(fs, run)
+    opened = wal.open_segments(fs, wal.newest_run(wal.segments(fs)))
     try:
         try:
             for placed in wal.walk(opened):
@@ -257,8 +253,8 @@ def cut_tail(
             raise DamagedTailError(fault)
     if not no_receipt_left and not statements:
         raise TailUnconfirmedError(
-            "a group that was torn cannot be told from one that was acknowledged and damaged later:"
-            " somebody must say that no receipt of it left"
+            "a torn group cannot be distinguished from one that was acknowledged and damaged later:"
+            " confirm that no receipt of it left the hub"
         )
     word = {"no_receipt_left": no_receipt_left, "compared": [statement.source for statement in statements]}
     fs.make_dir(layout.CUT)

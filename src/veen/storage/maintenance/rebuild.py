@@ -181,9 +181,7 @@ class _Rebuild:
         numbers = wal.segments(self.fs)
         if wal.is_empty(self.fs):
             return None
-        run = numbers[-1:]
-        while numbers and run[0] - 1 in numbers:  # what lies before a gap was retired
-            run.insert(0, run[0] - 1)
+        run = wal.newest_run(numbers)
         self.segment = run[0]
         opened = wal.open_segments(self.fs, run)
         first_control: int | None = None

@@ -17,7 +17,7 @@ from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.findings import LogFinding
 from veen.storage.index import ChunkRow, Index
-from veen.storage.maintenance.compress import is_compressed
+from veen.storage.maintenance.compress import is_chunk_compressed
 from veen.storage.manifest import check_manifest
 from veen.storage.scan import chunk_frames
 
@@ -53,7 +53,7 @@ def scrub_step(fs: Fs, index: Index, state: ScrubState, budget: int) -> tuple[Sc
         path = layout.chunk(label, chunk.start_seq, chunk.end_seq)
         try:
             if not chunk.dropped:
-                if state.offset and is_compressed(fs, path):
+                if state.offset and is_chunk_compressed(fs, path):
                     state = _rewound(state)
                 state, complete = _read_on(fs, label, chunk, path, state, end)
                 if not complete:
@@ -78,7 +78,7 @@ def _rewound(state: ScrubState, **changes: int) -> ScrubState:
 def _read_on(fs: Fs, label: bytes, chunk: ChunkRow, path: str, state: ScrubState, end: int) -> tuple[ScrubState, bool]:
     """Read frames of one chunk until `end` or its own end; raise CorruptError unless they are the sealed ones."""
     hashes, count = Mmr(state.entries, state.hashes), state.bytes
-    compressed = is_compressed(fs, path)
+    compressed = is_chunk_compressed(fs, path)
     for offset, entry in chunk_frames(fs, path, state.offset):
         seq = chunk.start_seq + hashes.size
         if entry.label != label or entry.stream_seq != seq:

@@ -118,12 +118,9 @@ class Previous:
         """Return the last confirmed entry of each label."""
         return {label: self.head(label) for label in self.commitments}
 
-    def _own(self, label: bytes) -> Cursor | None:
-        return next((cursor for cursor in self.cursors.get(label, ()) if cursor.client_id is None), None)
-
     def resume_at(self, label: bytes) -> int:
         """Return the end of the last sealed chunk if the tree was known there, else 0."""
-        own = self._own(label)
+        own = next((cursor for cursor in self.cursors.get(label, ()) if cursor.client_id is None), None)
         if own is None or own.upto not in self.peaks(label):
             return 0
         return own.upto

@@ -371,7 +371,11 @@ class _Audit:
             compared=self._cover(labels, {}),
             inputs=self._options.inputs,
             commitments=tuple(row for result in joined.values() for row in result.commitments),
-            cursors=tuple(row for result in joined.values() for row in sorted(result.cursors, key=_by_client)),
+            cursors=tuple(
+                cursor
+                for result in joined.values()
+                for cursor in sorted(result.cursors, key=lambda cursor: cursor.client_id or b"")
+            ),
             counts={
                 "labels": len(labels),
                 "chunks": sum(len(findings.chunks) for findings in labels.values()),
@@ -408,10 +412,6 @@ def _reason(code: str, findings: Sequence[LogFinding]) -> Reason:
     more = f"; {len(findings) - 1} more of this kind" if len(findings) > 1 else ""
     text = f"{first.path}, byte {first.offset}: {entry}{first.message} [{code}]{more}"
     return Reason(first.because, text)
-
-
-def _by_client(cursor: tables.Cursor) -> bytes:
-    return cursor.client_id or b""
 
 
 def _task_bytes(task: ChunkTask) -> int:

@@ -32,7 +32,7 @@ async def capabilities(console: Console, query: Query) -> PageView:
     named = {event.auth_ref for keys in console.shown_streams() if keys.can_read
              for event in (await console.events.of(keys)).events if event.auth_ref is not None}  # fmt: skip
     references = sorted({*tokens, *named})
-    revoked = await _revoked_targets(console)
+    revoked = await _read_revoked(console)
     moment = now()
     rows = []
     for auth_ref in references[:_MAX_TOKENS]:
@@ -121,10 +121,10 @@ async def _grant(console: Console, auth_ref: bytes) -> TokenGrant | None:
         raise
 
 
-async def _revoked_targets(console: Console) -> set[bytes]:
+async def _read_revoked(console: Console) -> set[bytes]:
     fold = RealmFold()
     emitters = {stream: await owner_keys(console.client, stream) for stream in fold.unowned_streams}
-    folded = await console.events.folded(fold.with_emitters(emitters), now=now())
+    folded = await console.events.fold(fold.with_emitters(emitters), now=now())
     return {record.target for record in folded.state.revocations if folded.state.is_revoked(
         record.kind, record.target, folded.as_of)}  # fmt: skip
 

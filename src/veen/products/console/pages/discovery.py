@@ -4,14 +4,14 @@ from typing import Any
 
 from veen.overlays.discovery.bodies import HubAdvert, ServiceAdvert
 from veen.overlays.discovery.directory import DirectoryFold, Listing
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 from veen.products.console.pages.common import digest, entry_link, fold_page, now
 from veen.products.console.report import DigestCell, MarkCell, MomentCell, Section
 from veen.products.console.views import Console, PageView, Query
 
 
 async def discovery(console: Console, query: Query) -> PageView:
-    folded = await console.events.folded(DirectoryFold(), now=now())
+    folded = await console.events.fold(DirectoryFold(), now=now())
     directory = folded.state
     listings = [*directory.hubs.values(), *directory.overlays.values(), *directory.services.values()]
     sections = [

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 from veen.overlays.id.fold import IdFold
 from veen.overlays.id.graph import edges_of, nodes_of
 from veen.products.console.charts import layers
@@ -22,7 +22,7 @@ _LAYERS = (
 
 
 async def identity(console: Console, query: Query) -> PageView:
-    folded = await console.events.folded(IdFold(), now=now(), only=lambda keys: keys.name is None)
+    folded = await console.events.fold(IdFold(), now=now(), only=lambda keys: keys.name is None)
     nodes, edges = nodes_of(folded.state, folded.as_of), edges_of(folded.state, folded.as_of)
     for source, _, target in edges:  # handles and links are ends of edges and nothing else
         for key in (source, target):

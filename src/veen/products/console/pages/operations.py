@@ -6,7 +6,8 @@ The nouns of overlays that other packages bring follow them.
 from functools import cache
 from typing import Any, Final
 
-from veen.overlays.framework.nouns import Noun, plain
+from veen.overlays.framework.nouns import Noun
+from veen.overlays.framework.plain import plain
 from veen.overlays.framework.registry import BUILTIN
 from veen.overlays.operations.nouns import NOUNS
 from veen.products.console.events import FoldedStreams
@@ -35,7 +36,7 @@ async def operations(console: Console, query: Query) -> PageView:
     streams: dict[bytes, FoldedStreams] = {}
     command = "veen op agreement list STREAM"
     for name, (group, noun) in _nouns().items():
-        folded = await console.events.folded(noun.fold(), now=now())
+        folded = await console.events.fold(noun.fold(), now=now())
         facts, columns, listed = noun.list(folded.state, folded.as_of)
         rows = [tuple(map(_cell, columns, row)) for row in listed]
         data[name] = {**plain(facts), **folded.about()}

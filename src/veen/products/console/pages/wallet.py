@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.statements import Statement, statement
 from veen.products.console.charts import steps
@@ -15,9 +15,9 @@ from veen.products.console.views import Console, PageView, Query
 
 async def wallet(console: Console, query: Query) -> PageView:
     fold = LedgerFold()
-    folded = await console.events.folded(fold, now=now(), only=lambda keys: keys.name is None)
+    folded = await console.events.fold(fold, now=now(), only=lambda keys: keys.name is None)
     wallets = folded.state.wallets
-    wallet_id = _chosen(wallets, query)
+    wallet_id = _select_wallet(wallets, query)
     account = None if wallet_id is None else statement(fold, folded.events(), wallet_id)
     if account is not None:
         account.check()
@@ -78,7 +78,7 @@ async def wallet(console: Console, query: Query) -> PageView:
     )
 
 
-def _chosen(wallets: Any, query: Query) -> bytes | None:
+def _select_wallet(wallets: Any, query: Query) -> bytes | None:
     text = query.get("wallet", "").strip()
     if not text:
         return max(wallets, key=lambda key: (wallets[key].deposited, key), default=None)
@@ -92,7 +92,7 @@ def _chosen(wallets: Any, query: Query) -> bytes | None:
 
 
 def _steps(account: Statement, folded: FoldedStreams, limit: int | None) -> Section:
-    """The balance as a step chart, with bands while the wallet was frozen."""
+    """Draw the balance as a step chart, with bands while the wallet was frozen."""
     bands, since = [], None
     for number, line in enumerate(account.lines):
         if line.operation == "freeze":

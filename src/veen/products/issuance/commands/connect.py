@@ -218,7 +218,7 @@ def apply(
             grant = client.authorize(token)
             store = token_store(there)
             store.put(grant.token)
-            store.granted(grant.auth_ref, client.hub_id, grant.issued_at)
+            store.add_grant(grant.auth_ref, client.hub_id, grant.issued_at)
             bound = {"auth_ref": grant.auth_ref.hex(), "expires_at": grant.expires_at}
     finally:
         there.close()
@@ -261,7 +261,7 @@ def _request_token(
 
     subject_pk, stream = session.keystore.identity.client_id, f"hex:{place.stream_id.hex()}"
 
-    def missing(why: str) -> Fail:
+    def refuse(why: str) -> Fail:
         return Fail("CONNECT.TOKEN", f"{service.name} asks for a capability token", why, "give --cap FILE")
 
     async def work(client: "Client") -> "CapToken":
@@ -275,9 +275,9 @@ def _request_token(
         with output.progress(f"asking {service.name} for a token"):
             return client.run(work)
     except UnknownStream as exc:
-        raise missing(f"you have no keys of its issuer's stream {stream}") from exc
+        raise refuse(f"you have no keys of its issuer's stream {stream}") from exc
     except (RpcFailed, NoAnswer) as exc:
-        raise missing(f"its issuer: {exc}") from exc
+        raise refuse(f"its issuer: {exc}") from exc
 
 
 def _why(result: "ConnectPlan", *kinds: str) -> str:

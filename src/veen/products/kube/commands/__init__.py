@@ -1,1 +1,1 @@
-"""veen kube."""
+"""`veen kube`."""

@@ -1,4 +1,4 @@
-"""What the commands of `veen kube` share: options, and the universe with its keys on disk."""
+"""Parts shared by the commands of `veen kube`: options, and the universe with its keys on disk."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -21,14 +21,12 @@ _MAX_MANIFEST_BYTES = 64 << 20
 
 UNIVERSE = click.option(
     "-f", "--file", "path", type=click.Path(dir_okay=False, path_type=Path), default=Path("universe.toml"),
-    show_default=True, help="The universe; its keys are in the directory `keys` beside it.",
+    show_default=True, help="File of the universe; its keys are in the directory `keys` beside it.",
 )  # fmt: skip
-CONTEXT = click.option("--kube-context", "context", required=True, help="The context of kubectl; there is no default.")
-WITHIN = click.option(
-    "--within", type=SPAN, default="10m", show_default=True, help="How long a pod or a self-test may take."
-)
+CONTEXT = click.option("--kube-context", "context", required=True, help="Context of kubectl. No default.")
+WITHIN = click.option("--within", type=SPAN, default="10m", show_default=True, help="Timeout for a pod or a self-test.")
 FORCE = click.option(
-    "--force-conflicts", "force", is_flag=True, help="Take fields that another manager of the cluster has set."
+    "--force-conflicts", "force", is_flag=True, help="Take over fields that another manager of the cluster has set."
 )
 DATA_DIR = "/var/lib/veen"  # of a hub, in its pod
 SHOW_KEYS = ("veen-cli", "hub", "key", "show", DATA_DIR, "--json")
@@ -53,9 +51,7 @@ def read_text(path: Path, at_most: int = _MAX_UNIVERSE_BYTES) -> str:
             raise local_failure(f"{path} has more than {at_most} bytes", "give a smaller file")
         return data.decode("utf-8")
     except FileNotFoundError:
-        raise local_failure(
-            f"{path}: there is no such file", "`veen kube init` writes one; --file names another"
-        ) from None
+        raise local_failure(f"{path}: file not found", "`veen kube init` writes one; --file names another") from None
     except UnicodeDecodeError:
         raise local_failure(f"{path} is not UTF-8 text", "give TOML or YAML") from None
 
@@ -88,8 +84,8 @@ def settle_births(cluster: "Cluster", universe: "Universe", path: Path) -> list[
     """Remove the birth certificates of hubs that have begun their log; return their namespaces.
 
     With a certificate a later pod on a blank volume would begin a second log under the same key, which proves an honest
-    hub dishonest (D-121). The file here goes first: whatever happens then, no Secret is made with it again. Pods that
-    run keep what they have mounted; the next one finds a Secret without it.
+    hub dishonest (D-121). The local file is removed first: after any crash no Secret is made with it again. Running
+    pods keep their mounted files; the next pod gets a Secret without it.
     """
     from veen.products.kube.objects import keys_secret_of, namespace_of
     from veen.products.kube.render import to_yaml
@@ -125,13 +121,13 @@ def _has_begun(cluster: "Cluster", hub: "HubStatus") -> bool:
 
 
 def apply_objects(cluster: "Cluster", objects: "Sequence[Manifest]", output: Output, *, force: bool) -> None:
-    """Apply objects; a StatefulSet of an earlier release is made anew, its pod left running."""
+    """Apply objects; a StatefulSet of an earlier release is recreated, while its pod keeps running."""
     from veen.products.kube.render import to_yaml
 
     for workload in (o for o in objects if o["kind"] == "StatefulSet"):
         if cluster.replace_statefulset(workload):
             output.notice(
-                f"StatefulSet {workload['metadata']['name']} is made anew: podManagementPolicy cannot be changed; "
+                f"StatefulSet {workload['metadata']['name']} is recreated: podManagementPolicy cannot be changed; "
                 "its pod stays"
             )
     if objects:
@@ -139,7 +135,7 @@ def apply_objects(cluster: "Cluster", objects: "Sequence[Manifest]", output: Out
 
 
 def apply_namespaces(cluster: "Cluster", objects: "Sequence[Manifest]", *, force: bool) -> None:
-    """Apply the namespaces, and what gives the operator its rights in them."""
+    """Apply the namespaces, and the operator's rights in them."""
     from veen.products.kube.render import to_yaml
 
     cluster.apply(to_yaml(o for o in objects if o["kind"] == "Namespace"), force=force)
@@ -150,7 +146,7 @@ def apply_namespaces(cluster: "Cluster", objects: "Sequence[Manifest]", *, force
 
 
 def bridge_place(universe: "Universe", path: Path, name: str) -> "NamespaceKeys":
-    """The keys of the namespace in which a bridge runs."""
+    """Return the keys of the namespace in which a bridge runs."""
     from veen.products.kube.objects import namespace_of
     from veen.products.kube.secrets import NamespaceKeys
 
@@ -175,11 +171,11 @@ def documents(path: Path) -> "list[Any]":
         raise local_failure(f"{path} is not YAML: {str(exc).splitlines()[0]}", "give manifests in YAML") from None
 
 
-def mounted_secrets(objects: Sequence[Any]) -> frozenset[tuple[str, str]]:
-    """Names of Secrets that pods mount, so that their absence is no fault."""
+def find_mounted_secrets(objects: Sequence[Any]) -> frozenset[tuple[str, str]]:
+    """Return the Secrets that pods mount, whose absence is then no fault."""
     from veen.products.kube import rules
 
-    return rules.mounted_secrets(objects)
+    return rules.find_mounted_secrets(objects)
 
 
 def local_failure(what: str, hint: str) -> Fail:
@@ -187,12 +183,12 @@ def local_failure(what: str, hint: str) -> Fail:
 
 
 def hub_named(universe: "Universe", name: str) -> "Tenant | None":
-    """A hub of the universe by the id of its tenant; `authority` is None."""
+    """Return a hub of the universe by the id of its tenant; None for `authority`."""
     return None if name == "authority" else universe.tenant(name)
 
 
 def edit_universe(path: Path, edit: Callable[[Any], None]) -> "Universe":
-    """Change universe.toml, its comments and its order left as they are; nothing if the outcome cannot be used."""
+    """Change universe.toml, keeping comments and order; change nothing if the result would be invalid."""
     import tomllib
 
     import tomlkit

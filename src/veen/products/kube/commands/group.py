@@ -18,10 +18,10 @@ from veen.products.kube.commands.common import (
     apply_namespaces,
     apply_objects,
     documents,
+    find_mounted_secrets,
     is_hub,
     keys_of,
     local_failure,
-    mounted_secrets,
     parse,
     read_text,
     secrets_of,
@@ -64,7 +64,7 @@ tenant = LazyGroup(
 
 @kube.verb("init", "Begin a universe: universe.toml and the keys of its authority.")
 @UNIVERSE
-@click.option("--id", "universe_id", default="default", show_default=True, help="A short name of the universe.")
+@click.option("--id", "universe_id", default="default", show_default=True, help="Short name of the universe.")
 @click.option(
     "--born-within", type=SPAN, default="24h", show_default=True, help="Until when the hub may begin its log."
 )
@@ -86,7 +86,7 @@ def init(output: Output, path: Path, universe_id: str, born_within: int) -> None
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise local_failure(f"{path} is there already", "name another with --file") from None
+        raise local_failure(f"{path} already exists", "name another with --file") from None
     facts = make_keys(keys_of(path), None, born_until=int(time.time()) + born_within)
     output.result({"universe": universe_id, "file": str(path), "namespace": "veen-system", "pin": facts.pin})
     output.next("veen kube tenant new ID --storage 10Gi")
@@ -96,7 +96,7 @@ def init(output: Output, path: Path, universe_id: str, born_within: int) -> None
 @click.argument("tenant_id")
 @UNIVERSE
 @click.option(
-    "--storage", help="Size of its volume, such as 20Gi. Without it the hub is disposable: gone with its pod."
+    "--storage", help="Size of its volume, such as 20Gi. Without it the hub is disposable: lost with its pod."
 )
 @click.option(
     "--born-within", type=SPAN, default="24h", show_default=True, help="Until when the hub may begin its log."
@@ -126,7 +126,7 @@ def tenant_new(output: Output, tenant_id: str, path: Path, storage: str | None, 
 @UNIVERSE
 @output_options
 def tenant_list(output: Output, path: Path) -> None:
-    """The tenants of a universe."""
+    """List the tenants of a universe."""
     universe, facts = universe_of(path)
     with output.records("tenants", ("tenant", "namespace", "storage", "pin")) as records:
         for entry in universe.tenants:
@@ -137,14 +137,16 @@ def tenant_list(output: Output, path: Path) -> None:
 
 @kube.verb("render", "Print the manifests of a universe.")
 @UNIVERSE
+@click.option("--secrets", is_flag=True, help="Print the Secrets instead: private keys, for one `kubectl create -f -`.")
 @click.option(
-    "--secrets", is_flag=True, help="Print the Secrets instead: private keys, for `kubectl create -f -`, once."
+    "--cluster",
+    is_flag=True,
+    help="Print the objects that an administrator applies once: the operator's account and its limits.",
 )
 @click.option(
-    "--cluster", is_flag=True, help="Print what an administrator applies once: the operator's account and its limits."
-)
-@click.option(
-    "--kustomize", type=click.Path(file_okay=False, path_type=Path), help="Write a Kustomize base here instead."
+    "--kustomize",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write a Kustomize base to this directory instead.",
 )
 @output_options
 def render(output: Output, path: Path, secrets: bool, cluster: bool, kustomize: Path | None) -> None:
@@ -183,14 +185,20 @@ def render(output: Output, path: Path, secrets: bool, cluster: bool, kustomize: 
 @click.argument(
     "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 )
-@click.option("--no-schemas", is_flag=True, help="Only the rules of the profile.")
-@click.option("--kubernetes", "versions", multiple=True, metavar="VERSION", help="Versions whose schemas count.")
-@click.option("--without-secrets", is_flag=True, help="Secrets are made elsewhere: do not demand them.")
+@click.option("--no-schemas", is_flag=True, help="Check only the rules of the profile.")
+@click.option(
+    "--kubernetes",
+    "versions",
+    multiple=True,
+    metavar="VERSION",
+    help="Kubernetes version whose schemas to check. Repeatable.",
+)
+@click.option("--without-secrets", is_flag=True, help="Do not require Secrets: they are created elsewhere.")
 @output_options
 def validate(
     output: Output, files: Sequence[Path], no_schemas: bool, versions: Sequence[str], without_secrets: bool
 ) -> None:
-    """Check manifests, whoever wrote them: the schemas of several Kubernetes versions, and the rules of the profile.
+    """Check manifests of any origin: the schemas of several Kubernetes versions, and the rules of the profile.
 
     Exit code 6 if there is a fault; `veen kube render` alone has none but the Secrets that it leaves out.
 
@@ -201,7 +209,7 @@ def validate(
     from veen.products.kube.schemas import VERSIONS, check_schemas
 
     objects = [o for file in files for o in documents(file)]
-    faults = check_manifests(objects, secrets=mounted_secrets(objects) if without_secrets else frozenset())
+    faults = check_manifests(objects, secrets=find_mounted_secrets(objects) if without_secrets else frozenset())
     if not no_schemas:
         faults = sorted([*faults, *check_schemas(objects, versions or VERSIONS)])
     with output.records("faults", ("code", "object", "fault")) as records:
@@ -220,7 +228,7 @@ def validate(
     output.note(f"{len(objects)} objects keep every rule")
 
 
-@kube.verb("apply", "Bring a cluster to what universe.toml says.")
+@kube.verb("apply", "Bring a cluster in line with universe.toml.")
 @UNIVERSE
 @CONTEXT
 @WITHIN
@@ -233,7 +241,7 @@ def validate(
 )
 @output_options
 def apply(output: Output, path: Path, context: str, within: int, force: bool, is_cluster: bool) -> None:
-    """Bring a cluster to what universe.toml says. Secrets that are there stay, self-tests run again.
+    """Bring a cluster in line with universe.toml. Existing Secrets stay, self-tests run again.
 
     A new hub is waited for. When it is ready, its birth certificate is removed from its Secret; here it goes as soon as
     the Secret is made. From then on the hub refuses a blank volume, instead of beginning a second log under its key.
@@ -303,13 +311,13 @@ def _namespaces_with_birth(cluster: "Cluster", universe: "Universe", path: Path)
     return newborn
 
 
-@kube.verb("diff", "What apply would change in a cluster.")
+@kube.verb("diff", "Show the changes that apply would make.")
 @UNIVERSE
 @CONTEXT
 @FORCE
 @output_options
 def diff(output: Output, path: Path, context: str, force: bool) -> None:
-    """What apply would change in a cluster. Jobs are not compared: apply runs them again.
+    """Show the changes that apply would make in a cluster. Jobs are not compared: apply runs them again.
 
     What is in a namespace that is not there yet is new, and is named only.
 
@@ -339,13 +347,13 @@ def diff(output: Output, path: Path, context: str, force: bool) -> None:
     output.result(data, lambda: output.text(text.expandtabs()))
 
 
-@kube.verb("status", "The hubs of a cluster, and whether they are what was rendered.")
+@kube.verb("status", "Show the hubs of a cluster and their drift from universe.toml.")
 @UNIVERSE
 @CONTEXT
 @output_options
 def status(output: Output, path: Path, context: str) -> None:
-    """The hubs of a cluster: pods ready and wanted, the version that runs, what differs from universe.toml, and why a
-    pod is not ready. Exit code 6 if anything differs.
+    """Show the hubs of a cluster: pods ready and wanted, running version, drift from universe.toml, and the reason of a
+    pod that is not ready. Exit code 6 if anything differs.
 
     \b
     veen kube status --kube-context prod
@@ -381,7 +389,7 @@ def status(output: Output, path: Path, context: str) -> None:
 
 
 def _status_row(place: "tuple[str, str]", hub: "HubStatus | None", manifest: "Manifest | None") -> "dict[str, Any]":
-    """Return a hub of the cluster beside what universe.toml says of it."""
+    """Return a hub of the cluster compared with universe.toml."""
     annotations = {} if manifest is None else manifest["metadata"]["annotations"]
     is_same = hub is not None and hub.config_hash == annotations.get("veen.io/config-hash")
     drift = []
@@ -421,7 +429,7 @@ def _state(is_ready: bool, is_there: bool, is_wanted: bool) -> str:
 @click.argument("tenant_id")
 @UNIVERSE
 @CONTEXT
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @output_options
 def delete(output: Output, tenant_id: str, path: Path, context: str, yes: bool) -> None:
     """Delete the namespace of a tenant: its hub, its log, its Secrets. Keys and universe.toml here stay.
@@ -439,7 +447,7 @@ def delete(output: Output, tenant_id: str, path: Path, context: str, yes: bool) 
     namespace = universe.tenant(tenant_id).namespace
     if not yes:
         if not output.may_ask:
-            raise click.UsageError("nobody can be asked here; add --yes")
+            raise click.UsageError("confirmation is required, and there is no terminal; add --yes")
         click.confirm(f"Delete namespace {namespace} in {context}, its log included?", abort=True, err=True)
     NamespaceKeys(keys_of(path), namespace).drop_birth()
     Cluster(context).delete_namespace(namespace)

@@ -1,4 +1,4 @@
-"""`veen kube job`: a command or a self-test that runs once, inside a cluster (001 spec-4 §7, §8)."""
+"""`veen kube job`: runs a command or a self-test once, inside a cluster (001 spec-4 §7, §8)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import several
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.products.kube.commands.common import CONTEXT, UNIVERSE, WITHIN, hub_named, universe_of
-from veen.products.kube.commands.lifecycle import failed_selftest
+from veen.products.kube.commands.lifecycle import selftest_failure
 
 if TYPE_CHECKING:
     from veen.products.kube.objects import Manifest
@@ -20,11 +20,11 @@ _JOB = several(
     UNIVERSE,
     click.option(
         "--secret", required=True, metavar="NAME",
-        help="The Secret in the namespace of the hub with the keystore: keystore.enc, identity_card.",
+        help="Secret in the namespace of the hub with the keystore: keystore.enc, identity_card.",
     ),
-    click.option("--identity", default="default", show_default=True, help="The name of the identity in the keystore."),
-    click.option("--cap", "has_cap", is_flag=True, help="The Secret has a capability token too: cap.cbor."),
-    click.option("--kube-context", "context", help="Run it there and wait; without it the manifest is printed."),
+    click.option("--identity", default="default", show_default=True, help="Name of the identity in the keystore."),
+    click.option("--cap", "has_cap", is_flag=True, help="The Secret also has a capability token: cap.cbor."),
+    click.option("--kube-context", "context", help="Context to run the Job in. Default: print the manifest."),
     WITHIN,
 )  # fmt: skip
 
@@ -89,7 +89,9 @@ def send(output: Output, hub: str, stream_name: str, body: str, **rest: Any) -> 
 @job.verb("stream", "Read a stream from inside the cluster.")
 @click.argument("hub")
 @click.argument("stream_name", metavar="STREAM")
-@click.option("--from", "first", type=click.IntRange(min=0), default=0, show_default=True, help="The first position.")
+@click.option(
+    "--from", "first", type=click.IntRange(min=0), default=0, show_default=True, help="First position to read."
+)
 @_JOB
 @output_options
 def stream(output: Output, hub: str, stream_name: str, first: int, **rest: Any) -> None:
@@ -126,7 +128,7 @@ def selftest(output: Output, hub: str, path: Path, context: str, within: int) ->
     cluster = Cluster(context)
     cluster.run_jobs([manifest])
     if not cluster.wait_job(namespace, _name(manifest), within):
-        raise failed_selftest(cluster, manifest)
+        raise selftest_failure(cluster, manifest)
     text = cluster.logs(namespace, _name(manifest))
     try:
         checks = [{"check": str(row["check"]), "result": str(row["result"])} for row in json_in(text)["checks"]]

@@ -1,4 +1,4 @@
-"""`veen kube upgrade`, `rotate-keys`, `tenant destroy`: what happens to hubs after their first day (001 spec-4 §11)."""
+"""`veen kube upgrade`, `rotate-keys`, `tenant destroy`: the lifecycle of hubs (001 spec-4 §11)."""
 
 import json
 import time
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 def upgrade(
     output: Output, version: str, path: Path, context: str, within: int, force: bool, no_selftest: bool
 ) -> None:
-    """Bring all hubs to another version: the authority, then the tenants, then the self-tests.
+    """Upgrade all hubs to another version: the authority, then the tenants, then the self-tests.
 
-    The cluster is asked first whether it takes all of it; then the version is written to universe.toml and applied.
-    Each hub must be ready before the next one is touched, and the first that does not become ready ends the command.
-    The same command again goes on. The version before brings back the programs of before, also where the new one never
-    became ready; it does not bring back the form of a data directory that the new version has changed.
+    A dry run against the cluster comes first; then the version is written to universe.toml and applied. Each hub must
+    be ready before the next one is changed, and the first that does not become ready ends the command. Run the same
+    command again to continue. The previous version restores the earlier programs, also where the new one never became
+    ready; it does not restore the format of a data directory that the new version has changed.
 
     \b
     veen kube upgrade 0.2.0 --kube-context prod
@@ -89,7 +89,7 @@ def upgrade(
     if not no_selftest:
         for job in jobs:
             if not cluster.wait_job(job["metadata"]["namespace"], job["metadata"]["name"], within):
-                raise failed_selftest(cluster, job)
+                raise selftest_failure(cluster, job)
     data = {
         "context": context,
         "version_before": before.version,
@@ -100,8 +100,8 @@ def upgrade(
     output.result(data)
 
 
-def failed_selftest(cluster: "Cluster", job: "Manifest") -> Fail:
-    """What a self-test that failed says about itself."""
+def selftest_failure(cluster: "Cluster", job: "Manifest") -> Fail:
+    """Return the failure that a self-test reported."""
     from veen.products.kube.cluster import json_in
 
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
@@ -122,10 +122,10 @@ def failed_selftest(cluster: "Cluster", job: "Manifest") -> Fail:
 @click.command("rotate-keys")
 @click.argument("hub")
 @UNIVERSE
+@click.option("--kube-context", "context", help="Context of kubectl. Default: only create the key and its Secret.")
 @click.option(
-    "--kube-context", "context", help="The context of kubectl; without it only the key and its Secret are made."
+    "--overlap", default="1d", show_default=True, help="Time for which the old key stays valid beside the new one."
 )
-@click.option("--overlap", default="1d", show_default=True, help="How long the old key stays valid beside the new one.")
 @WITHIN
 @FORCE
 @output_options
@@ -134,10 +134,10 @@ def rotate_keys(
 ) -> None:
     """Give a hub its next key. HUB is the id of a tenant, or `authority`.
 
-    The hub is asked first: while an earlier rotation lasts, nothing is made. Then a key is made, put beside the old one
-    into a new Secret, and mounted; the hub itself records the rotation in its log, signed by the old key. hub_id,
-    labels and the pins of clients stay. If it is cut off, the same command goes on where it was. Without --kube-context
-    the rest is for you: apply, then `veen-cli hub key rotate` in the pod.
+    The hub is asked first: during an earlier rotation nothing is created. Then a new key is put beside the old one into
+    a new Secret, and mounted; the hub itself records the rotation in its log, signed by the old key. hub_id, labels and
+    the pins of clients stay. After an interruption the same command continues. Without --kube-context you do the rest:
+    apply, then `veen-cli hub key rotate` in the pod.
 
     \b
     veen kube rotate-keys acme-prod --kube-context prod
@@ -202,7 +202,7 @@ def _rotate_in(
     within: int,
     force: bool,
 ) -> int:
-    """Mount both keys and let the hub rotate; from when the new one signs."""
+    """Mount both keys and let the hub rotate; return the time from which the new one signs."""
     from veen.products.kube.cluster import Cluster, ClusterFailed
     from veen.products.kube.render import manifests, to_yaml
 
@@ -232,13 +232,13 @@ def _rotate_in(
 @click.argument("name")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @UNIVERSE
-@click.option("--cap", "caps", multiple=True, type=OBJECT_FILE, help="A capability token for the target. Repeatable.")
+@click.option("--cap", "caps", multiple=True, type=OBJECT_FILE, help="Capability token for the target. Repeatable.")
 @output_options
 def bridge_keys(output: Output, name: str, directory: Path, path: Path, caps: Sequence[Path]) -> None:
     """Give the bridge NAME of the universe its keys: DIRECTORY is what `veen keygen --out DIRECTORY` wrote.
 
     The identity needs the read keys of all streams of the bridge, and a token for each if the target asks for one.
-    They become the Secret veen-bridge-NAME-keys, which `apply` creates; nobody else should use this identity.
+    They become the Secret veen-bridge-NAME-keys, which `apply` creates; use this identity for nothing else.
 
     \b
     veen keygen --out bridge-core --insecure-plain-keystore
@@ -271,13 +271,13 @@ def bridge_keys(output: Output, name: str, directory: Path, path: Path, caps: Se
 @click.command("destroy")
 @click.argument("tenant_id")
 @UNIVERSE
-@click.option("--kube-context", "context", help="The context of kubectl; without it no cluster is touched.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--kube-context", "context", help="Context of kubectl. Default: change no cluster.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @output_options
 def destroy(output: Output, tenant_id: str, path: Path, context: str | None, yes: bool) -> None:
-    """Destroy a tenant: its namespace with its log, its place in universe.toml; its keys are put aside.
+    """Destroy a tenant: its namespace with its log, and its entry in universe.toml; its keys are moved aside.
 
-    The log is gone for ever. Receipts and evidence that others hold still verify: the pin is printed.
+    The log is lost forever. Receipts and evidence that others hold can still be verified: the pin is printed.
 
     \b
     veen kube tenant destroy team1-dev --kube-context stage
@@ -291,7 +291,7 @@ def destroy(output: Output, tenant_id: str, path: Path, context: str | None, yes
         raise local_failure(f"bridge {used[0]} begins or ends at {tenant_id}", f"take it out of {path} first")
     if not yes:
         if not output.may_ask:
-            raise click.UsageError("nobody can be asked here; add --yes")
+            raise click.UsageError("confirmation is required, and there is no terminal; add --yes")
         where = f" in {context}" if context is not None else ""
         click.confirm(f"Destroy tenant {tenant_id}{where}, its log included?", abort=True, err=True)
     if context is not None:

@@ -1,4 +1,4 @@
-"""`veen kube spark-pods`: what `veen spark submit --master k8s://…` needs beside a universe."""
+"""`veen kube spark-pods`: writes the files that `veen spark submit --master k8s://…` needs beside a universe."""
 
 from pathlib import Path
 
@@ -11,10 +11,10 @@ from veen.products.kube.commands.common import UNIVERSE, hub_named, universe_of
 @click.command("spark-pods")
 @click.argument("hub")
 @UNIVERSE
-@click.option("--image", required=True, help="An image with Spark, Python and VEEN with the extra spark.")
-@click.option("--keys-secret", metavar="NAME", help="A Secret with key files, mounted at /etc/veen in every pod.")
+@click.option("--image", required=True, help="Image with Spark, Python, and VEEN with the extra spark.")
+@click.option("--keys-secret", metavar="NAME", help="Secret with key files, mounted at /etc/veen in every pod.")
 @click.option(
-    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where the templates are written."
+    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory for the templates."
 )
 @output_options
 def spark_pods(output: Output, hub: str, path: Path, image: str, keys_secret: str | None, out: Path) -> None:

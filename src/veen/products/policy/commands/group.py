@@ -16,7 +16,7 @@ from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.overlay_values import HEX32
 from veen.cli.shared.pinned_hubs import hubs_of
 from veen.cli.shared.values import SIZE, SPAN
-from veen.overlays.framework.nouns import plain
+from veen.overlays.framework.plain import plain
 from veen.products.policy.commands.sources import PolicySources, agent_of, policy_options, realm_fold
 
 if TYPE_CHECKING:

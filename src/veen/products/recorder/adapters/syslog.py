@@ -101,7 +101,7 @@ def _rfc5424(data: bytes) -> _Parsed | None:
     if header is None:
         return None
     stamp, host, app, procid, msgid = (_nil(part) for part in header.groups())
-    elements, at = _structured_data(data, header.end())
+    elements, at = _parse_structured(data, header.end())
     if at is None:
         return None
     payload: dict[str, Json] = {"message": text_of(data[at:].removeprefix(b" ").removeprefix(b"\xef\xbb\xbf"))}
@@ -113,7 +113,7 @@ def _rfc5424(data: bytes) -> _Parsed | None:
     return _Parsed(payload, _iso(stamp), stamp)
 
 
-def _structured_data(data: bytes, at: int) -> tuple[dict[str, dict[str, str]], int | None]:
+def _parse_structured(data: bytes, at: int) -> tuple[dict[str, dict[str, str]], int | None]:
     """Return STRUCTURED-DATA from `at` on and its end; None as the end if it is malformed."""
     elements: dict[str, dict[str, str]] = {}
     if data[at : at + 1] == b"-":
@@ -224,7 +224,7 @@ class Framer:
                     self._is_counted = _counts(buffer, at)
                     if self._is_counted is None:
                         return
-                start, end, after = self._counted_frame(at) if self._is_counted else self._line(at)
+                start, end, after = self._find_counted(at) if self._is_counted else self._line(at)
                 if end is None:
                     at = start
                     return
@@ -234,7 +234,7 @@ class Framer:
         finally:
             del buffer[:at]
 
-    def _counted_frame(self, at: int) -> tuple[int, int | None, int]:
+    def _find_counted(self, at: int) -> tuple[int, int | None, int]:
         """Return start, end and following offset of the frame at `at`; no end if more bytes are needed."""
         at = _NO_FRAME.match(self._buffer, at).end()  # type: ignore[union-attr]  # as above
         head = _COUNT.match(self._buffer, at)

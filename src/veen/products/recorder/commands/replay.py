@@ -65,7 +65,7 @@ def replay(
 
     wanted = [ring.for_stream(name) for name in streams] or [
         *(keys for keys in record_streams(ring) if str(keys) not in ADMIN_STREAMS),
-        *(keys for keys in ring.matching("import/*") if keys.can_read),
+        *(keys for keys in ring.find_matching("import/*") if keys.can_read),
     ]
     coverage: list[ReplayCoverage] = []
     counts = {"rows": 0, "skipped": 0}
