@@ -69,10 +69,11 @@ class Verb:
 
     @property
     def face(self) -> Face:
-        """Help of the command."""
         """Help and arguments of the command."""
-        shown = f"\n\n\b\n{chr(10).join(self.examples)}" if self.examples else ""
-        return Face(self.help, f"{self.about or self.help}{shown}", self.args)
+        text = self.about or self.help
+        if self.examples:
+            text = "\n".join([text, "", "\b", *self.examples])
+        return Face(self.help, text.replace("\n", "\n    "), self.args)  # indented as a docstring is
 
     def message(self, values: Row, now: int) -> Message:
         """Return the message for values. A FormatError if the body does not allow them."""
@@ -127,12 +128,10 @@ class Noun:
 
     @property
     def members(self) -> str:
-        """Name of the list in JSON."""
         """Plural of the name."""
         return self.plural or f"{self.name}s"
 
     def verb(self, name: str) -> Verb:
-        """Return the verb of a name."""
         """Return the verb of this name."""
         return next(verb for verb in self.verbs if verb.name == name)
 
