@@ -565,7 +565,7 @@ def test_what_a_thief_sent_takes_no_transfer_id_with_it():
 def test_a_bridge_leaves_behind_what_is_not_from_the_owner():
     _, world = bank((MALLORY, pay(100)), (KEY_OF["ann"], pay(10, 2)))
     references = BridgedReferences(LedgerFold(policy=BANK, mirrors=Mirrors.by([BRIDGE])))
-    crossing = [event.client_id for event, _ in references.missing(world.all())]
+    crossing = [event.client_id for event, _ in references.find_missing(world.all())]
     assert crossing == [KEY_OF["ann"], KEY_OF["bob"], SERVICE, KEY_OF["ann"]]
 
 

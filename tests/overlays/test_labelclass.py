@@ -124,7 +124,7 @@ def test_ids_that_do_not_follow_from_the_name_are_shown_as_unbound_and_unregiste
     log.append(register(ID, NAME, "v1", ts=1))
     registry = view(schemas(), log)
     assert [schema_id for schema_id, schema in registry.schemas.items() if schema.unbound] == [ID]
-    assert registry.unregistered([ID, OTHER_ID, H(NAME.encode())]) == [OTHER_ID]
+    assert registry.find_unregistered([ID, OTHER_ID, H(NAME.encode())]) == [OTHER_ID]
 
 
 @pytest.mark.req("META-03")

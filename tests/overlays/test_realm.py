@@ -117,7 +117,7 @@ def test_of_active_records_the_earliest_counts_and_what_ended_stays_in_history()
     )  # of two with one ts, the smaller primary_hub
     assert authorities[150] == authorities[219] == replace(GIVEN, ts=120, primary_hub=A, ttl=100)
     assert state.authority(H(b"another"), 100) is None
-    assert [at for at in range(40) if state.revoked("client-id", A, at)] == [*range(10, 15), *range(30, 40)]
+    assert [at for at in range(40) if state.is_revoked("client-id", A, at)] == [*range(10, 15), *range(30, 40)]
     assert len(state.revocations) == 2
 
 
@@ -153,8 +153,8 @@ def test_who_was_away_reads_the_revocations_and_drops_what_no_longer_counts(tmp_
 
     state = run(administrate_and_return())
     for kind, target in (("client-id", old), ("auth-ref", refs[1]), ("cap-token", by_hash)):
-        assert state.revoked(kind, target, now)
-    assert not state.revoked("auth-ref", refs[3], now)
+        assert state.is_revoked(kind, target, now)
+    assert not state.is_revoked("auth-ref", refs[3], now)
     dropped = discard_revoked(state.revocations, keystore, tokens, now)
     assert dropped == Discarded(tuple(sorted(refs[:3])), (old,))
     assert [token.auth_ref for token in tokens.all()] == [refs[3]]

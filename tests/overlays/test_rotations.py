@@ -317,6 +317,6 @@ def test_a_policy_that_asks_for_no_owner_reads_no_bindings():
 
 def test_a_bridge_carries_what_bound_keys_may_do():
     log, fold = bank(POLICY)
-    carried = list(BridgedReferences(fold).missing(log.all()))
+    carried = list(BridgedReferences(fold).find_missing(log.all()))
     assert len(carried) == 4
     assert SPEAKS_SCHEMA not in {draft.schema for _, draft in carried}

@@ -17,7 +17,7 @@ from veen.overlays.wallet.approvals import (
     attach,
     attached,
     digest_of,
-    unapproved,
+    find_unapproved,
 )
 from veen.overlays.wallet.bodies import TRANSFER, Transfer
 from veen.overlays.wallet.ids import approval_hash
@@ -96,7 +96,7 @@ def test_auditors_find_what_was_sent_without_approval_and_the_fold_does_not_care
     world.send_all(TRANSFER.draft(attach(MOVE, signed(0, 1))), TRANSFER.draft(replace(MOVE, transfer_id=xfer(2))))
     fold = LedgerFold(policy=ANY_TIME)
     summary = fold.summarize(world.all())
-    missing = list(unapproved(TWO_OF_THREE, summary.segment.values()))
+    missing = list(find_unapproved(TWO_OF_THREE, summary.segment.values()))
     assert [typed.body.transfer_id for typed in missing] == [xfer(2)]
     assert all(isinstance(typed, Typed) for typed in missing)
     assert fold.view(summary).balance(BOB) == 1_000

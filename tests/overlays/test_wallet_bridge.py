@@ -120,7 +120,7 @@ def test_what_does_not_verify_does_not_cross():
 
 def carry(seen: BridgedReferences, source: World, to: World, hub: str) -> int:
     """One run of a bridge."""
-    missing = list(seen.missing(source.all()))
+    missing = list(seen.find_missing(source.all()))
     for _, draft in missing:
         seen.note([to.send(draft, stream_id=H(b"replica"), client=BRIDGE, hub=hub)])
     return len(missing)
@@ -147,8 +147,8 @@ def test_what_was_not_noted_is_missing_again():
     a = World()
     a.send_all(opened("ann"))
     references = BridgedReferences(FOLD)
-    assert len(list(references.missing(a.all() + a.all()))) == 1
-    assert len(list(references.missing(a.all()))) == 1
+    assert len(list(references.find_missing(a.all() + a.all()))) == 1
+    assert len(list(references.find_missing(a.all()))) == 1
 
 
 @pytest.mark.req("WALBR-03", "WALBR-04")
@@ -194,4 +194,4 @@ def test_a_bridge_lends_its_rights_to_nobody():
     strict = LedgerFold(
         policy=WalletPolicy.institutional(services=[H(b"service")], max_skew_sec=None), mirrors=Mirrors.by([BRIDGE])
     )
-    assert [draft.schema for _, draft in BridgedReferences(strict).missing(a.all())] == [OPEN.id, OPEN.id]
+    assert [draft.schema for _, draft in BridgedReferences(strict).find_missing(a.all())] == [OPEN.id, OPEN.id]

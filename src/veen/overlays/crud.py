@@ -120,7 +120,7 @@ STATES: Final = (
 
 _RECORD: Final = {"entity": Arg(), "id": Arg(word="record_id", metavar="ID")}
 _FIELDS: Final = {"fields": Arg("object")}
-_IF_REV: Final = {"if_rev": Arg("uint", "Only if the record is at this revision; 0: there never was one.")}
+_IF_REV: Final = {"if_rev": Arg("uint", "Required revision of the record. 0: the record never existed.")}
 
 
 def _verb(name: str, help_: str, args: Mapping[str, Arg], about: str, *examples: str) -> Verb:
@@ -156,14 +156,14 @@ NOUNS: Final = {
                 "update",
                 "Change fields of a record.",
                 _FIELDS,
-                "Set the FIELDS of a record, a JSON object; null removes a field, what is not named stays.",
+                "Set the FIELDS of a record, a JSON object. null removes a field; other fields stay.",
                 """veen crud update app/users user 1 '{"name": "Anna", "mail": null}' --if-rev 1""",
             ),
             _verb(
                 "delete",
                 "Delete a record.",
                 {},
-                "Delete a record. Its revisions go on counting if it is created again.",
+                "Delete a record. Its revisions continue if it is created again.",
             ),
         ],
     )

@@ -117,7 +117,7 @@ STATES: Final = (
 )
 
 
-_TS: Final = {"ts": Arg("time", "When the write counts, if not at the time of the hub.")}
+_TS: Final = {"ts": Arg("time", "Time of the write. Default: the hub's time.")}
 NOUNS: Final = {
     "kv": Noun(
         name="kv",
@@ -138,7 +138,7 @@ NOUNS: Final = {
                     "key": Arg(),
                     "value": Arg("value"),
                     **_TS,
-                    "expires_at": Arg("time", "Until when the value holds: a time, or +10m.", "--expires"),
+                    "expires_at": Arg("time", "Time at which the value expires: a time, or +10m.", "--expires"),
                 },
                 facts=("stream", "key", "value"),
                 is_judged=False,
@@ -147,7 +147,7 @@ NOUNS: Final = {
             Verb(
                 name="del",
                 help="Delete a key.",
-                about="Delete KEY of STREAM. What it was stays in the log: ask with --as-of.",
+                about="Delete KEY of STREAM. Earlier values stay in the log: use --as-of.",
                 schema=KV,
                 fixed={"op": "del"},
                 args={"key": Arg(), **_TS},

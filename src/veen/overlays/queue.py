@@ -223,7 +223,7 @@ STATES: Final = (
 
 def _answer(op: str, draft: Callable[..., Draft], help_: str, about: str) -> Verb:
     """Return a verb that says something of an item."""
-    group = Arg(help="The group of consumers; default: the one without a name.", default="")
+    group = Arg(help="Group of consumers. Default: the group without a name.", default="")
     return Verb(
         name=op,
         help=help_,
@@ -253,7 +253,7 @@ NOUNS: Final = {
                 draft=enqueue,
                 args={
                     "item": Arg("value"),
-                    "expires_at": Arg("time", "When the item is no longer delivered: a time, or +10m.", "--expires"),
+                    "expires_at": Arg("time", "Time at which the item expires: a time, or +10m.", "--expires"),
                 },
                 facts=("stream", "item"),
                 is_judged=False,
@@ -261,15 +261,15 @@ NOUNS: Final = {
             _answer(
                 "ack",
                 ack,
-                "Say that an item is done.",
-                "Say that the group has done the item MSG_ID: it is not delivered to this group again.\n\nExit code 6 "
+                "Acknowledge an item.",
+                "Acknowledge the item MSG_ID: it is not delivered to this group again.\n\nExit code 6 "
                 "if that has no effect: there is no such item.",
             ),
             _answer(
                 "nack",
                 nack,
                 "Give an item back.",
-                "Give the item MSG_ID back: it keeps its place, and the next who takes it sees that it was tried.\n\n"
+                "Give the item MSG_ID back: it keeps its place, and its count of attempts grows.\n\n"
                 "Exit code 6 if that has no effect: there is no such item, or the group has acknowledged it.",
             ),
         ],

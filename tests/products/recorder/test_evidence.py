@@ -61,7 +61,7 @@ def test_a_checkpoint_covers_every_stream_but_its_own_and_is_chained(tmp_path):
                 assert body.log_root == log_root_of(body.streams)
                 for head in body.streams:
                     if head.last_seq:
-                        client.pin.check_checkpoint(head.sealed(), 0)
+                        client.pin.check_checkpoint(head.read_checkpoint(), 0)
                 history = await read_history(client, None)
                 assert body.sdr_profile_id == history.now.profile_id()
                 heads = await heads_of(client, select_covered(record_streams(ring)))

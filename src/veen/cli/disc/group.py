@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click import argument, option
 
-from veen.cli.disc.sources import NAMES, DiscoverySource, discovery_options, folded_directory
+from veen.cli.disc.sources import NAMES, DiscoverySource, discovery_options, fold_directory
 from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.authority import CAP, authority
 from veen.cli.shared.command import CliSession, client_options
@@ -286,7 +286,7 @@ def _list(session: CliSession, everything: bool, source: DiscoverySource, view: 
     \b
     veen disc list --as-of -7d
     """
-    folded = folded_directory(session, source, view)
+    folded = fold_directory(session, source, view)
     state = folded.state
     listings = [item for kind in NAMES for item in state.of(kind).values()]
     rows = [_row(listing) for listing in (*listings, *(state.hidden if everything else ()))]
@@ -359,7 +359,7 @@ def query(
 
     asked = DiscoveryQuery(kind=kind, filter=_filters(values), limit=limit, offset=offset)
     if questions is None:
-        result = answer(folded_directory(session, source, view).state, asked)
+        result = answer(fold_directory(session, source, view).state, asked)
     else:
         authority(session, questions, None)
 

@@ -68,5 +68,5 @@ def discovery_options(command: F) -> F:
     return run  # type: ignore[return-value]  # wraps keeps the name, click keeps the parameters
 
 
-def folded_directory(session: CliSession, source: DiscoverySource, view: View) -> "Folded":
+def fold_directory(session: CliSession, source: DiscoverySource, view: View) -> "Folded":
     return state_of(session, source.fold(), source.streams(session), view)

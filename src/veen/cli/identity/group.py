@@ -24,7 +24,7 @@ id_ = LazyGroup(
         "bind": ("veen.cli.identity.speaking:bind", "Have your client key speak for your identity in a stream."),
         "bindings": ("veen.cli.identity.speaking:bindings", "The client keys that speak for identities in a stream."),
         "revoke-key": ("veen.cli.identity.speaking:revoke_key", "End what a client key may say for your identity."),
-        "stolen": ("veen.cli.identity.theft:stolen", "Take the identity back after its keystore was copied."),
+        "stolen": ("veen.cli.identity.theft:take_back", "Take the identity back after its keystore was copied."),
         "context": ("veen.cli.identity.nouns:context", "Accounts of principals in realms."),
         "delegate": ("veen.cli.identity.authority:delegate", "Let a device act for you, by a token that you sign."),
         "device": ("veen.cli.identity.nouns:device", "Keys that act for a principal."),

@@ -38,7 +38,7 @@ class _Visit:
 @click.option("--again", is_flag=True, help="Replace the keys again, because the keystore was copied again.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
-def stolen(output: Output, session: CliSession, since: int | None, again: bool, yes: bool) -> None:
+def take_back(output: Output, session: CliSession, since: int | None, again: bool, yes: bool) -> None:
     """Take your identity back after somebody copied its keystore: at every hub of your contexts, in every stream.
 
     Your keys are replaced first. Then, in each stream, the new identity takes the place of the old one, which ends what

@@ -151,7 +151,7 @@ def check(output: Output, session: CliSession, streams: tuple[str, ...], realm: 
         for event in events_of(session, streams):
             if event.hdr.schema != _SEALED:
                 used[event.hdr.schema] = used.get(event.hdr.schema, 0) + 1
-    unregistered = registry.unregistered(used)
+    unregistered = registry.find_unregistered(used)
     unbound = sorted(ident for ident in used if ident in registry.schemas and registry.schemas[ident].unbound)
     rows = [
         {

@@ -78,7 +78,7 @@ def _lww_get(session: CliSession, stream: str, key: str | None, view: View) -> N
 
     folded = state_of(session, LwwFold(), [stream], view)
     registers = [
-        {"key": printable(name), "value": printable(register.value), **_hexed(register)}
+        {"key": printable(name), "value": printable(register.value), **_to_row(register)}
         for name, register in sorted(folded.state.items())
         if key is None or name == _bytes(key)
     ]
@@ -90,7 +90,7 @@ def _lww_get(session: CliSession, stream: str, key: str | None, view: View) -> N
     show_folded(session, folded, registers[0], lambda: session.output.line(registers[0]["value"]))
 
 
-def _hexed(register: Any) -> dict[str, Any]:
+def _to_row(register: Any) -> dict[str, Any]:
     return {
         "value_hex": register.value.hex(),
         "ts": register.ts,
@@ -206,14 +206,14 @@ def snapshot(output: Output, session: CliSession, stream: str, kind: str, out: P
         saved = Snapshot.from_bytes(Path(check).read_bytes())
         saved.restore(fold, lambda label, seq: _root(session, stream, label, seq))
         upto = max((cut.upto_seq for cut in saved.cuts), default=0)
-        if _folded(session, fold, stream, upto).state_hash != saved.state_hash:  # the root binds it, the log decides
+        if _fold_at(session, fold, stream, upto).state_hash != saved.state_hash:  # the root binds it, the log decides
             raise SnapshotRefused("the snapshot has another state than the log")
         data = {"stream": stream, "kind": kind, "upto_seq": upto, "state_hash": saved.state_hash.hex(), "good": True}
         output.result(data)
         return
     checkpoint = session.client().checkpoint(stream)
     state_at_checkpoint = Snapshot.take(
-        fold, _folded(session, fold, stream, checkpoint.upto_seq).summary, [Cut.at(checkpoint)]
+        fold, _fold_at(session, fold, stream, checkpoint.upto_seq).summary, [Cut.at(checkpoint)]
     )
     assert out is not None  # noqa: S101 - one of the two is given
     with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -229,7 +229,7 @@ def snapshot(output: Output, session: CliSession, stream: str, kind: str, out: P
     output.result(data)
 
 
-def _folded(session: CliSession, fold: "AnyFold", stream: str, upto_seq: int) -> "Folded":
+def _fold_at(session: CliSession, fold: "AnyFold", stream: str, upto_seq: int) -> "Folded":
 
     from veen.cli.shared.folding import fold_streams
 

@@ -21,7 +21,7 @@ crud.declare(_NOUN, OneStream)
 _RECORD: Final = (argument("entity"), argument("record_id", metavar="ID"))
 
 
-def _folded(session: CliSession, stream: str, view: View) -> "Folded":
+def _state_of_records(session: CliSession, stream: str, view: View) -> "Folded":
     from veen.overlays.crud import CrudFold
 
     return state_of(session, CrudFold(), [stream], view)
@@ -30,7 +30,7 @@ def _folded(session: CliSession, stream: str, view: View) -> "Folded":
 @crud.read("get", "Print a record.", *_RECORD)
 def _get(session: CliSession, stream: str, entity: str, record_id: str, view: View) -> None:
     """Print a record of STREAM, now or as of a moment."""
-    folded = _folded(session, stream, view)
+    folded = _state_of_records(session, stream, view)
     state = folded.state.get(entity, {}).get(record_id)
     if state is None:
         raise absent(f"record {record_id!r} of {entity!r}", f"veen crud list {stream} {entity}")
@@ -39,10 +39,10 @@ def _get(session: CliSession, stream: str, entity: str, record_id: str, view: Vi
     show_folded(session, folded, record, lambda: session.output.fields(rows))
 
 
-@crud.read("list", "All records, or those of one entity.", argument("entity", required=False))
+@crud.read("list", "List all records, or those of one entity.", argument("entity", required=False))
 def _list(session: CliSession, stream: str, entity: str | None, view: View) -> None:
-    """The records of STREAM, or those of one ENTITY."""
-    folded = _folded(session, stream, view)
+    """List the records of STREAM, or those of one ENTITY."""
+    folded = _state_of_records(session, stream, view)
     records = [
         {"entity": name, "id": record_id, **plain(record)}
         for name, of_entity in folded.state.items()

@@ -38,9 +38,9 @@ def _get(session: CliSession, stream: str, key: str, view: View) -> None:
     show_folded(session, folded, {"key": key, **entry}, lambda: session.output.line(text))
 
 
-@kv.read("list", "All keys and values.", option("--prefix", default="", help="Only keys that begin with this."))
+@kv.read("list", "List all keys and values.", option("--prefix", default="", help="Prefix of the keys to list."))
 def _list(session: CliSession, stream: str, prefix: str, view: View) -> None:
-    """All keys of STREAM with their values, now or as of a moment."""
+    """List all keys of STREAM with their values, now or as of a moment."""
     from veen.overlays.kv import KvFold
 
     folded = state_of(session, KvFold(), [stream], view)

@@ -16,17 +16,17 @@ _NOUN: Final = "veen.overlays.queue:queue"
 
 queue: Final = NounGroup("queue", index()[_NOUN]["about"], takes=[argument("stream", type=STREAM)])
 queue.declare(_NOUN, OneStream)
-_GROUP: Final = option("--group", default="", help="The group of consumers; default: the one without a name.")
+_GROUP: Final = option("--group", default="", help="Group of consumers. Default: the group without a name.")
 
 
 @queue.read(
     "pull",
-    "What a group still has to do, first things first.",
+    "Print the pending items of a group.",
     _GROUP,
-    option("--max", "-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="How many items."),
-    option("--max-attempts", type=click.IntRange(min=1), help="Leave out what was given back so many times."),
-    option("--consumer", help="Which of several consumers of the group this is; with --consumers."),
-    option("--consumers", help="All consumers of the group, separated by commas: each gets a part of the items."),
+    option("--max", "-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="Number of items."),
+    option("--max-attempts", type=click.IntRange(min=1), help="Skip items that failed N times."),
+    option("--consumer", help="Name of this consumer. Requires --consumers."),
+    option("--consumers", help="All consumers of the group, separated by commas. Each gets a share of the items."),
 )
 def _pull(
     session: CliSession,
@@ -38,7 +38,7 @@ def _pull(
     consumers: str | None,
     view: View,
 ) -> None:
-    """Print what the group still has to do, first things first. An item stays until it is acknowledged.
+    """Print the pending items of a group, in stream order. An item stays until it is acknowledged.
 
     \b
     veen queue pull app/mail --group mailers
@@ -59,9 +59,9 @@ def _pull(
     show_folded(session, folded, data, lambda: session.output.table(("msg_id", "attempt", "item"), rows))
 
 
-@queue.read("show", "All items, and what groups have said of them.")
+@queue.read("show", "List all items, with the answers of groups.")
 def _show(session: CliSession, stream: str, view: View) -> None:
-    """All items of the queue in STREAM, and what groups have said of them."""
+    """List all items of the queue in STREAM, with the answers of groups."""
     from veen.overlays.queue import QueueFold
 
     folded = state_of(session, QueueFold(), [stream], view)

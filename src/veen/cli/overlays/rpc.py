@@ -143,7 +143,7 @@ def serve(
 
     with output.records("calls", ("method", "client_id", "msg_id")) as records:
 
-        def reported(handler: "Handler") -> "Handler":
+        def report_calls(handler: "Handler") -> "Handler":
             async def run(args: Any, context: "CallContext") -> Any:
                 cells = (context.method, context.client_id.hex(), context.msg_id.hex())
                 records.add(
@@ -155,7 +155,7 @@ def serve(
 
         async def work(client: "Client") -> None:
             believed = {*servers, client.client_id} if servers else None
-            shown = {method: reported(handler) for method, handler in handlers.items()}
+            shown = {method: report_calls(handler) for method, handler in handlers.items()}
             server = Server(client, stream, shown, servers=believed, clock=time.time, report=note_failure)
             try:
                 async with asyncio.timeout(span):
@@ -185,7 +185,7 @@ def trace(
 
     folded = state_of(session, RpcFold(servers=servers or None), [stream], view)
     calls = [
-        {"msg_id": msg_id.hex(), **_traced(entry)}
+        {"msg_id": msg_id.hex(), **_to_row(entry)}
         for msg_id, entry in folded.state.calls.items()
         if not only_open or entry.status in ("open", "timed_out")
     ]
@@ -198,7 +198,7 @@ def trace(
     show_folded(session, folded, data, lambda: output.table(columns, rows))
 
 
-def _traced(entry: Any) -> dict[str, Any]:
+def _to_row(entry: Any) -> dict[str, Any]:
     reply = None if entry.answer is None else entry.answer.reply
     return {
         "method": entry.method,

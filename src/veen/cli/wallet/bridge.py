@@ -54,7 +54,7 @@ def bridge(
             events.note(events_of(there, targets))
         sent = []
         with output.records("copies", ("original", "stream", "seq")) as records:
-            for event, draft in events.missing(here):
+            for event, draft in events.find_missing(here):
                 stream = onto or f"hex:{event.stream_id.hex()}"
                 seq = None if dry_run else send_draft(there, stream, draft).seq
                 sent.append(seq)

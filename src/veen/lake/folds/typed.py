@@ -155,7 +155,7 @@ def decode_rows(fold: AnyFold, found: Iterable[LogEntry]) -> Iterator[dict[str, 
         schema = find(event.hdr.schema)
         if schema is None:
             continue
-        event = mirrors.timed(event) if mirrors else event
+        event = mirrors.with_origin_times(event) if mirrors else event
         typed = decode(event, schema)
         place = {"label": event.label, "stream_seq": event.stream_seq}
         if isinstance(typed, Issue):

@@ -98,7 +98,7 @@ def wallet_events(fold: LedgerFold, events: Iterable[Event]) -> Iterator[WalletE
             raise PlanUnfit("keys are bound to principals in this log: its ledger is folded in order (D-179)")
         if schema.id not in SCHEMAS:
             continue  # a card, which matters for bindings alone
-        typed = decode(fold.mirrors.timed(event), schema)
+        typed = decode(fold.mirrors.with_origin_times(event), schema)
         if isinstance(typed, Issue):
             yield _wallet_event(event, None, counts=False, issue=typed)
             continue

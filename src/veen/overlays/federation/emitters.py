@@ -59,14 +59,14 @@ class EmitterRule:
 
     def may_emit(self, stream_id: bytes, client_id: bytes) -> bool:
         """Return True if records of this client key count on the stream, at some place."""
-        return self._emitters is None or client_id in self._named(self._emitters, stream_id)
+        return self._emitters is None or client_id in self._select_emitters(self._emitters, stream_id)
 
     def is_emitted(self, event: Event) -> bool:
         """Return True if a record counts by who wrote it, at its place."""
-        return self._emitters is None or is_by_emitter(self._named(self._emitters, event.stream_id), event)
+        return self._emitters is None or is_by_emitter(self._select_emitters(self._emitters, event.stream_id), event)
 
     @staticmethod
-    def _named(emitters: Emitters, stream_id: bytes) -> Collection[bytes]:
+    def _select_emitters(emitters: Emitters, stream_id: bytes) -> Collection[bytes]:
         return emitters.get(stream_id, ()) if isinstance(emitters, Mapping) else emitters
 
     def _rule_settings(self) -> Any:

@@ -76,7 +76,7 @@ def realm_policy(
     if devices is not None:
         revocations += _devices(devices, principals, as_of)
         revocations += hub_revocations(devices, (cap.token for cap in caps.values()))
-    return RealmPolicy(_ordered(realm.authorities), _ordered(revocations), tuple(unresolved))
+    return RealmPolicy(_sort_records(realm.authorities), _sort_records(revocations), tuple(unresolved))
 
 
 def _auth_refs(revoked: Revoked, access: AccessState, caps: Caps) -> Iterator[bytes]:
@@ -102,5 +102,5 @@ def _devices(state: IdState, principals: Collection[bytes], as_of: int) -> Itera
         yield Revocation(kind="client-id", target=device_pk, ts=start, ttl=2 * LEASE_SEC)
 
 
-def _ordered(items: Iterable[Item]) -> tuple[Item, ...]:
+def _sort_records(items: Iterable[Item]) -> tuple[Item, ...]:
     return tuple(sorted(set(items), key=lambda item: (item.ts, item.to_bytes())))

@@ -112,7 +112,7 @@ class RealmState:
         active = (record for record in self.authorities if record.stream_id == stream_id)
         return next((record for record in active if record.ts <= at < record.until), None)
 
-    def revoked(self, kind: str, target: bytes, at: int) -> bool:
+    def is_revoked(self, kind: str, target: bytes, at: int) -> bool:
         return any(
             (record.kind, record.target) == (kind, target) and record.ts <= at < record.until
             for record in self.revocations
@@ -177,10 +177,10 @@ class RealmFold(EmitterRule, Compact[RealmRecords, RealmState]):
 
     def show(self, state: RealmRecords, as_of: int) -> RealmState:
         """Return all records, expired ones included: callers of `authority` and `is_revoked` name the time."""
-        return RealmState(_ordered(state.authorities), _ordered(state.revocations))
+        return RealmState(_sort_records(state.authorities), _sort_records(state.revocations))
 
 
-def _ordered(records: Iterable[_Record]) -> tuple[_Record, ...]:
+def _sort_records(records: Iterable[_Record]) -> tuple[_Record, ...]:
     """Sort by ts, then by the bytes, which rank authorities of one stream by primary_hub."""
     by_ts: dict[int, list[_Record]] = {}
     for record in records:

@@ -1,15 +1,12 @@
 """Total decoding: every event yields a typed event or a stable code at its position (spec §4.7, §11.1, D-81)."""
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple
 
 from veen.core import cbor
 from veen.core.errors import FieldSizeError, FormatError, VeenError, VersionError
 from veen.core.event import Event, Order
-from veen.core.wire import Wire
 from veen.overlays.framework.body import InvalidBody
-from veen.overlays.framework.schema import Schema
-
-B = TypeVar("B", bound=Wire)
+from veen.overlays.framework.schema import B, Schema
 
 Place = tuple[bytes, int]  # (label, stream_seq)
 

@@ -33,7 +33,7 @@ class Mirrors:
             return event.hdr.parent_id
         return None
 
-    def timed(self, event: Event) -> Event:
+    def with_origin_times(self, event: Event) -> Event:
         """Return the event with the times that folds compare: for a copy, those of the original by its bridge (D-193).
 
         Its place in the logical order stays that of the copy. What anybody else states of an origin has no effect.

@@ -87,7 +87,7 @@ class Fold(ABC, Generic[T, V]):
     def load(self, tree: cbor.Item) -> T:
         """Read a summary that `dump` wrote. Raise FormatError if it is of another fold or damaged."""
 
-    def _typed(self, event: Event) -> Typed[Any]:
+    def _decode_again(self, event: Event) -> Typed[Any]:
         """Decode an event of a stored summary again. Raise MalformedError if it is none of this fold."""
         schema = self.schemas.get(event.hdr.schema)
         typed = None if schema is None else decode(event, schema)
@@ -151,7 +151,7 @@ class Compact(Fold[Summary[S], V]):
             if schema is None:
                 self.pass_over(state, event)
                 continue
-            typed = decode(mirrors.timed(event) if mirrors else event, schema)
+            typed = decode(mirrors.with_origin_times(event) if mirrors else event, schema)
             if type(typed) is Issue:
                 issues[event.label, event.stream_seq] = typed
                 self.pass_over(state, event)
@@ -181,10 +181,10 @@ class Compact(Fold[Summary[S], V]):
         return Summary(state, ts, issues, frozenset(originals), copies)
 
     def view(self, summary: Summary[S], as_of: int | None = None) -> V:
-        return self.show(self._counted(summary)[0], summary.ts if as_of is None else as_of)
+        return self.show(self._apply_copies(summary)[0], summary.ts if as_of is None else as_of)
 
     def issues(self, summary: Summary[S]) -> tuple[Issue, ...]:
-        issues = self._counted(summary)[1]
+        issues = self._apply_copies(summary)[1]
         return tuple(issues[place] for place in sorted(issues))
 
     def dump(self, summary: Summary[S]) -> cbor.Item:
@@ -195,10 +195,10 @@ class Compact(Fold[Summary[S], V]):
     def load(self, tree: cbor.Item) -> Summary[S]:
         kind = tuple[self.SUMMARY, int, tuple[Issue, ...], frozenset[bytes], tuple[Event, ...]]  # type: ignore[name-defined]  # a type known at run time
         state, ts, issues, originals, events = from_tree(kind, tree)
-        copies = {self.mirrors.identity(event): self._typed(event) for event in events}
+        copies = {self.mirrors.identity(event): self._decode_again(event) for event in events}
         return Summary(state, ts, {issue.place: issue for issue in issues}, originals, copies)
 
-    def _counted(self, summary: Summary[S]) -> tuple[S, Mapping[Place, Issue]]:
+    def _apply_copies(self, summary: Summary[S]) -> tuple[S, Mapping[Place, Issue]]:
         """Return state and issues, with those copies applied whose originals are not among the events."""
         lone = [typed for original, typed in summary.copies.items() if original not in summary.originals]
         if not lone:

@@ -168,7 +168,7 @@ class Ordered(Fold[Progress[K, R], V]):
             schema = find(event.hdr.schema)
             if schema is None:
                 continue
-            typed = decode(mirrors.timed(event) if mirrors else event, schema)
+            typed = decode(mirrors.with_origin_times(event) if mirrors else event, schema)
             if type(typed) is Issue:
                 issues[event.label, event.stream_seq] = typed
             else:

@@ -69,7 +69,7 @@ AnySchema = Schema[Any]
 
 
 class SchemaSet(Mapping[bytes, AnySchema]):
-    """Schemas by id; by name through `find_name`."""
+    """Schemas by id; by name through `named`."""
 
     __slots__ = ("_by_id", "_by_name")
 

@@ -235,7 +235,7 @@ class Speaking(Ordered[K, R, V]):
         if speaks:
             self.schemas = self.schemas | SPEAKING
 
-    def speaking_settings(self) -> list[Any]:
+    def voice_settings(self) -> list[Any]:
         """Return the entries to add to the settings of a fold: none with the default."""
         realms = [["realms", *self.realms]] if self.realms else []
         return realms if self.speaks else ["speaks off", *realms]
@@ -374,7 +374,7 @@ class Speaking(Ordered[K, R, V]):
         else:
             raise Violation("SPEAKS.OWNER", f"the key {client_id.hex()} is bound to {bound.principal.hex()}")
 
-    def _succeed(self, state: Table[Any, Any], event: Event, body: PrincipalNext) -> None:
+    def _replace_principal(self, state: Table[Any, Any], event: Event, body: PrincipalNext) -> None:
         _check_statement(event, body)
         stream_id = body.stream_id
         old, new = principal_of(state, stream_id, body.old), principal_of(state, stream_id, body.new)
@@ -414,7 +414,7 @@ _Take = Callable[[Speaking[Any, Any, Any], Table[Any, Any], Event, Any], None]
 _STATEMENTS: Final[dict[type[Any], _Take]] = {
     SpeaksBinding: Speaking._bind,
     SpeaksEnd: Speaking._end,
-    PrincipalNext: Speaking._succeed,
+    PrincipalNext: Speaking._replace_principal,
     CardRecord: Speaking._card,
 }
 STATEMENT_TYPES: Final = frozenset(_STATEMENTS)

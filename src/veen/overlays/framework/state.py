@@ -148,7 +148,7 @@ def _read(kind: Any, tree: Any) -> Any:
     if kind is None:
         return _exact(type(None), tree)
     if origin in (Union, types.UnionType):
-        return _one_of(args, tree)
+        return _read_union(args, tree)
     if origin is tuple:
         rows = _exact(list, tree)
         if len(args) == 2 and args[1] is Ellipsis:
@@ -180,7 +180,7 @@ def _exact(kind: Any, tree: Any) -> Any:
     return tree
 
 
-def _one_of(kinds: tuple[Any, ...], tree: Any) -> Any:
+def _read_union(kinds: tuple[Any, ...], tree: Any) -> Any:
     for kind in kinds:
         try:
             return _read(kind, tree)

@@ -123,7 +123,7 @@ class _Advance:
             schema = find(event.hdr.schema)
             if schema is None:
                 continue
-            typed = decode(mirrors.timed(event) if mirrors else event, schema)
+            typed = decode(mirrors.with_origin_times(event) if mirrors else event, schema)
             if type(typed) is Issue:
                 self._issues[event.label, event.stream_seq] = typed
                 continue

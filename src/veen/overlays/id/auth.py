@@ -185,7 +185,7 @@ def authenticate(
         _streams(token, {facts.stream_id, *streams}),
         _ttl(token, facts, now),
         _rate(token.allow, facts, limits),
-        _revoked(state, "ID.AUTH_REVOKED", "auth-ref", token.auth_ref(), home, now),
+        _check_revocation(state, "ID.AUTH_REVOKED", "auth-ref", token.auth_ref(), home, now),
     ]
     if principal:
         checks += _principal(state, token, facts, now)
@@ -264,7 +264,7 @@ def _within(bucket: tuple[int, int], uses: Sequence[int]) -> bool:
     return granted
 
 
-def _revoked(state: IdState, code: str, kind: str, target: bytes, home: bytes, now: int) -> Check:
+def _check_revocation(state: IdState, code: str, kind: str, target: bytes, home: bytes, now: int) -> Check:
     revocation = state.revocation(kind, target, (home,), now)
     if revocation is None:
         return _check(code, True, "not revoked", "")
@@ -297,7 +297,7 @@ def _org(state: IdState, token: CapToken, home: bytes, now: int) -> list[Check]:
     is_known = org_id in state.orgs and gone is None
     return [
         _check("ID.AUTH_ISSUER", is_known, "an organization of this log", bad),
-        _revoked(state, "ID.AUTH_DEVICE", "device", device_id_of(token.subject_pk), home, now),
+        _check_revocation(state, "ID.AUTH_DEVICE", "device", device_id_of(token.subject_pk), home, now),
     ]
 
 

@@ -88,7 +88,7 @@ def login(
         raise LoginRefused("ID.LOGIN_UNKNOWN", "no account is linked to this external account")
     if state.ctx_revocation(ctx_id, realm_id, now, trusted_orgs=trusted_orgs) is not None:
         raise LoginRefused("ID.LOGIN_REVOKED", "the account is disabled in this realm")
-    attributes = _mirrored(identity.claims, provider)
+    attributes = _select_claims(identity.claims, provider)
     messages: list[Addressed] = []
     created = link is None and (ctx_id, realm_id) not in state.contexts
     if created:
@@ -120,7 +120,7 @@ def custodial_principal(secret: bytes, *, realm_id: bytes, provider: str, extern
     return SigningKey(hkdf(secret, b"veen/id/custodial-principal", info, SEED_BYTES))
 
 
-def _mirrored(claims: Mapping[str, Any], provider: Provider) -> dict[str, Any] | None:
+def _select_claims(claims: Mapping[str, Any], provider: Provider) -> dict[str, Any] | None:
     """Return the claims that the deployment lets into the log and that CBOR can encode; None if there are none."""
     chosen = {name: claims[name] for name in provider.mirror if name in claims and _is_plain(claims[name])}
     return chosen or None

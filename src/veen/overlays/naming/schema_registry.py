@@ -101,7 +101,7 @@ class SchemaRegistry:
 
     schemas: Mapping[bytes, Registered]
 
-    def unregistered(self, used: Iterable[bytes]) -> list[bytes]:
+    def find_unregistered(self, used: Iterable[bytes]) -> list[bytes]:
         """Return the ids among those used in payload headers that nobody registered."""
         return sorted(set(used) - self.schemas.keys())
 

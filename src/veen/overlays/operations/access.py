@@ -204,10 +204,10 @@ class AccessState:
             return False
         if revoked.ended is None and revoked.target is None:
             return cap.token.subject_pk == revoked.subject
-        ended = self._ended_by(revoked)
+        ended = self._grants_ended_by(revoked)
         return any(grant.is_stood_for_by(cap.token) for grant in ended)
 
-    def _ended_by(self, revoked: Revoked) -> Iterable[GrantedAccess]:
+    def _grants_ended_by(self, revoked: Revoked) -> Iterable[GrantedAccess]:
         """Return the grants that a revocation ended."""
         if revoked.ended is not None:
             return (self.grants[key] for key in revoked.ended if key in self.grants)

@@ -60,7 +60,7 @@ class ActingFold(Speaking[K, R, V]):
         return None
 
     def settings(self) -> Any:
-        return [self.speakers.settings(), self.caps.settings(), self.own_settings(), *self.speaking_settings()]
+        return [self.speakers.settings(), self.caps.settings(), self.own_settings(), *self.voice_settings()]
 
     @abstractmethod
     def act(self, state: Table[K, R], act: Act[Any]) -> None:

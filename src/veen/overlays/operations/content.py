@@ -77,7 +77,7 @@ def tree_root(files: Iterable[ContentFile]) -> bytes:
     """Return the root over the files of a directory, in any order. Raise BadPath for an ambiguous path."""
     by_path: dict[bytes, ContentFile] = {}
     for file in files:
-        path = _checked(file.path)
+        path = _check_path(file.path)
         if path in by_path:
             raise BadPath(file.path, "the path occurs twice")
         by_path[path] = file
@@ -88,7 +88,7 @@ def _leaf(path: bytes, file: ContentFile) -> bytes:
     return Ht("veen/content-leaf", u32be(len(path)) + path + u64be(file.size) + file.sha256)
 
 
-def _checked(path: str) -> bytes:
+def _check_path(path: str) -> bytes:
     if unicodedata.normalize("NFC", path) != path:
         raise BadPath(path, "the path is not in Unicode form NFC")
     if any(part in ("", ".", "..") for part in path.split("/")):

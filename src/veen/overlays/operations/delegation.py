@@ -239,7 +239,7 @@ class DelegationFold(Speaking[bytes, Execution, dict[bytes, Execution]]):
 
     def settings(self) -> Any:
         own = [self._speakers.settings(), self._caps.settings(), sorted(self._inner)]
-        return [*own, *self.speaking_settings()]
+        return [*own, *self.voice_settings()]
 
     def step(self, state: Table[bytes, Execution], event: Typed[DelegatedExecution]) -> None:
         if self.take_statement(state, event):

@@ -171,7 +171,7 @@ class MirrorFold(Speaking[_Key, Mirrored, dict[tuple[str, bytes], MirrorSource]]
 
     def settings(self) -> Any:
         authors = None if self._authors is None else sorted(self._authors)
-        return [authors, *more] if (more := self.speaking_settings()) else authors
+        return [authors, *more] if (more := self.voice_settings()) else authors
 
     def step(self, state: Table[_Key, Mirrored], event: Typed[Any]) -> None:
         e, body = event

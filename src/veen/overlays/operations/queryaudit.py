@@ -89,7 +89,7 @@ class AuditedAccess(NamedTuple):
     request_time: int | None = None  # None: any time
 
 
-def _audited(e: Event, body: QueryAudit, msg_id: bytes) -> Audited:
+def _to_record(e: Event, body: QueryAudit, msg_id: bytes) -> Audited:
     return Audited(
         order=e.order,
         msg_id=msg_id,
@@ -127,7 +127,7 @@ class QueryAuditFold(Compact[dict[bytes, Audited], dict[bytes, Audited]]):
         if self._services is not None and e.client_id not in self._services:
             raise Violation("QAUD.SERVICE", "the sender is no data service of this domain")
         msg_id = self.mirrors.identity(e)
-        into[operation_id_of(msg_id)] = _audited(e, body, msg_id)
+        into[operation_id_of(msg_id)] = _to_record(e, body, msg_id)
 
     def absorb(self, into: dict[bytes, Audited], other: dict[bytes, Audited]) -> None:
         into.update(other)
@@ -155,7 +155,7 @@ class ServiceAuditFold(Speaking[bytes, Audited, dict[bytes, Audited]]):
         self._services = frozenset(services)
 
     def settings(self) -> Any:
-        return [sorted(self._services), *self.speaking_settings()]
+        return [sorted(self._services), *self.voice_settings()]
 
     def step(self, state: Table[bytes, Audited], event: Typed[Any]) -> None:
         if self.take_statement(state, event):
@@ -164,7 +164,7 @@ class ServiceAuditFold(Speaking[bytes, Audited, dict[bytes, Audited]]):
         if not self.voice(state, e).any_of(self._services):
             raise Violation("QAUD.SERVICE", "the sender is no data service of this domain")
         msg_id = self.mirrors.identity(e)
-        state[operation_id_of(msg_id)] = _audited(e, body, msg_id)
+        state[operation_id_of(msg_id)] = _to_record(e, body, msg_id)
 
     def show(self, state: Table[bytes, Audited], as_of: int) -> dict[bytes, Audited]:
         return dict(sorted(self.records(state), key=lambda item: item[1].order))

@@ -128,11 +128,11 @@ class Guards:
         executors: Collection[bytes] | None = None,
     ) -> "Guards":
         """Return a policy. Raise ValueError for a threshold below 1, with which nobody would have to approve."""
-        named = {target: _guarded(*policy) for target, policy in (by_target or {}).items()}
-        others = _guarded(guardians, threshold) if guardians else None
+        named = {target: _to_guarded(*policy) for target, policy in (by_target or {}).items()}
+        others = _to_guarded(guardians, threshold) if guardians else None
         return cls(named, others, None if executors is None else frozenset(executors))
 
-    def guarding(self, target: bytes) -> Guarded | None:
+    def guards_of(self, target: bytes) -> Guarded | None:
         return self.by_target.get(target, self.others)
 
     def settings(self) -> Any:
@@ -143,7 +143,7 @@ class Guards:
         return [named, others, None if self.executors is None else sorted(self.executors)]
 
 
-def _guarded(guardians: Collection[bytes], threshold: int) -> Guarded:
+def _to_guarded(guardians: Collection[bytes], threshold: int) -> Guarded:
     if threshold < 1:
         raise ValueError("at least one guardian has to approve a recovery")
     return Guarded(frozenset(guardians), threshold)
@@ -261,7 +261,7 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         state["asked", target, b"", b""] = Asked(asked_for=tuple(sorted({*names, new})))
         if before is None:
             return  # nobody could decide before anybody asked
-        guarded = self._guards.guarding(target)
+        guarded = self._guards.guards_of(target)
         for guardian in guarded.guardians if guarded is not None else ():
             if ("decision", target, new, guardian) in state:
                 del state["decision", target, new, guardian]
@@ -284,7 +284,7 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         """Return the configured guardian that the approver is or has replaced. Raise Violation if there is none."""
         if _step(state, approver) is not None:
             raise Violation("RECOV.SUPERSEDED", "the approver was replaced by a recovery")
-        guarded = self._guards.guarding(target)
+        guarded = self._guards.guards_of(target)
         for guardian in sorted(guarded.guardians) if guarded is not None else ():
             if _current(state, guardian) == approver:
                 return guardian
@@ -302,8 +302,8 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         if not asked.is_open:
             raise Violation("RECOV.DONE", "the target was recovered before, and nobody asked again")
         _check_cycle(state, target, new)
-        guarded = self._guards.guarding(target)
-        approvals = self._referenced(state, body, guarded)
+        guarded = self._guards.guards_of(target)
+        approvals = self._find_approvers(state, body, guarded)
         if guarded is None or len(approvals) < guarded.threshold:
             needed = "guardians are configured for it" if guarded is None else f"{guarded.threshold} are needed"
             raise Violation("RECOV.THRESHOLD", f"{len(approvals)} guardians of the target approve; {needed}")
@@ -321,7 +321,9 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         )
 
     @staticmethod
-    def _referenced(state: Table[_Key, _Record], body: RecoveryExecution, guarded: Guarded | None) -> tuple[bytes, ...]:
+    def _find_approvers(
+        state: Table[_Key, _Record], body: RecoveryExecution, guarded: Guarded | None
+    ) -> tuple[bytes, ...]:
         """Return the guardians whose valid approvals the references name. Raise Violation for other references."""
         standing: dict[bytes, bytes] = {}  # operation_id and msg_id → guardian
         for guardian in guarded.guardians if guarded is not None else ():

@@ -42,7 +42,7 @@ class StreamHead(Wire, kind="stream head"):
     def leaf(self) -> bytes:
         return Ht("sdr/log-leaf", self.label + u64be(self.last_seq) + self.mmr_root)
 
-    def sealed(self) -> Checkpoint | None:
+    def read_checkpoint(self) -> Checkpoint | None:
         """Return the hub's CHECKPOINT, which must be about this head; None for a stream without entries."""
         if not self.last_seq:
             if self.checkpoint or self.mmr_root != EMPTY_ROOT:
@@ -83,7 +83,7 @@ class RecorderCheckpoint(Body, kind="sdr.checkpoint.v1"):
         if self.log_root != log_root_of(self.streams):
             raise InvalidBody("SDR.LOG_ROOT", "log_root does not follow from the streams")
         for head in self.streams:
-            head.sealed()
+            head.read_checkpoint()
 
     @property
     def events(self) -> int:

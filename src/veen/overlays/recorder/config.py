@@ -134,18 +134,18 @@ class Configuration:
         names.update(zip(record.to or (), record.to_names or (), strict=True))
         new = replace(self, streams=names)
         if record.change == "map":
-            return replace(new, mapping={**self.mapping, str(record.event_type): _known(record.stream_id)})
+            return replace(new, mapping={**self.mapping, str(record.event_type): _require(record.stream_id)})
         if record.change in ("rename", "merge"):
             # Every type of the old stream goes to the new one; a split says nothing about types, `map` records do.
-            old, target = _known(record.stream_id), (record.to or (b"",))[0]
+            old, target = _require(record.stream_id), (record.to or (b"",))[0]
             return replace(new, mapping={kind: target if at == old else at for kind, at in self.mapping.items()})
         if record.change == "retention":
             sec = record.retention_sec or 0
-            return replace(new, retention={**self.retention, _known(record.stream_id): sec})
+            return replace(new, retention={**self.retention, _require(record.stream_id): sec})
         if record.change == "checkpoint":
             return replace(new, every_sec=record.every_sec or 0, every_events=record.every_events or 0)
         if record.change in ("producer", "withdraw"):
-            who, stream = _known(record.producer), {_known(record.stream_id)}
+            who, stream = _require(record.producer), {_require(record.stream_id)}
             gains, loses = self.producers, self.withdrawn
             if record.change == "withdraw":
                 gains, loses = loses, gains
@@ -179,7 +179,7 @@ class Configuration:
         return Ht("sdr/profile", cbor.encode(cbor.sort_keys(self.to_tree())))
 
 
-def _known(value: bytes | None) -> bytes:
+def _require(value: bytes | None) -> bytes:
     assert value is not None  # noqa: S101 - `_check` demands the field for this change
     return value
 

@@ -65,7 +65,7 @@ class _Answers:
     def get(self, key: CallKey) -> RpcReply | None:
         if (reply := self._newest.get(key)) is not None or self._file is None:
             return reply
-        row = self._file.execute("SELECT reply FROM answers WHERE key = ?", (_stored_key(key),)).fetchone()
+        row = self._file.execute("SELECT reply FROM answers WHERE key = ?", (_hash_key(key),)).fetchone()
         return None if row is None else RpcReply.from_bytes(row[0])
 
     def keep(self, key: CallKey, reply: RpcReply) -> None:
@@ -78,12 +78,12 @@ class _Answers:
             if self._file is None:
                 self._file = sqlite3.connect("", isolation_level=None)
                 self._file.execute(_TABLE)
-            values = _stored_key(oldest), self._newest[oldest].to_bytes()
+            values = _hash_key(oldest), self._newest[oldest].to_bytes()
             self._file.execute("INSERT INTO answers VALUES (?, ?)", values)
             del self._newest[oldest]
 
 
-def _stored_key(key: CallKey) -> bytes:
+def _hash_key(key: CallKey) -> bytes:
     return H(cbor.encode(list(key)))
 
 

@@ -1,7 +1,7 @@
 """m-of-n approvals of transfers (WAL §9): collected before, kept in the transfer's metadata, auditable afterwards.
 
 Folding does not depend on metadata (WAL §10), so approvals never decide whether a transfer counts. They decide whether
-the execution key sends it: `Quorum.check` before sending, `unapproved` when auditing.
+the execution key sends it: `Quorum.check` before sending, `find_unapproved` when auditing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -65,7 +65,7 @@ class Quorum:
         if not 1 <= self.threshold <= len(self.approvers):
             raise ValueError(f"{self.threshold} of {len(self.approvers)} approvers can never or always approve")
 
-    def approved_by(self, transfer: Transfer, approvals: Iterable[TransferApproval]) -> frozenset[bytes]:
+    def approvers_of(self, transfer: Transfer, approvals: Iterable[TransferApproval]) -> frozenset[bytes]:
         """Return the approvers with a valid signature."""
         approvers: set[bytes] = set()
         for approval in approvals:
@@ -77,13 +77,13 @@ class Quorum:
     def is_met(self, transfer: Transfer, approvals: Iterable[TransferApproval]) -> bool:
         if transfer.amount < self.from_amount:
             return True
-        return len(self.approved_by(transfer, approvals)) >= self.threshold
+        return len(self.approvers_of(transfer, approvals)) >= self.threshold
 
     def check(self, transfer: Transfer, approvals: Iterable[TransferApproval]) -> None:
         """Raise NotApproved unless the transfer may be sent."""
         approvals = tuple(approvals)
         if not self.is_met(transfer, approvals):
-            count = len(self.approved_by(transfer, approvals))
+            count = len(self.approvers_of(transfer, approvals))
             raise NotApproved(f"transfer {transfer.transfer_id.hex()}: {count} of {self.threshold} approvals")
 
 
@@ -110,7 +110,7 @@ def _is_pair(row: Any) -> bool:
     )
 
 
-def unapproved(quorum: Quorum, events: Iterable[Typed[Any]]) -> Iterator[Typed[Transfer]]:
+def find_unapproved(quorum: Quorum, events: Iterable[Typed[Any]]) -> Iterator[Typed[Transfer]]:
     """Yield the transfers sent without the approvals they needed, for auditors."""
     for event in events:
         if isinstance(event.body, Transfer) and not quorum.is_met(event.body, attached(event.body)):

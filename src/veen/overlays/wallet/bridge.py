@@ -88,7 +88,7 @@ class BridgedReferences:
         """Add events that are on B."""
         self.identities.update(self.fold.mirrors.identity(event) for event in events if event.hdr.schema in SCHEMAS)
 
-    def missing(self, events: Iterable[Event]) -> Iterator[tuple[Event, Draft]]:
+    def find_missing(self, events: Iterable[Event]) -> Iterator[tuple[Event, Draft]]:
         """Yield the wallet events of A that B lacks, in logical order, each once, with its copy.
 
         What the policy of A refuses stays on A: under the bridge's key it would count on B. Where that policy names
@@ -106,7 +106,7 @@ class BridgedReferences:
 
     def _may_cross(self, event: Event) -> bool:
         schema = self.fold.schemas.get(event.hdr.schema)
-        typed = None if schema is None else decode(self.fold.mirrors.timed(event), schema)
+        typed = None if schema is None else decode(self.fold.mirrors.with_origin_times(event), schema)
         if typed is None or isinstance(typed, Issue):
             return False
         try:

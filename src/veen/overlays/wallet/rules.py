@@ -85,18 +85,18 @@ def _wallet(state: LedgerState, wallet_id: bytes) -> Wallet:
     return record
 
 
-def _existing(state: LedgerState, wallet_id: bytes) -> Wallet:
+def _get_existing(state: LedgerState, wallet_id: bytes) -> Wallet:
     wallet = _wallet(state, wallet_id)
     if not wallet.exists:
         raise Violation(codes.UNKNOWN_WALLET, f"wallet {wallet_id.hex()} has not been opened")
     return wallet
 
 
-def _unclosed(state: LedgerState, wallet_id: bytes) -> Wallet:
+def _get_open(state: LedgerState, wallet_id: bytes) -> Wallet:
     record = state.get(wallet_id)
     if type(record) is Wallet and record.exists and not record.closed:
         return record
-    _existing(state, wallet_id)
+    _get_existing(state, wallet_id)
     raise Violation(codes.CLOSED, f"wallet {wallet_id.hex()} is closed")
 
 
@@ -171,7 +171,7 @@ def _open(state: LedgerState, body: bodies.Open) -> Changes:
 
 
 def _close(state: LedgerState, body: bodies.Close) -> Changes:
-    wallet = _existing(state, body.wallet_id)
+    wallet = _get_existing(state, body.wallet_id)
     return {} if wallet.closed else {body.wallet_id: wallet._replace(closed=True)}
 
 
@@ -179,7 +179,7 @@ def _deposit(state: LedgerState, body: bodies.Deposit) -> Changes:
     changes = _first(state, body)
     if changes is None:
         return {}
-    wallet = _unclosed(state, body.wallet_id)
+    wallet = _get_open(state, body.wallet_id)
     changes[body.wallet_id] = wallet._replace(
         balance=wallet.balance + body.amount, deposited=wallet.deposited + body.amount
     )
@@ -190,7 +190,7 @@ def _withdraw(state: LedgerState, body: bodies.Withdraw) -> Changes:
     changes = _first(state, body)
     if changes is None:
         return {}
-    wallet = _unclosed(state, body.wallet_id)
+    wallet = _get_open(state, body.wallet_id)
     spent, reset_ts = _spend(wallet, body.amount, body.ts)
     changes[body.wallet_id] = wallet._replace(
         balance=wallet.balance - body.amount,
@@ -205,11 +205,11 @@ def _transfer(state: LedgerState, body: bodies.Transfer) -> Changes:
     changes = _first(state, body)
     if changes is None:
         return {}
-    source = _unclosed(state, body.wallet_id)
+    source = _get_open(state, body.wallet_id)
     spent, reset_ts = _spend(source, body.amount, body.ts)
     if body.to_wallet_id == body.wallet_id:
         return changes  # changes no wallet (D-99)
-    to = _unclosed(state, body.to_wallet_id)  # may be frozen (D-99)
+    to = _get_open(state, body.to_wallet_id)  # may be frozen (D-99)
     if to.currency != source.currency:
         raise Violation(codes.INVALID_CURRENCY, f"from a wallet in {source.currency} to one in {to.currency}")
     # Transfers are most of what a ledger does, and `_replace` takes three times as long.
@@ -271,7 +271,7 @@ def _adjust(state: LedgerState, body: bodies.Adjust) -> Changes:
     changes = _first(state, body)
     if changes is None:
         return {}
-    wallet = _unclosed(state, body.wallet_id)
+    wallet = _get_open(state, body.wallet_id)
     balance = wallet.balance + body.delta
     if balance < 0:
         raise Violation(codes.INSUFFICIENT_FUNDS, f"{body.delta} to a balance of {wallet.balance}")
@@ -289,11 +289,11 @@ def _limit(state: LedgerState, body: bodies.Limit) -> Changes:
 
 
 def _freeze(state: LedgerState, body: bodies.Freeze) -> Changes:
-    return {body.wallet_id: _existing(state, body.wallet_id)._replace(frozen=True)}
+    return {body.wallet_id: _get_existing(state, body.wallet_id)._replace(frozen=True)}
 
 
 def _unfreeze(state: LedgerState, body: bodies.Unfreeze) -> Changes:
-    return {body.wallet_id: _existing(state, body.wallet_id)._replace(frozen=False)}
+    return {body.wallet_id: _get_existing(state, body.wallet_id)._replace(frozen=False)}
 
 
 _RULES: Final[Mapping[type, Callable[[LedgerState, Any], Changes]]] = MappingProxyType(

@@ -96,7 +96,7 @@ async def _bridge(world: World) -> None:
             verify_entry(entry.msg, entry.receipt, hub_pks=hub_pks, proof=entry.proof, event=entry.event)
             if entry.event is not None:
                 events.append(entry.event)
-        missing = list(copies.missing(events))
+        missing = list(copies.find_missing(events))
         expect(bool(missing) == (attempt == "first"), f"the {attempt} run copies {len(missing)} events")
         for _, draft in missing:
             await send(bridge, there.stream_id, draft)

@@ -125,7 +125,7 @@ async def _read_revoked(console: Console) -> set[bytes]:
     fold = RealmFold()
     emitters = {stream: await owner_keys(console.client, stream) for stream in fold.unowned_streams}
     folded = await console.events.fold(fold.with_emitters(emitters), now=now())
-    return {record.target for record in folded.state.revocations if folded.state.revoked(
+    return {record.target for record in folded.state.revocations if folded.state.is_revoked(
         record.kind, record.target, folded.as_of)}  # fmt: skip
 
 

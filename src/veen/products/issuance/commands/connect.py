@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from veen.cli.disc.sources import DiscoverySource, discovery_options, folded_directory
+from veen.cli.disc.sources import DiscoverySource, discovery_options, fold_directory
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.as_of import View
 from veen.cli.shared.authority import CAP, authority, read_token, token_store
@@ -106,7 +106,7 @@ def _service_row(service: "ServiceAdvert") -> dict[str, Any]:
 def _plan(session: CliSession, wish: "ConnectWish", source: DiscoverySource) -> "ConnectPlan":
     from veen.overlays.discovery.connect import plan_connection
 
-    return plan_connection(folded_directory(session, source, _NOW).state, wish)
+    return plan_connection(fold_directory(session, source, _NOW).state, wish)
 
 
 def _request(session: CliSession, outline: "ConnectPlan") -> dict[str, Any] | None:
