@@ -166,3 +166,12 @@ def test_a_build_server_and_hooks_run_our_own_check_and_nothing_from_elsewhere()
     assert [step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step] == ["actions/checkout"]
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
     assert [repo["repo"] for repo in hooks["repos"]] == ["local"]
+
+
+def test_every_decision_stands_once_in_a_section_in_at_most_three_lines():
+    page = (ROOT / "docs" / "decisions.md").read_text("utf-8").partition("\n## ")[2]
+    items = re.findall(r"^- \*\*(\d+)\.\*\* \S.*\n((?:  \S.*\n)*)", page, re.MULTILINE)
+    assert len(items) > 400
+    assert len({number for number, _ in items}) == len(items)
+    assert [number for number, more in items if more.count("\n") > 2] == []
+    assert not re.findall(r"^(?!- \*\*\d+\.\*\* |  \S|## |$).+", page.partition("\n")[2], re.MULTILINE)

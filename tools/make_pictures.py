@@ -132,7 +132,7 @@ PASSED: Final = (("MSG", "RECEIPT"), ("entries, proofs", ""))
 
 
 def parties() -> str:
-    """A message from left to right, and its receipt back."""
+    """Draw a message from left to right, and its receipt back."""
     width, gap, top, height = 220, 130, 20, 206
     parts = []
     for number, party in enumerate(PARTIES):
@@ -157,7 +157,7 @@ def parties() -> str:
 
 
 def _across(start: int, end: int, y: int) -> str:
-    """An arrow from `start` to `end`, to the right or to the left."""
+    """Draw an arrow from `start` to `end`, to the right or to the left."""
     step = 8 if end > start else -8
     return (
         f'<path class="line" d="M{start} {y} H{end - step}"/>'

@@ -134,7 +134,7 @@ class _Dots:
 
 
 def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
-    """A default that has no form in Python, as a function or the environment, is shown as `...`."""
+    """Return a parameter with `...` for a default that has no form in Python, as a function or the environment."""
     default = parameter.default
     short = default is parameter.empty or isinstance(default, int | float | str | bytes | tuple | None)
     return parameter if short else parameter.replace(default=_Dots())

@@ -573,11 +573,11 @@ def test_shredding_an_earlier_generation_ends_reading_it_for_everybody(tmp_path)
             await owning.hand_over(clients["alice"], alice, "plans", [bob.card()])
             await clients["alice"].send("plans", b"secret")
             with pytest.raises(GenerationRefused):
-                await owning.shred(clients["alice"], alice, "plans", 0)
+                await owning.ask_to_shred(clients["alice"], alice, "plans", 0)
             await owning.rotate(clients["alice"], alice, "plans", history=False)
-            await owning.shred(clients["alice"], alice, "plans", 0)
+            await owning.ask_to_shred(clients["alice"], alice, "plans", 0)
             with pytest.raises(GenerationRefused):
-                await owning.shred(clients["alice"], alice, "plans", 0)
+                await owning.ask_to_shred(clients["alice"], alice, "plans", 0)
             await clients["bob"].key_state("plans")
             for name in ("alice", "bob"):
                 assert "shredded" in (await texts(clients[name]))[1]
@@ -686,12 +686,12 @@ def test_a_generation_that_a_back_field_leads_to_is_shredded_only_as_weak(tmp_pa
             client = clients["alice"]
             await repeat(client, alice, old.to_bytes(), GENERATION_SCHEMA)
             with pytest.raises(GenerationRefused, match="leads back to 0"):
-                await owning.shred(client, alice, "plans", 0)
-            await owning.shred(client, alice, "plans", 0, weak=True)
+                await owning.ask_to_shred(client, alice, "plans", 0)
+            await owning.ask_to_shred(client, alice, "plans", 0, weak=True)
             state = await client.key_state("plans")
             assert (state.is_forgotten(0), state.is_shredded(0)) == (True, False)
             await owning.rotate(client, alice, "plans")
-            await owning.shred(client, alice, "plans", 1)
+            await owning.ask_to_shred(client, alice, "plans", 1)
             assert (await client.key_state("plans")).is_shredded(0)  # nothing leads to it any more
 
     run(story())

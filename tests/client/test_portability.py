@@ -445,7 +445,7 @@ def test_a_pipe_in_a_set_is_not_waited_for(good, tmp_path):
 def test_the_keystore_of_somebody_else_is_not_taken_for_ours(world, good, tmp_path):
     other = create_identity(Home.at(tmp_path / "other"), "alice", PASSPHRASE, now=NOW, kdf=CHEAP)
     files = resigned(good, world.keystore.identity.id_sign, **{KEYSTORE: other.file_bytes()})
-    with pytest.raises(PortableSetInvalid, match="another identity than the card") as caught:
+    with pytest.raises(PortableSetInvalid, match="its identity is not the one on the card") as caught:
         import_set(MemFs(files), Home.at(tmp_path / "home"), PASSPHRASE)
     assert caught.value.path == KEYSTORE
 

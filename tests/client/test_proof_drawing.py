@@ -7,14 +7,14 @@ import pytest
 from tests.client.test_picture import picture_of
 
 from veen.client.read.picture import TREE_MAX
-from veen.client.read.svg import _WORDS, _ladder, _tree, to_svg
+from veen.client.read.svg import _WORDS, _draw_ladder, _draw_tree, to_svg
 
 SIZES = [(1, 1), (2, 1), (5, 3), (7, 7), (31, 7), (32, 1), (65, 65), (65, 12), (63, 40), (1003, 700), (4095, 4095)]
 
 
 def boxes(picture):
     """Where the words of each mark stand: left, top, right, bottom."""
-    drawing = _tree(picture) if picture.tree_size <= TREE_MAX else _ladder(picture)
+    drawing = _draw_tree(picture) if picture.tree_size <= TREE_MAX else _draw_ladder(picture)
     for mark in drawing.marks:
         anchor, x, first, second = _WORDS[mark.side]
         for text, y in ((mark.name, first), ("0123…4567", second)):

@@ -8,7 +8,7 @@ from veen.api.hubs import AsyncHubConnection, AsyncKv, AsyncStream, KvView, acon
 from veen.client.client import Client
 from veen.client.home import Home
 from veen.client.send.writing import Sent
-from veen.client.sync import BlockingTwin, LoopThread, blocking, blocking_each
+from veen.client.sync import BlockingTwin, LoopThread, to_blocking, to_blocking_each
 
 
 class HubConnection(BlockingTwin[AsyncHubConnection]):
@@ -43,7 +43,7 @@ class HubConnection(BlockingTwin[AsyncHubConnection]):
         """Return a stream by name. The first send makes its keys, if nobody has written to it yet."""
         return StreamHandle(self._loop, self._twin.stream(name))
 
-    status = blocking(AsyncHubConnection.status)
+    status = to_blocking(AsyncHubConnection.status)
 
     def close(self) -> None:
         """Release the identity and close the connections. `with` does it."""
@@ -71,11 +71,11 @@ class StreamHandle(BlockingTwin[AsyncStream]):
         """The name of the stream."""
         return self._twin.name
 
-    send = blocking(AsyncStream.send)
-    send_many = blocking(AsyncStream.send_many)
-    read = blocking_each(AsyncStream.read)
-    follow = blocking_each(AsyncStream.follow)
-    evidence = blocking(AsyncStream.evidence)
+    send = to_blocking(AsyncStream.send)
+    send_many = to_blocking(AsyncStream.send_many)
+    read = to_blocking_each(AsyncStream.read)
+    follow = to_blocking_each(AsyncStream.follow)
+    evidence = to_blocking(AsyncStream.evidence)
 
     def kv(self) -> "KvState":
         """Return the stream as values by key, as they are now."""

@@ -147,7 +147,7 @@ class BlockingTwin(Generic[A]):
         self._loop, self._twin = loop, twin
 
 
-def blocking(
+def to_blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[BlockingTwin[A], P], T]:
     """Return the method of a BlockingTwin that calls `method` in the loop and waits for it."""
@@ -159,7 +159,7 @@ def blocking(
     return call
 
 
-def blocking_each(
+def to_blocking_each(
     method: Callable[Concatenate[A, P], AsyncGenerator[T, None]],
 ) -> Callable[Concatenate[BlockingTwin[A], P], Generator[T, None, None]]:
     """Return the method of a BlockingTwin that yields the values of `method`, one after another."""
@@ -287,28 +287,28 @@ class SyncClient(BlockingTwin[Client]):
         """As `Client.label`."""
         return self._twin.label(stream, epoch)
 
-    send = blocking(Client.send)
-    send_many = blocking(Client.send_many)
-    prepare = blocking(Client.prepare)
-    submit_prepared = blocking(Client.submit_prepared)
-    recover = blocking(Client.recover)
+    send = to_blocking(Client.send)
+    send_many = to_blocking(Client.send_many)
+    prepare = to_blocking(Client.prepare)
+    submit_prepared = to_blocking(Client.submit_prepared)
+    recover = to_blocking(Client.recover)
 
     def pending(self) -> list[LabelState]:
         """Return the pending messages like `Client.pending`."""
         return self._twin.pending()
 
-    send_pending = blocking(Client.send_pending)
-    drop_pending = blocking(Client.drop_pending)
+    send_pending = to_blocking(Client.send_pending)
+    drop_pending = to_blocking(Client.drop_pending)
 
     def take_recovered(self) -> list[Sent]:
         """As `Client.take_recovered`."""
         return self._twin.take_recovered()
 
-    cursor = blocking(Client.cursor)
-    resync = blocking(Client.resync)
-    read = blocking_each(Client.read)
-    read_kept = blocking_each(Client.read_kept)
-    follow = blocking_each(Client.follow)
+    cursor = to_blocking(Client.cursor)
+    resync = to_blocking(Client.resync)
+    read = to_blocking_each(Client.read)
+    read_kept = to_blocking_each(Client.read_kept)
+    follow = to_blocking_each(Client.follow)
 
     def to_arrow(self, stream: Stream, **options: Any) -> "pa.Table":
         """Return a range as an Arrow table; the options are those of `Client.read`."""
@@ -372,5 +372,5 @@ class SyncClient(BlockingTwin[Client]):
         """Ask the hub for the state of a capability token."""
         return self._loop.run(self._twin.cap_status(auth_ref))
 
-    status = blocking(Client.status)
-    identity = blocking(Client.identity)
+    status = to_blocking(Client.status)
+    identity = to_blocking(Client.identity)

@@ -3,7 +3,7 @@
 cbor2 does the parsing, because it is fast and bounded; it is never trusted with strictness. `decode` accepts
 an input only if it holds one item, of whitelisted types, that encodes back to exactly the same bytes. That
 refuses non-minimal integers and lengths, trailing bytes, indefinite lengths, tags, floats and simple values.
-Key order is not judged here: `wire.Fields` demands the exact key sequence of the object at hand, and
+Key order is not checked here: `wire.Fields` requires the exact key sequence of the object at hand, and
 `is_sorted` serves free-form subtrees (D-03).
 """
 

@@ -4,9 +4,9 @@
 
 The file has one encoding: the same evidence gives the same bytes. It never holds a key of a stream or of an identity;
 an opening is the secret of one message and opens nothing else. The digest at the end finds a damaged copy. It proves
-nothing: whoever alters the body computes it again, and then the checks of `veen.core.evidence_check` fail.
+nothing: an attacker who alters the body computes it again, and then the checks of `veen.core.evidence_check` fail.
 
-Sizes and counts are judged before anything is decoded or verified.
+Sizes and counts are checked before anything is decoded or verified.
 """
 
 from dataclasses import dataclass

@@ -195,7 +195,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read the JSON form. The value follows from the rest and is not believed."""
+        """Read the JSON form. The value follows from the rest and is computed again."""
         compared = tuple(map(Coverage.from_json, data["compared"]))
         reasons = tuple(Reason(Because(row["because"]), row["text"]) for row in data["reasons"])
         stated = set(reasons)

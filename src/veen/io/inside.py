@@ -19,7 +19,7 @@ _MAX_NAME_BYTES: Final = 1_024
 class FileRefused(StorageError):
     """A name that leads out of its directory, or a file that is a link, a device or too large."""
 
-    hint = "Nothing was read or changed there. Ask whoever made these files, or make them again from the log."
+    hint = "Nothing was read or changed there. Ask the author of these files, or make them again from the log."
 
 
 def check_name(name: Any, *, below: str = "") -> str:
@@ -50,7 +50,7 @@ def check_inside(root: Path, name: str) -> Path:
         try:
             mode = path.lstat().st_mode
         except (FileNotFoundError, NotADirectoryError):
-            return root / name  # nothing is there: whoever opens it says so
+            return root / name  # missing: opening it raises
         if stat.S_ISLNK(mode):
             raise FileRefused(f"{path}: is a link; links are not followed here")
         if number == len(parts) and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

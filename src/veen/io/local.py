@@ -447,7 +447,7 @@ class OsFs:
                 connection.execute("PRAGMA journal_mode = DELETE").fetchall()  # one open file, which outlives its name
                 connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
             except sqlite3.DatabaseError:
-                pass  # damaged: whoever reads it will be told
+                pass  # damaged: reading it raises
         return connection
 
     def _version(self, path: str) -> tuple[int, int]:

@@ -97,7 +97,7 @@ class Findings:
     _late: list[LogFinding] = field(default_factory=list)
     # Called before a finding is added or asked for: workers may still verify entries whose findings come first.
     settle_before: Callable[[], None] = field(default=lambda: None)
-    # Whether records of the control journal are missing, so that rules that need them cannot be judged.
+    # Whether records of the control journal are missing, so that rules that need them cannot be checked.
     lacks_control: bool = False
 
     def error(self, path: str, offset: int, code: Code, message: str) -> None:

@@ -3,7 +3,7 @@
     outer/leaves      the data of the leaves, one after the other
     outer/offsets     where each leaf ends, u64
     outer/nodes       the hashes of all perfect subtrees, 32 bytes each, in the order of `mmr.node_position`
-    outer/signed      the last note that was signed; what lies behind its size was never signed and is overwritten
+    outer/signed      the last note that was signed; leaves after its size were never signed and are overwritten
     outer/published   the last note that went out, with the cosignatures that came in time
     outer/index.db    which leaf holds which checkpoint; made again from the leaves where it is missing or behind
 

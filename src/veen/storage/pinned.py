@@ -425,7 +425,7 @@ def _control_records(fs: Fs) -> Iterator[ControlRecord]:
             end = cbor.item_end(data, pos)
             yield ControlRecord.from_bytes(data[pos:end])
         except FormatError:
-            return  # cut off by a running hub, or damaged: the audit tells the two apart
+            return  # cut off by a running hub, or damaged: the audit finds out which
         pos = end
 
 

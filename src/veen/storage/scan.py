@@ -35,8 +35,8 @@ class ScannedEntry:
     """One entry with all that cursors, tree and proofs need; `msg` and `receipt` while they exist."""
 
     path: str
-    at: int  # where it lies in `path`, for error messages
-    offset: int  # where its frame lies, or lay, in its chunk
+    at: int  # position in `path`, for error messages
+    offset: int  # position of its frame in its chunk, now or formerly
     length: int
     stream_seq: int
     entry_hash: bytes

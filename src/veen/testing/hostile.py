@@ -1,7 +1,7 @@
 """A hub that lies, one lie at a time: a transport around an honest hub that changes what the hub says.
 
-It holds what a hostile operator holds: the answers on the wire and, for some lies, the hub's own private key. `serve`
-puts it, or any transport, behind a real socket. Whatever a client does with this hub, it must never believe it.
+It has what a hostile operator has: the answers on the wire and, for some lies, the hub's own private key. `serve`
+puts it, or any transport, behind a real socket. A client must detect every lie.
 
     hub = HostileHub(InProcess(api))
     hub.lies.append(Drops(3))

@@ -92,7 +92,7 @@ def test_too_few_witnesses_are_no_quorum(tmp_path):
         world.console.local = LocalFiles(witness_policy=policy_of(world.hub, "w2"))
         page = await world.page("/anchors")
         assert (await world.twin("/anchors.json"))["outer"]["accepted"] is False
-        assert "no quorum" in page
+        assert "not a quorum" in page
         assert "✓ this console: the quorum" not in page
 
     look(tmp_path, work)

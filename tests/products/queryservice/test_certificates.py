@@ -198,7 +198,7 @@ def test_the_server_is_verified_and_speaks_new_tls_only(service, web, authority,
 def test_files_that_cannot_be_used_are_named(web, authority, tmp_path):
     cert, key = web.certificate("localhost", x509.DNSName("localhost"))
     (tmp_path / "no.pem").write_text("no certificate\n")
-    with pytest.raises(TlsError, match="holds no certificate"):
+    with pytest.raises(TlsError, match="contains no certificate"):
         make_server(None, ListenAddress(tls_cert=cert, tls_key=key, client_ca=tmp_path / "no.pem"))
     with pytest.raises(TlsError):
         make_server(None, ListenAddress(tls_cert=cert, tls_key=authority.certificate("x")[1]))

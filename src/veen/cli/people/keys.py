@@ -199,7 +199,9 @@ def shred(
         click.confirm(f"Forget the read key of generation {generation} of {stream} for good?", abort=True, err=True)
     identity = session.keystore.identity
     sent = with_authority(
-        session, stream, lambda client: owning.shred(client, identity, stream, generation, weak=weak, reason=reason)
+        session,
+        stream,
+        lambda client: owning.ask_to_shred(client, identity, stream, generation, weak=weak, reason=reason),
     )
     state = session.client().run(lambda client: client.key_state(stream))
     leading = None if state is None else state.find_opening_generation(generation)

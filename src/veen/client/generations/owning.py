@@ -129,7 +129,7 @@ async def hand_over(
     raise GenerationRefused(f"another device of yours changes the keys of {name} at the same time: run it again")
 
 
-async def shred(
+async def ask_to_shred(
     client: Client, identity: Identity, stream: Stream, gen: int, *, weak: bool = False, reason: str = ""
 ) -> Sent:
     """Ask all readers to forget the secret key of an earlier generation; this client's copy is gone on return.

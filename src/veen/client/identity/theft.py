@@ -263,7 +263,7 @@ async def secure_stream(
         successor=successor or identity.id_sign_pk,
         position=None if event is None else event.stream_seq,
         foreign_keys=_keys_of(bindings, stream_id, successor),
-        disputed=_disputed_acts(log, bindings, stream_id, identity, successor, event),
+        disputed=_select_disputed(log, bindings, stream_id, identity, successor, event),
     )
     if successor is not None or keys.owner_pk is None:
         return report
@@ -372,7 +372,7 @@ def _keys_of(bindings: Bindings, stream_id: bytes, principal: bytes | None) -> t
     )
 
 
-def _disputed_acts(
+def _select_disputed(
     log: _Log,
     bindings: Bindings,
     stream_id: bytes,

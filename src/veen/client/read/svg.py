@@ -92,7 +92,7 @@ def to_svg(picture: Picture, *, signed_by: str | None = None, styled: bool = Tru
     With `folded`, the parts of that step of the fold have the class `now`, and later parts the class `later`;
     the step after the last join is the root.
     """
-    drawing = (_tree if picture.tree_size <= TREE_MAX else _ladder)(picture, folded)
+    drawing = (_draw_tree if picture.tree_size <= TREE_MAX else _draw_ladder)(picture, folded)
     roles = [role for role in _ROLES if any(mark.role == role for mark in drawing.marks)]
     reach = [_MARGIN if mark.side == 0 else _MARGIN + 60 if mark.side > 0 else 16 for mark in drawing.marks]
     verdict = _verdict(picture, signed_by)
@@ -129,7 +129,7 @@ def _verdict(picture: Picture, signed_by: str | None) -> str:
     return f"\u2713 verified: {picture.hashes} {plural} from the message to root {short(picture.root)}{signature}"
 
 
-def _tree(picture: Picture, folded: int | None = None) -> _Drawing:
+def _draw_tree(picture: Picture, folded: int | None = None) -> _Drawing:
     """Draw named nodes side by side, in the order of the entries, and computed nodes above their children."""
     drawing = _Drawing(folded)
     siblings = [step.sibling for step in picture.steps]
@@ -162,7 +162,7 @@ def _tree(picture: Picture, folded: int | None = None) -> _Drawing:
     return drawing
 
 
-def _ladder(picture: Picture, folded: int | None = None) -> _Drawing:
+def _draw_ladder(picture: Picture, folded: int | None = None) -> _Drawing:
     """Draw the way as one upright line with siblings left and right of it, and the other peaks in a row beside its
     end."""
     drawing = _Drawing(folded)

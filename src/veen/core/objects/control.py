@@ -150,7 +150,7 @@ class AnchorPublish(Part, kind="anchor.publish"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OuterKey(Part, kind="outer.key"):
-    """The key of the hub's outer log: whoever pinned the hub key learns from it which notes count (D-172)."""
+    """The key of the hub's outer log: a client that pinned the hub key learns from it which notes are valid (D-172)."""
 
     origin: str
     vkey: str

@@ -28,7 +28,7 @@ class SubmitRequest(Map, kind="submit request"):
     def split(data: bytes) -> bytes:
         """Check the envelope of a request and return the raw MSG inside, not checked.
 
-        Faults of the envelope and faults of the MSG get different codes (D-54), so they are judged apart.
+        Faults of the envelope and faults of the MSG get different codes (D-54), so they are checked apart.
         """
         if data[:4] != SUBMIT_PREFIX:
             SubmitRequest.from_bytes(data)  # names the fault: a canonical request begins with these bytes

@@ -48,7 +48,7 @@ class MmrProof(Map, kind="mmr_proof"):
     def verify(self, *, leaf_hash: bytes, stream_seq: int, expected_root: bytes, tree_size: int | None = None) -> None:
         """Raise ProofError unless this proves `leaf_hash` at `stream_seq` under `expected_root`.
 
-        `tree_size` is the size the root stands for: the stream_seq of a RECEIPT, the upto_seq of a CHECKPOINT.
+        `tree_size` is the size of the tree of the root: the stream_seq of a RECEIPT, the upto_seq of a CHECKPOINT.
         It defaults to `stream_seq`, the root in the entry's own RECEIPT (D-33).
         """
         size = stream_seq if tree_size is None else tree_size

@@ -16,7 +16,7 @@ from typing import Final
 from veen.io.shares import ConnectionSlot
 from veen.io.tls import Tls
 
-_log: Final = logging.getLogger(__name__)
+_listener_log: Final = logging.getLogger(__name__)
 
 _PAUSE_SEC: Final = 1.0  # after the process had no more file descriptors for sockets
 _NO_MORE: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -96,7 +96,7 @@ class Listener:
                         client, peer = await loop.sock_accept(listening)
                     except OSError as exc:  # the client disconnected again, or the process has too many files open
                         if exc.errno in _NO_MORE:
-                            _log.error("no connection can be accepted for now: %s", exc.strerror)
+                            _listener_log.error("no connection can be accepted for now: %s", exc.strerror)
                             await asyncio.sleep(_PAUSE_SEC)
                         continue
                     self._admit(client, peer)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
 
-_EVERY_SECONDS: Final = 10.0
+_HEALTH_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 1.0  # after a request without an answer: hubs of a universe start together
-_TIMEOUT_SECONDS: Final = 3.0
+_HEALTH_TIMEOUT_SECONDS: Final = 3.0
 _FRESH_SECONDS: Final = 60.0  # an answer proves the hub reachable for this long
 
 
@@ -38,16 +38,16 @@ class AuthorityWatch:
         loop = asyncio.get_running_loop()
         while True:
             url = self._url
-            answered = not url or await loop.run_in_executor(None, _ask, url)
+            answered = not url or await loop.run_in_executor(None, _is_reachable, url)
             if url and answered and url == self._url:  # it may have been replaced meanwhile
                 self._answered = self._clock()
-            await asyncio.sleep(_EVERY_SECONDS if answered else _AGAIN_SECONDS)
+            await asyncio.sleep(_HEALTH_SECONDS if answered else _AGAIN_SECONDS)
 
 
-def _ask(url: str) -> bool:
+def _is_reachable(url: str) -> bool:
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_SECONDS)
+    connection = kind(parts.hostname or "", parts.port, timeout=_HEALTH_TIMEOUT_SECONDS)
     try:
         connection.request("GET", f"{parts.path.rstrip('/')}/healthz")
         return connection.getresponse().status < 500

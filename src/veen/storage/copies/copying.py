@@ -373,7 +373,7 @@ def _frames(fs: Fs, path: str) -> Iterator[frame.Frame]:
 def copy_prefix(source: Fs, target: Fs, heads: list[Head]) -> None:
     """Copy the entries 1 … upto_seq of each kept label and the control journal, but not the identity.
 
-    The source must be at rest. What lies in the middle of a cut chunk becomes the active chunk of the copy; node
+    The source must be at rest. The kept part of a cut chunk becomes the active chunk of the copy; node
     store, locations and index are left to `rebuild`.
     """
     for directory in (layout.LOG, layout.JOURNAL):

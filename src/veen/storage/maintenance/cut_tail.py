@@ -1,4 +1,4 @@
-"""Cutting off the last group of the journal where a power failure tore it in a way that recovery cannot judge.
+"""Cutting off the last group of the journal after a power failure that recovery cannot handle.
 
 Recovery cuts a group that ends before its length says. A disk may also keep the length and lose blocks in the middle:
 the head is there, the bytes do not match its hash. That looks like damage to a group that was acknowledged, so a hub
@@ -6,7 +6,7 @@ does not start. A receipt leaves only after the sync of the whole group returned
 
     it is the last thing in the journal      the next group is written only after the sync of this one
     blocks of it were never written          they read as zeros, from one border of a block to the next, and the first
-                                             record that is not readable lies in them: a flipped bit does not look so
+                                             unreadable record is in them: a flipped bit does not look like this
     no file of the log holds what it brings  files are filled only after the sync
 
 All of it also holds for a group that was acknowledged and whose blocks a bad disk, or whoever writes to it, turned to

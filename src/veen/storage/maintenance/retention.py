@@ -6,7 +6,7 @@ Only whole sealed chunks that were retired are erased, in steps that each leave 
     2  a retention.drop record is journaled, if the store still is where the plan was: from here on it is decided
     3  the next retirement removes the chunk and marks it in the index, before the journal lets go of the record
 
-Cut off after 1, an archive lies about that the next attempt replaces; after 2, recovery reads the record again and
+Interrupted after 1, an archive is left that the next attempt replaces; after 2, recovery reads the record again and
 does 3. A second record for the same chunk erases the archived receipts. Summaries, peaks, checkpoints, nodes and
 heads stay, so every proof can still be made.
 """

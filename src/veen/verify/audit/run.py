@@ -1,13 +1,13 @@
 """An audit, from a directory to a verdict (DESIGN §7).
 
-    1  pin         the prefix that is judged; what a running hub writes later belongs to the next audit
+    1  pin         the prefix that is audited; what a running hub writes later belongs to the next audit
     2  driver      identity, control journal, names
     3  pass 1      each chunk is checked from the peaks that the seal before it claims, needing no other chunk
     4  driver      claims compared from left to right: a chunk ends with the peaks that the next one began with
     5  pass 2      chunks of which that does not hold, or in which anything is wrong, from the peaks before them
     6  driver      chunks of a label joined: writers, time, boundaries; the ends of labels
 
-A claim is believed only if it equals what follows from the chunks before it, so a report is that of an audit without
+A claim is used only if it equals what follows from the chunks before it, so a report is that of an audit without
 claims, for any damage; of a log without damage each chunk is read once. Where a claim does not serve, pass 1 folds the
 leaves of the chunk instead, which takes no chunk before it either.
 
@@ -62,7 +62,7 @@ class LabelResult:
     stream_id: bytes | None
     size: int
     root: bytes | None
-    resumed_at: int  # entries that an earlier audit has judged
+    resumed_at: int  # entries that an earlier audit has checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
