@@ -69,7 +69,6 @@ class Verb:
 
     @property
     def face(self) -> Face:
-        """Help of the command."""
         """Help and arguments of the command."""
         text = self.about or self.help
         if self.examples:
@@ -129,12 +128,10 @@ class Noun:
 
     @property
     def members(self) -> str:
-        """Name of the list in JSON."""
         """Plural of the name."""
         return self.plural or f"{self.name}s"
 
     def verb(self, name: str) -> Verb:
-        """Return the verb of a name."""
         """Return the verb of this name."""
         return next(verb for verb in self.verbs if verb.name == name)
 
