@@ -64,5 +64,5 @@ def test_every_name_for_packages_is_there_and_typed():
 def test_declaring_a_product_imports_nothing_else():
     code = "import sys; before = set(sys.modules); import veen.ext; print(*(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    modules = {name for name in done.stdout.split() if name.startswith("veen")}
-    assert modules == {"veen", "veen._moved", "veen.ext", "veen.lazy"}
+    ours = {name for name in done.stdout.split() if name.startswith("veen")}
+    assert ours == {"veen", "veen._moved", "veen.ext", "veen.lazy"}

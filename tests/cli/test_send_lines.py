@@ -56,7 +56,7 @@ def test_what_a_stream_prints_as_ndjson_can_be_sent_again(talk):
     ("line", "why"),
     [
         ("{", "not JSON"),
-        ("[1]", "no JSON object"),
+        ("[1]", "not a JSON object"),
         ("{}", "neither body nor body_hex"),
         ('{"body_hex":"zz"}', "neither body nor body_hex"),
         ('{"body":"x","parent_id":"12"}', "parent_id"),

@@ -118,7 +118,7 @@ def check_line(words):
 
 
 _QUOTED = re.compile(r"`(veen(?:-cli)? [^`]+)`")
-_BARE = re.compile(r"(?:^|[Rr]uns?: |: |, or: )(veen [a-z][^,;]*?)(?=$|,|;|\. |  |\n)", re.MULTILINE)
+_BARE = re.compile(r"(?:^|[Rr]uns?: |: |, or: )(veen [a-z](?:'[^'\n]*'|[^,;'])*?)(?=$|,|;|\. |  |\n)", re.MULTILINE)
 
 
 def command_lines(text):

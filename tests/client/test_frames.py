@@ -64,7 +64,7 @@ def test_numbers_of_64_bits_fit(tmp_path):
 @pytest.mark.parametrize(("name", "convert"), [("pyarrow", frames.to_arrow), ("pandas", frames.to_pandas)])
 def test_without_the_library_the_extra_is_named(monkeypatch, name, convert):
     monkeypatch.setitem(sys.modules, name, None)  # how an import of something absent ends
-    with pytest.raises(ExtraMissing, match="needs the extra 'notebook'"):
+    with pytest.raises(ExtraMissing, match="requires the extra 'notebook'"):
         convert([])
 
 

@@ -56,7 +56,7 @@ def test_a_query_on_spark_is_cancelled_while_its_job_waits_and_others_are_answer
             for principal, query_id in ((ALICE, "q-2"), (DORA, "q-3")):
                 question = asked(query_id=query_id, scope=[STREAMS[0]], evidence={"mode": "full"})
                 result_id = (await service.submit(principal, question)).status.result_id
-                await service.settled()
+                await service.wait_idle()
                 page = await service.result(principal, result_id, 0, 1000)
                 expected = api.run(log, question, keys=KEYRING, result_id=result_id, now=lambda: 1_700_000_100)
                 assert page["result_digest"] == expected.digest.to_json()
@@ -91,7 +91,7 @@ def test_a_service_that_is_stopped_cancels_its_jobs_and_the_next_one_goes_on(tmp
             assert not gate.exists()
             gate.touch()
             again = await world.open(engine="spark", spark=spark)
-            await again.settled()
+            await again.wait_idle()
             assert again.status(ALICE, result_id).state == "completed"
             await again.aclose()
 

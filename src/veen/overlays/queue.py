@@ -40,9 +40,9 @@ class Queue(Body, kind="veen.queue.v1"):
     def _check(self) -> None:
         if self.op == "enqueue":
             if self.item is None or self.ref is not None or self.group is not None:
-                raise InvalidBody("QUEUE.SHAPE", "enqueue has an item, and neither ref nor group")
+                raise InvalidBody("QUEUE.SHAPE", "enqueue needs an item, and has neither ref nor group")
         elif self.item is not None or self.ref is None:
-            raise InvalidBody("QUEUE.SHAPE", "ack and nack have a ref and no item")
+            raise InvalidBody("QUEUE.SHAPE", "ack and nack need a ref, and have no item")
 
 
 QUEUE: Final = Schema(Queue.KIND, Queue)
@@ -160,7 +160,7 @@ class QueueFold(Ordered[Key, QueueItem | Delivery, QueueView]):
         assert body.ref is not None  # noqa: S101 - Queue._read refuses anything else
         group = body.group or ""
         if self.groups is not None and group not in self.groups:
-            raise Violation("QUEUE.GROUP", f"group {group!r} is none of this queue")
+            raise Violation("QUEUE.GROUP", f"the queue has no group {group!r}")
         previous = state.get((group, body.ref))
         delivery = previous if isinstance(previous, Delivery) else None
         acked = delivery is not None and delivery.acked

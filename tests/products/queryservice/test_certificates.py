@@ -212,7 +212,7 @@ def test_a_client_certificate_goes_over_tls_only_and_somebody_must_ask(authority
     cert, key = authority.certificate("alice")
     with pytest.raises(ServiceUnreachable, match="https"):
         query.connect("http://127.0.0.1:1", client_cert=cert, client_key=key)
-    with pytest.raises(ServiceUnreachable, match="neither a token nor"):
+    with pytest.raises(ServiceUnreachable, match="a token or a client certificate is required"):
         query.connect("https://127.0.0.1:1")
     with pytest.raises(LocalError, match="not usable for TLS"):
         query.connect("https://127.0.0.1:1", client_cert=tmp_path / "none.pem", client_key=key)

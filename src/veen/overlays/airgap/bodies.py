@@ -68,10 +68,10 @@ class ImportedEvent(Body, kind="agb.import.v1"):
 
     def _check(self) -> None:
         if (self.opening is None) != (self.aad is None) or (self.opening is not None and not self.attachments):
-            raise InvalidBody("AGB.CONTENT", "opening and aad are there together, for attachments")
+            raise InvalidBody("AGB.CONTENT", "opening and aad must be given together, for attachments")
         opened = [part is not None for part in (self.origin_schema, self.origin_header, self.origin_body)]
         if any(opened) != all(opened) or all(opened) == (self.origin_msg is not None):
-            raise InvalidBody("AGB.CONTENT", "an imported event is either opened or sealed")
+            raise InvalidBody("AGB.CONTENT", "an imported event must be either opened or sealed")
         if self.receipt.leaf_hash != self.origin_msg_id:
             raise InvalidBody("AGB.RECEIPT", "origin_receipt is of another message than origin_msg_id")
 
@@ -172,7 +172,7 @@ class OfflineRecord(Body, kind="agb.offline.v1"):
 
     def _check(self) -> None:
         if self.result not in RESULTS or (self.result == "rejected") != (self.code is not None):
-            raise InvalidBody("AGB.RESULT", "a result is one of four words, and a refusal has a code")
+            raise InvalidBody("AGB.RESULT", "result must be one of the four words, with a code for a refusal")
 
 
 IMPORT: Final = Schema(ImportedEvent.KIND, ImportedEvent, needs_parent=True)

@@ -244,4 +244,4 @@ def retire(kind: str, ident: bytes, reason: str | None = None) -> Draft:
 
 def _check_name(name: str) -> None:
     if not name:
-        raise InvalidBody("DISC.NAME", "a descriptor has a name")
+        raise InvalidBody("DISC.NAME", "name must not be empty")

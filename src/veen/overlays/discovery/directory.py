@@ -43,7 +43,7 @@ class Publishers:
 
     def check(self, client_id: bytes, owner: bytes | None) -> None:
         if self.pinned is not None and client_id not in self.pinned:
-            raise Violation("DISC.PUBLISHER", "the publisher is none of those that count")
+            raise Violation("DISC.PUBLISHER", "the publisher is not accepted by the reader")
         if not self.is_open and owner not in (None, client_id):
             raise Violation("DISC.PUBLISHER", "the id belongs to another publisher")
 
@@ -123,7 +123,7 @@ class DirectoryFold(Ordered[_Key, Listing, Directory]):
         e, body = event
         kind = _KIND_OF[type(body)]
         if self._streams is not None and e.stream_id != self._streams[kind]:
-            raise Violation("DISC.STREAM", f"not on the stream of {kind}s")
+            raise Violation("DISC.STREAM", f"the record is not on the stream of {kind}s")
         listing = state.get((kind, body.id))
         self._publishers.check(e.client_id, None if listing is None else listing.owner)
         if isinstance(body, _ADVERT_BODIES):

@@ -163,10 +163,10 @@ class RealmFold(EmitterRule, Compact[RealmRecords, RealmState]):
             raise Violation("REALM.EMITTER", "this client may not speak for the realm")
         on = self._streams.fed_admin if isinstance(body, AuthorityRecord) else self._streams.revocation
         if e.stream_id != on:
-            raise Violation("REALM.STREAM", "not on the admin stream for such records")
+            raise Violation("REALM.STREAM", "the record is not on the admin stream for its kind")
         if isinstance(body, AuthorityRecord):
             if body.realm_id != self._realm_id:
-                raise Violation("REALM.REALM", "a record of another realm")
+                raise Violation("REALM.REALM", "the record is of another realm")
             into.authorities.add(body.authority())
         else:
             into.revocations.add(Revocation(kind=body.kind, target=body.target, ts=body.ts, ttl=body.ttl))

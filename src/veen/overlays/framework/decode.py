@@ -85,4 +85,4 @@ def decode(event: Event, schema: Schema[B]) -> Typed[B] | Issue:
 
 
 def _parentless(event: Event, schema: Schema[B]) -> Issue:
-    return Issue(event.label, event.stream_seq, "OVL.PARENT", f"{schema.name} without a parent_id")
+    return Issue(event.label, event.stream_seq, "OVL.PARENT", f"{schema.name} needs a parent_id")

@@ -32,7 +32,9 @@ def check_handle(handle: str) -> None:
     if not 1 <= len(handle.encode()) <= MAX_HANDLE_BYTES:
         raise InvalidBody("ID.HANDLE", f"a handle has 1 to {MAX_HANDLE_BYTES} bytes")
     if _NOT_IN_HANDLES.search(handle) is not None:
-        raise InvalidBody("ID.HANDLE", "a handle holds no space, and no control, invisible or directional characters")
+        raise InvalidBody(
+            "ID.HANDLE", "a handle must not contain spaces, or control, invisible or directional characters"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

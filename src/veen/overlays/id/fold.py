@@ -104,14 +104,14 @@ class IdFold(Compact[IdRecords, IdState]):
 
     def _check_stream(self, e: Event, stream_id: bytes, of: str) -> None:
         if e.stream_id != stream_id and e.stream_id not in self.merged:
-            raise Violation("ID.STREAM", f"belongs into the stream of its {of}")
+            raise Violation("ID.STREAM", f"the record is not on the stream of its {of}")
 
     def _check_org_stream(self, e: Event, org_id: bytes, realm_id: bytes | None) -> None:
         if e.stream_id == org_stream(org_id) or e.stream_id in self.merged:
             return
         if realm_id is not None and e.stream_id == org_stream(scoped_org_id_of(org_id, realm_id)):
             raise Violation("ID.ORG_SCOPE", "in the stream of a realm-scoped organization, org_id is the scoped one")
-        raise Violation("ID.STREAM", "belongs into the stream of its organization")
+        raise Violation("ID.STREAM", "the record is not on the stream of its organization")
 
     # --- one schema each ---------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class IdFold(Compact[IdRecords, IdState]):
         if e.stream_id in self.merged:
             return tuple(named) or (ANYWHERE,)
         if named and e.stream_id not in named:
-            raise Violation("ID.STREAM", "belongs into the stream of its principal or organization")
+            raise Violation("ID.STREAM", "the record is not on the stream of its principal or organization")
         if body.device_id is not None and body.principal_pk is not None and e.stream_id == named[-1] != named[0]:
             raise Violation("ID.DEVICE_OWNER", "an organization cannot revoke a device of a principal")
         return (e.stream_id,)

@@ -199,7 +199,7 @@ def _check_parties(claims: Mapping[str, Any], provider: Provider) -> None:
 def _check_times(claims: Mapping[str, Any], now: int, leeway: int) -> None:
     exp = claims.get("exp")
     if not _is_time(exp) or now >= exp + leeway:
-        raise TokenRefused("ID.JWT_EXPIRED", "exp is missing or over")
+        raise TokenRefused("ID.JWT_EXPIRED", "exp is missing or in the past")
     for name in ("nbf", "iat"):
         if name in claims and (not _is_time(claims[name]) or now < claims[name] - leeway):
             raise TokenRefused("ID.JWT_EARLY", f"{name} lies ahead")

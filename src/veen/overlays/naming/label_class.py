@@ -37,7 +37,7 @@ class LabelClass(Body, kind="veen.label.class.v1"):
 
     def _check(self) -> None:
         if not self.class_name:
-            raise InvalidBody("LCLASS.CLASS", "a class has a name")
+            raise InvalidBody("LCLASS.CLASS", "class must not be empty")
 
 
 LABEL_CLASS: Final = Schema(LabelClass.KIND, LabelClass)
@@ -135,7 +135,7 @@ class LabelClassFold(EmitterRule, Compact[dict[bytes, Classified], LabelClasses]
         if not self.is_emitted(e):
             raise Violation("LCLASS.EMITTER", "this client may not classify labels")
         if e.stream_id != self._stream_id:
-            raise Violation("LCLASS.STREAM", "not on the stream of label classes of the realm")
+            raise Violation("LCLASS.STREAM", "the record is not on the realm's stream of label classes")
         record = Classified(e.order, body.class_name, body.sensitivity, body.retention_hint, e.leaf_hash, e.client_id)
         self.absorb(into, {body.label: record})
 

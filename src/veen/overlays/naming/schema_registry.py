@@ -39,7 +39,7 @@ class MetaSchema(Body, kind="veen.meta.schema.v1"):
 
     def _check(self) -> None:
         if not self.name or not self.version:
-            raise InvalidBody("META.NAME", "a schema has a name and a version")
+            raise InvalidBody("META.NAME", "name and version must not be empty")
 
 
 META_SCHEMA: Final = Schema(MetaSchema.KIND, MetaSchema)
@@ -140,7 +140,7 @@ class SchemaRegistryFold(EmitterRule, Compact[Claims, SchemaRegistry]):
         if not self.is_emitted(e):
             raise Violation("META.EMITTER", "this client may not register schemas")
         if e.stream_id != self._stream_id:
-            raise Violation("META.STREAM", "not on the stream of schemas of the realm")
+            raise Violation("META.STREAM", "the record is not on the realm's stream of schemas")
         record = Latest(
             ts=min(body.ts, e.ts),
             order=e.order,

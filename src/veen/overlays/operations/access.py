@@ -56,9 +56,9 @@ class AccessGrant(Operation, kind="access.grant.v1"):
     def _check(self) -> None:
         streams = self.allowed_stream_ids
         if not streams or any(left >= right for left, right in pairwise(streams)):
-            raise InvalidBody("GRANT.STREAMS", "a grant names at least one stream, ascending and without repetition")
+            raise InvalidBody("GRANT.STREAMS", "streams must not be empty, and must be ascending without repetition")
         if (self.maximum_rate_per_second is None) != (self.maximum_burst is None):
-            raise InvalidBody("GRANT.RATE", "maximum_rate_per_second and maximum_burst go together")
+            raise InvalidBody("GRANT.RATE", "maximum_rate_per_second and maximum_burst must be given together")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +259,7 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         body, at = act.body, act.event.hub_ts
         granter = self._granter(state, act)
         if body.expiry_time <= at:
-            raise Violation("GRANT.EXPIRY", "the grant had expired when the hub took it")
+            raise Violation("GRANT.EXPIRY", "the grant expired before the hub admitted it")
         rate = None
         if body.maximum_rate_per_second is not None and body.maximum_burst is not None:
             rate = (body.maximum_rate_per_second, body.maximum_burst)
@@ -309,7 +309,7 @@ class AccessFold(ActingFold[_Key, _Record, AccessState]):
         ]
         ours = named if is_granter else [grant for grant in named if grant.granter in act.identities]
         if not is_granter and not ours:
-            raise Violation("REVOKE.AUTHORITY", "the sender granted none of this and is no granter")
+            raise Violation("REVOKE.AUTHORITY", "the sender is no granter and did not grant this")
         for grant in ours:
             if grant.revoked_by is None:
                 state["grant", grant.operation_id] = replace(grant, revoked_by=act.operation_id)

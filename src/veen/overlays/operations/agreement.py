@@ -50,9 +50,9 @@ class AgreementDefinition(Operation, kind="agreement.definition.v1"):
 
     def _check(self) -> None:
         if not self.parties or len(set(self.parties)) < len(self.parties):
-            raise InvalidBody("AGREE.PARTIES", "an agreement has parties, each of them once")
+            raise InvalidBody("AGREE.PARTIES", "parties must not be empty or contain an identity twice")
         if self.expiry_time is not None and (self.effective_time or 0) >= self.expiry_time:
-            raise InvalidBody("AGREE.TIMES", "effective_time lies before expiry_time")
+            raise InvalidBody("AGREE.TIMES", "effective_time must be before expiry_time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class AgreementConfirmation(Operation, kind="agreement.confirmation.v1"):
 
     def _check(self) -> None:
         if self.decision not in DECISIONS:
-            raise InvalidBody("AGREE.DECISION", "a decision is accept, reject or withdraw")
+            raise InvalidBody("AGREE.DECISION", "decision must be accept, reject or withdraw")
 
 
 DEFINITION: Final = Schema(AgreementDefinition.KIND, AgreementDefinition)

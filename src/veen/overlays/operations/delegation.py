@@ -58,7 +58,7 @@ class DelegatedExecution(Operation, kind=_NAME):
         if not self.delegation_chain:
             raise InvalidBody("DELEG.EMPTY", "the delegation chain has no link")
         if self.operation_schema == _ID:
-            raise InvalidBody("DELEG.NESTED", "a delegated execution embeds no delegated execution")
+            raise InvalidBody("DELEG.NESTED", "a delegated execution must not embed another")
 
 
 DELEGATED: Final = Schema(_NAME, DelegatedExecution)
@@ -188,7 +188,7 @@ def inner_body(body: DelegatedExecution, event: Event, schemas: Mapping[bytes, A
     if schema is None:
         raise Violation("DELEG.INNER", f"the schema {body.operation_schema.hex()} of the operation is not known here")
     if schema.needs_parent and event.hdr.parent_id is None:
-        raise Violation("DELEG.INNER", f"{schema.name} without a parent_id")
+        raise Violation("DELEG.INNER", f"{schema.name} needs a parent_id")
     tree = body.operation_body
     if type(tree) is dict:  # free-form in here, so its keys stand in any order (D-03); its own schema lists them
         names = _names_of(schema.body)  # type: ignore[arg-type]  # a class, of any body, is hashable

@@ -180,7 +180,7 @@ class MirrorFold(Speaking[_Key, Mirrored, dict[tuple[str, bytes], MirrorSource]]
             return
         voice = self.voice(state, e)
         if self._authors is not None and not voice.any_of(self._authors):
-            raise Violation("MIRR.AUTHOR", "the sender is none of those who may state what a hub signed")
+            raise Violation("MIRR.AUTHOR", "the sender is not among the configured authors of statements")
         if e.hdr.parent_id != body.source_leaf_hash:
             raise Violation("MIRR.PARENT", "parent_id is not the message that the statement is about")
         key = (body.source_hub_identifier, body.source_label, body.source_stream_seq)

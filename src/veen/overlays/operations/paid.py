@@ -54,7 +54,7 @@ class PaidOperation(Operation, kind="paid.operation.v1"):
 
     def _check(self) -> None:
         if self.currency_code == "":
-            raise InvalidBody("PAID.CURRENCY", "a currency has a name; leave it out for the default unit")
+            raise InvalidBody("PAID.CURRENCY", "currency must not be empty; omit it for the default unit")
 
 
 PAID: Final = Schema(PaidOperation.KIND, PaidOperation)
@@ -184,7 +184,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
     def _pay(self, state: Table[_Key, _Record], act: Act[PaidOperation]) -> None:
         e, body = act.event, act.body
         if e.hdr.expires_at is not None and e.hub_ts > e.hdr.expires_at:
-            raise Violation("PAID.EXPIRED", "the hub took it after its expires_at")
+            raise Violation("PAID.EXPIRED", "the message expired before the hub admitted it")
         currency = self._currency(body.currency_code)
         used: _Key | None = None
         if body.operation_reference is not None:
@@ -201,7 +201,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
         balance = _amount(state, payer)
         left = balance - body.amount
         if left < 0 and body.payer_account not in self._issuing:
-            raise Violation("PAID.FUNDS", f"the account holds {balance}, and the operation costs {body.amount}")
+            raise Violation("PAID.FUNDS", f"the amount {body.amount} exceeds the balance {balance}")
         if spent is not None:
             key, rights = spent
             state[key] = rights
@@ -228,7 +228,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
         if currency is None:
             raise Violation("PAID.CURRENCY", "no currency is named and there is no default unit")
         if self._currencies is not None and currency not in self._currencies:
-            raise Violation("PAID.CURRENCY", f"{currency} is no currency of this ledger")
+            raise Violation("PAID.CURRENCY", f"the ledger does not allow the currency {currency}")
         return currency
 
     def _owns(self, state: Table[_Key, _Record], act: Act[Any], account_id: bytes) -> bool:
@@ -321,7 +321,7 @@ class PaidFold(ActingFold[_Key, _Record, PaidLedger]):
             if len(left) < len(debits):
                 changed[key] = Rights(debits=left)
         if target is not None and had_any and not changed:
-            raise Violation("REVOKE.UNMATCHED", "the reference means none of the rights that the sender gave")
+            raise Violation("REVOKE.UNMATCHED", "the reference names no right that the sender granted")
         for key, rights in changed.items():
             state[key] = rights
 

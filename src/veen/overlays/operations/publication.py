@@ -47,7 +47,7 @@ class DataPublication(Operation, kind="data.publication.v1"):
 
     def _check(self) -> None:
         if not self.version or not self.content_class:
-            raise InvalidBody("PUB.VERSION", "a publication has a version and a content_class")
+            raise InvalidBody("PUB.VERSION", "version and content_class must not be empty")
 
 
 PUBLICATION: Final = Schema(DataPublication.KIND, DataPublication)

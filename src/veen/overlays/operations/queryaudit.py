@@ -43,7 +43,7 @@ class QueryAudit(Operation, kind="query.audit.v1"):
 
     def _check(self) -> None:
         if not self.resource_identifier or not self.resource_class or self.purpose_code == "":
-            raise InvalidBody("QAUD.EMPTY", "resource_identifier, resource_class and purpose_code are not empty")
+            raise InvalidBody("QAUD.EMPTY", "resource_identifier, resource_class and purpose_code must not be empty")
 
 
 QUERY_AUDIT: Final = Schema(QueryAudit.KIND, QueryAudit)
@@ -125,7 +125,7 @@ class QueryAuditFold(Compact[dict[bytes, Audited], dict[bytes, Audited]]):
     def add(self, into: dict[bytes, Audited], event: Typed[QueryAudit]) -> None:
         e, body = event
         if self._services is not None and e.client_id not in self._services:
-            raise Violation("QAUD.SERVICE", "the sender is no data service of this domain")
+            raise Violation("QAUD.SERVICE", "the sender is not a data service of this domain")
         msg_id = self.mirrors.identity(e)
         into[operation_id_of(msg_id)] = _to_record(e, body, msg_id)
 
@@ -162,7 +162,7 @@ class ServiceAuditFold(Speaking[bytes, Audited, dict[bytes, Audited]]):
             return
         e, body = event
         if not self.voice(state, e).any_of(self._services):
-            raise Violation("QAUD.SERVICE", "the sender is no data service of this domain")
+            raise Violation("QAUD.SERVICE", "the sender is not a data service of this domain")
         msg_id = self.mirrors.identity(e)
         state[operation_id_of(msg_id)] = _to_record(e, body, msg_id)
 

@@ -50,7 +50,7 @@ class RecoveryRequest(Operation, kind="recovery.request.v1"):
 
     def _check(self) -> None:
         if self.target_identity == self.requested_new_identity:
-            raise InvalidBody("RECOV.SELF", "the new identity is another one than the target")
+            raise InvalidBody("RECOV.SELF", "the new identity must differ from the target")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class RecoveryApproval(Operation, kind="recovery.approval.v1"):
 
     def _check(self) -> None:
         if self.decision not in _DECISIONS:
-            raise InvalidBody("RECOV.DECISION", "a decision is approve or reject")
+            raise InvalidBody("RECOV.DECISION", "decision must be approve or reject")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,9 +273,9 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         guardian = self._guardian(state, target, body.approver_identity)
         asked = state.get(("request", target, new, b""))
         if not isinstance(asked, Requested):
-            raise Violation("RECOV.NO_REQUEST", "nobody asked for this recovery before")
+            raise Violation("RECOV.NO_REQUEST", "this recovery was not requested before")
         if not asked.is_open:
-            raise Violation("RECOV.LATE", "the target was recovered before this decision, and nobody asked again")
+            raise Violation("RECOV.LATE", "the target was recovered before this decision, and there is no new request")
         state["decision", target, new, guardian] = Approval(
             approval_id=act.operation_id, approval_msg_id=act.msg_id, decision=body.decision
         )
@@ -288,7 +288,7 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         for guardian in sorted(guarded.guardians) if guarded is not None else ():
             if _current(state, guardian) == approver:
                 return guardian
-        raise Violation("RECOV.GUARDIAN", "the approver is no guardian of the target")
+        raise Violation("RECOV.GUARDIAN", "the approver is not a guardian of the target")
 
     def _execute(self, state: Table[_Key, _Record], act: Act[RecoveryExecution]) -> None:
         e, body = act.event, act.body
@@ -298,9 +298,9 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
             raise Violation("RECOV.EXECUTOR", "the sender may not execute recoveries")
         asked = state.get(("request", target, new, b""))
         if not isinstance(asked, Requested):
-            raise Violation("RECOV.NO_REQUEST", "nobody asked for this recovery before")
+            raise Violation("RECOV.NO_REQUEST", "this recovery was not requested before")
         if not asked.is_open:
-            raise Violation("RECOV.DONE", "the target was recovered before, and nobody asked again")
+            raise Violation("RECOV.DONE", "the target was recovered before, and there is no new request")
         _check_cycle(state, target, new)
         guarded = self._guards.guards_of(target)
         approvals = self._find_approvers(state, body, guarded)
@@ -334,7 +334,7 @@ class RecoveryFold(ActingFold[_Key, _Record, Recoveries]):
         for reference in body.approval_references:
             guardian_of = standing.get(reference)
             if guardian_of is None:
-                raise Violation("RECOV.REFERENCE", f"{reference.hex()} is no standing approval of this recovery")
+                raise Violation("RECOV.REFERENCE", f"{reference.hex()} is not a valid approval of this recovery")
             if guardian_of in approving:
                 raise Violation("RECOV.REFERENCE", f"{reference.hex()} repeats an approval")
             approving.add(guardian_of)

@@ -37,7 +37,7 @@ class StateCheckpoint(Body, kind="state.checkpoint.v1"):
 
     def _check(self) -> None:
         if not self.state_class:
-            raise InvalidBody("STATE.CLASS", "a state has a class")
+            raise InvalidBody("STATE.CLASS", "state_class must not be empty")
         cuts = _cuts_of(self.metadata)
         if cuts and not any((cut.upto_seq, cut.mmr_root) == (self.upto_stream_seq, self.mmr_root) for cut in cuts):
             raise InvalidBody("STATE.CUTS", "none of the cuts is at upto_stream_seq with mmr_root")
@@ -61,7 +61,7 @@ def _cuts_of(metadata: Any) -> tuple[Cut, ...]:
                 raise InvalidBody("STATE.CUTS", "a cut is [label, upto_seq, mmr_root]")
     labels = [cut.label for cut in cuts]
     if not cuts or labels != sorted(set(labels)):
-        raise InvalidBody("STATE.CUTS", "cuts are sorted by label, and each label has one")
+        raise InvalidBody("STATE.CUTS", "cuts must be sorted by label, one for each label")
     return tuple(cuts)
 
 

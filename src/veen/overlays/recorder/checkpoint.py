@@ -79,9 +79,9 @@ class RecorderCheckpoint(Body, kind="sdr.checkpoint.v1"):
     def _check(self) -> None:
         labels = [head.label for head in self.streams]
         if labels != sorted(set(labels)):
-            raise InvalidBody("SDR.ORDER", "the streams are sorted by label, each listed once")
+            raise InvalidBody("SDR.ORDER", "streams must be sorted by label, without repetition")
         if self.log_root != log_root_of(self.streams):
-            raise InvalidBody("SDR.LOG_ROOT", "log_root does not follow from the streams")
+            raise InvalidBody("SDR.LOG_ROOT", "log_root is not the root of the streams")
         for head in self.streams:
             head.read_checkpoint()
 

@@ -34,9 +34,9 @@ class RecorderEvent(Body, kind="sdr.event.v1"):
             if not getattr(self, name):
                 raise InvalidBody("SDR.EMPTY", f"{name} must not be empty")
         if self.event_time > MAX_TIME:
-            raise InvalidBody("SDR.TIME", f"event_time {self.event_time} is behind the year 9999")
+            raise InvalidBody("SDR.TIME", f"event_time {self.event_time} is after the year 9999")
         if not _has_text_keys(self.payload):
-            raise InvalidBody("SDR.PAYLOAD", "the maps of a payload have text keys")
+            raise InvalidBody("SDR.PAYLOAD", "maps in a payload must have text keys")
 
 
 def _has_text_keys(value: Any) -> bool:

@@ -106,7 +106,7 @@ class Caller:
         knows that it is the same call.
         """
         if backoff is not None and idem is None:
-            raise ValueError("calling again needs an idem, or the call may be carried out twice")
+            raise ValueError("a retry needs an idem, or the call may be carried out twice")
         draft = call(method, args, timeout_ms=max(int(timeout * 1000), 1), reply_to=self._reply_to, idem=idem)
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout

@@ -132,7 +132,7 @@ def _debit(wallet: Wallet, amount: int, ts: int) -> Wallet:
         if spent > wallet.daily_limit:
             raise Violation(codes.DAILY_LIMIT_EXCEEDED, f"{spent} that day, {wallet.daily_limit} may")
     if wallet.balance < amount:
-        raise Violation(codes.INSUFFICIENT_FUNDS, f"{amount} of a balance of {wallet.balance}")
+        raise Violation(codes.INSUFFICIENT_FUNDS, f"the amount {amount} exceeds the balance {wallet.balance}")
     return wallet._replace(balance=wallet.balance - amount, pending_daily_spent=spent, last_limit_reset_ts=reset_ts)
 
 

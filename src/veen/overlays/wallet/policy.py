@@ -137,7 +137,7 @@ class WalletPolicy:
     def check(self, event: Event, body: WalletBody, voice: Voice | None = None) -> None:
         """Raise Violation unless the sender may do this here and now. `check_owner` checks the owner of the wallet."""
         if self.own_streams and event.stream_id != wallet_stream(body.wallet_id):
-            raise Violation(codes.WRONG_STREAM, f"not the stream of wallet {body.wallet_id.hex()}")
+            raise Violation(codes.WRONG_STREAM, f"the event is not on the stream of wallet {body.wallet_id.hex()}")
         self.check_time(body, event.ts)
         self.check_grant(body, event.client_id, event.auth_ref, voice)
 

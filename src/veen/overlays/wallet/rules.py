@@ -119,7 +119,7 @@ def _spend(wallet: Wallet, amount: int, ts: int) -> tuple[int, int]:
                 codes.DAILY_LIMIT_EXCEEDED, f"{spent} would leave the wallet that day, {wallet.daily_limit} may"
             )
     if wallet.balance < amount:
-        raise Violation(codes.INSUFFICIENT_FUNDS, f"{amount} of a balance of {wallet.balance}")
+        raise Violation(codes.INSUFFICIENT_FUNDS, f"the amount {amount} exceeds the balance {wallet.balance}")
     return spent, reset_ts
 
 
@@ -211,7 +211,9 @@ def _transfer(state: LedgerState, body: bodies.Transfer) -> Changes:
         return changes  # changes no wallet (D-99)
     to = _get_open(state, body.to_wallet_id)  # may be frozen (D-99)
     if to.currency != source.currency:
-        raise Violation(codes.INVALID_CURRENCY, f"from a wallet in {source.currency} to one in {to.currency}")
+        raise Violation(
+            codes.INVALID_CURRENCY, f"the source has the currency {source.currency}, the destination {to.currency}"
+        )
     # Transfers are most of what a ledger does, and `_replace` takes three times as long.
     exists, closed, balance, frozen, limit, _, _, currency, owner, deposited, withdrawn, adjusted, received, sent = (
         source
