@@ -38,8 +38,8 @@ from veen.core.hashing import H
 from veen.core.labels import hub_id_of, routing_key_of
 from veen.core.limits import Limits
 from veen.core.objects.checkpoint import Checkpoint
+from veen.hub.admission.decide import Resolver
 from veen.hub.admission.policy import Policy
-from veen.hub.admission.resolver import Resolver
 from veen.hub.sequencer.sequencer import Outcome, Sequencer
 from veen.io.local import OsFs
 from veen.storage.label_files import LabelFiles

@@ -28,9 +28,8 @@ from veen.lake.log.options import Options
 from veen.lake.log.slices import divide
 from veen.lake.query import api
 from veen.lake.query.descriptor import QueryDescriptor, normalise
-from veen.lake.query.engine import skip_missing
-from veen.lake.query.planning import plan_query
-from veen.lake.query.times import timestamp
+from veen.lake.query.engine import plan_query, skip_missing
+from veen.lake.query.fields import timestamp
 from veen.storage import layout
 from veen.storage.pinned import pin
 from veen.storage.scan import chunk_frames, inventory

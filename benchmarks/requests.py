@@ -40,8 +40,8 @@ from veen.core.wire import Wire
 from veen.hub.api.reply import Form, Reply
 from veen.hub.process.config import load
 from veen.hub.process.runtime import Hub
-from veen.storage.maintenance.compress import compress_chunk
 from veen.storage.maintenance.retention import Erasure, prepare
+from veen.storage.maintenance.scrub import compress_chunk
 
 KEY: Final = SigningKey(H(b"requests"))
 ISSUER: Final = SigningKey(H(b"issuer"))

@@ -44,22 +44,19 @@ from veen.lake.folds.coverage import FoldCoverage
 from veen.lake.folds.on_spark import NATIVE
 from veen.lake.folds.planning import PlanName
 from veen.lake.log.columns import ENTRIES, LEAN, arrow_schema, ddl, select_columns
-from veen.lake.log.entries import Level, ReadSpec, batches
+from veen.lake.log.entries import DirectorySource, Level, ReadSpec, batches
 from veen.lake.log.events import EventJob, make_prefix
 from veen.lake.log.keys import KeyFile
 from veen.lake.log.options import Options
 from veen.lake.log.slices import Selection, Slice, divide, pack
-from veen.lake.log.sources import DirectorySource
 from veen.lake.query import api
 from veen.lake.query.descriptor import QueryDescriptor, normalise
-from veen.lake.query.engine import execute
+from veen.lake.query.engine import execute, plan_query
+from veen.lake.query.fields import timestamp
 from veen.lake.query.on_spark import SparkSource
-from veen.lake.query.planning import plan_query
 from veen.lake.query.tasks import QueryJob, group_batches, match_batches
-from veen.lake.query.times import timestamp
 from veen.lake.spark.audit import SparkEngine
-from veen.lake.spark.events import events_frame
-from veen.lake.spark.runner import divide_timed
+from veen.lake.spark.runner import divide_timed, events_frame
 from veen.lake.spark.session import spark_session
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvFold

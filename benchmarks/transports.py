@@ -29,7 +29,7 @@ from benchmarks import report
 from benchmarks.certificates import certificate
 from benchmarks.hub import hub_process
 
-from veen.client.transport.base import Transport
+from veen.client.transport.calls import Transport
 from veen.client.transport.opening import open_transport
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H

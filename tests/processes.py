@@ -19,7 +19,7 @@ MODULES = (
     "uvloop",
     "veen.cli.app",
     "veen.cli.hub.data",
-    "veen.cli.hub.dev",
+    "veen.cli.hub.run",
     "veen.cli.hub.run",
     "veen.cli.shared.command",
     "veen.client.sync",

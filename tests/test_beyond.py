@@ -32,12 +32,11 @@ from veen.core.evidence_check import check_evidence
 from veen.core.evidence_file import EvidenceFault, EvidenceFile
 from veen.core.hashing import H
 from veen.core.limits import Limits
-from veen.core.objects.birth import BirthCertificate
 from veen.core.objects.captoken import CapToken, Rate
 from veen.core.objects.control import ControlRecord, PolicyRevocation
 from veen.core.objects.envelopes import ErrorEnvelope, SubmitRequest, SubmitResponse
 from veen.core.objects.evidence import Equivocation
-from veen.core.objects.identity import HubIdentity
+from veen.core.objects.identity import BirthCertificate, HubIdentity
 from veen.core.objects.policies import Authority, Revocation, realm_id_of
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import (

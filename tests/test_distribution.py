@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from veen.client.errors import ExtraMissing
-from veen.core.extras import install_hint
+from veen.core.catalogue import install_hint
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -29,26 +29,24 @@ from veen.client.generations.records import (
 from veen.client.identity import bech32
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.contacts import Contact, ContactBook
+from veen.client.identity.identity import PrekeySecret
 from veen.client.identity.keyring import Keyring, StreamKeys
-from veen.client.identity.keystore import Keystore, SealedKeystore
+from veen.client.identity.keystore import Keystore, RecoverySlot, SealedKeystore, Secrets, _Stored, _StoredFormer
 from veen.client.identity.passphrases import Kdf
-from veen.client.identity.prekey import PrekeySecret
-from veen.client.identity.recovery import RecoverySlot
-from veen.client.identity.secrets import Secrets, _Stored, _StoredFormer
 from veen.client.invites import Invitation, SealedInvite
 from veen.client.portable.portability import HubRecord, export_set
 from veen.client.portable.set_files import Listed, Manifest
 from veen.client.send.captokens import Grant, HeldToken
 from veen.client.verify.label_state import LabelState, Pending
 from veen.core import cbor
-from veen.core.copies import CopiedEvent
 from veen.core.crypto import ed25519, x25519
+from veen.core.event import CopiedEvent
 from veen.core.evidence_file import EntryEvidence, EvidenceFile, LogEvidence, OutsideProof, Plaintext, RunEvidence
 from veen.core.hashing import H, Ht, u64be
 from veen.core.labels import hub_id_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
-from veen.core.objects.birth import BirthCertificate
 from veen.core.objects.captoken import CapToken
+from veen.core.objects.card import Prekey
 from veen.core.objects.control import (
     CapDerive,
     ControlRecord,
@@ -60,12 +58,10 @@ from veen.core.objects.control import (
     root_of_heads,
 )
 from veen.core.objects.envelopes import ProofResponse
-from veen.core.objects.identity import HubIdentity, canonical_json, key_id_of
+from veen.core.objects.identity import BirthCertificate, HubIdentity, canonical_json, key_id_of
 from veen.core.objects.msg import Msg
-from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.policies import Authority, Revocation, SizeBound, realm_id_of
-from veen.core.objects.prekey import Prekey
-from veen.core.objects.profile import PRESETS
+from veen.core.objects.profile import PRESETS, PayloadHdr
 from veen.core.objects.speaking import AuthorKey, EndOfKey, PrincipalNext, SpeaksBinding, SpeaksEnd
 from veen.core.objects.tooling import (
     AnchoredCheckpoint,

@@ -15,11 +15,11 @@ from veen.core import cbor
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.event import Event
 from veen.core.hashing import H, Ht
+from veen.core.labels import schema_id
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.policies import Authority
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.speaking import PrincipalNext, SpeaksBinding, SpeaksEnd
-from veen.core.schema_id import schema_id
 from veen.overlays import anchoring, crdt, crud, kv, queue, speaks
 from veen.overlays.airgap import bodies as airgap
 from veen.overlays.discovery import bodies as discovery

@@ -30,6 +30,7 @@ from veen.core.hashing import H, Ht, trunc_24, u32be, u64be
 from veen.core.labels import hub_id_of, label_of, routing_key_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.captoken import CapToken, Rate
+from veen.core.objects.card import Prekey
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import (
     AnchorPublish,
@@ -59,14 +60,19 @@ from veen.core.objects.envelopes import (
 )
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.msg import Msg
-from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.policies import Authority, Revocation, realm_id_of
-from veen.core.objects.prekey import Prekey
-from veen.core.objects.profile import PRESETS, Profile
+from veen.core.objects.profile import PRESETS, PayloadHdr, Profile
 from veen.core.objects.receipt import Receipt
-from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachment
-from veen.core.sealing.attachments import SealedAttachments, att_root_of
-from veen.core.sealing.ciphertext import Binding, Parts, seal
+from veen.core.sealing.ciphertext import (
+    ATTACHED_SCHEMA,
+    Attached,
+    Attachment,
+    Binding,
+    Parts,
+    SealedAttachments,
+    att_root_of,
+    seal,
+)
 from veen.core.tree.mmr import MmrTree
 from veen.core.tree.proof import MmrProof, PathStep, prove_consistency, prove_inclusion, prove_range
 from veen.core.wire import Json, Wire

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from veen.lake.log.columns import Column
-from veen.lake.tables.schema import PARTITIONS
-from veen.lake.tables.states import state_columns
-from veen.lake.tables.typed import columns_of_typed
+from veen.lake.tables.schema import PARTITIONS, columns_of_typed, state_columns
 from veen.overlays.framework.registry import BUILTIN
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "typed-tables.md"

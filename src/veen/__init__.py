@@ -92,7 +92,7 @@ _LAZY = {
     "NetworkError": "veen.client.errors:NetworkError",
     "ProcessesEngine": "veen.verify.audit:ProcessesEngine",
     "SigningKey": "veen.core.crypto.ed25519:SigningKey",
-    "StreamEntry": "veen.api.entries:StreamEntry",
+    "StreamEntry": "veen.api.hubs:StreamEntry",
     "StreamHandle": "veen.api.blocking:StreamHandle",
     "StreamKeys": "veen.client.identity.keyring:StreamKeys",
     "SyncClient": "veen.client.sync:SyncClient",

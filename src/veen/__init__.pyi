@@ -3,12 +3,12 @@ from veen import testing as testing
 from veen.api.blocking import HubConnection as HubConnection
 from veen.api.blocking import StreamHandle as StreamHandle
 from veen.api.blocking import connect as connect
-from veen.api.entries import StreamEntry as StreamEntry
 from veen.api.evidence import EvidenceBundle as EvidenceBundle
 from veen.api.evidence import EvidenceCheck as EvidenceCheck
 from veen.api.evidence import verify as verify
 from veen.api.hubs import AsyncHubConnection as AsyncHubConnection
 from veen.api.hubs import AsyncStream as AsyncStream
+from veen.api.hubs import StreamEntry as StreamEntry
 from veen.api.hubs import aconnect as aconnect
 from veen.client.client import Client as Client
 from veen.client.errors import Divergence as Divergence

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from veen.cli.messages.attachment import _file_name
+from veen.cli.messages.send import _file_name
 from veen.cli.shared.output import Exit
-from veen.core.sealing.attachment_root import Attachment
+from veen.core.sealing.ciphertext import Attachment
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from tests.cli.hubprocess import running
 from tests.cli.talk import DEV, Talk
 from tests.cli.test_receipt import flip
 
-from veen.cli.shared.named import to_named
 from veen.cli.shared.output import Exit
+from veen.cli.shared.wire_tree import to_named
 from veen.core.objects.checkpoint import Checkpoint
 
 

@@ -70,8 +70,8 @@ def test_a_certificate_of_a_private_authority_has_its_own_error_that_names_the_o
 
 
 def test_a_bulk_reader_names_the_option_for_the_authority(tls_hub):
-    from veen.lake.log.hub_link import HubCertificate, HubLink
     from veen.lake.log.options import HubAddress
+    from veen.lake.log.remote import HubCertificate, HubLink
 
     link = HubLink(HubAddress(url=tls_hub.name))
 

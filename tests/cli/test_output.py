@@ -332,7 +332,7 @@ def test_a_check_that_held_is_green_and_one_that_failed_is_red(monkeypatch, caps
 
 MIXED = """
 import time
-from veen.cli.shared import progress as module
+from veen.cli.shared import output as module
 from veen.cli.shared.output import Mode, Output
 
 def wait():

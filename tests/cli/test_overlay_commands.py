@@ -273,7 +273,7 @@ def test_a_damaged_snapshot_is_refused_reported_and_not_used(people, stream):
 def test_a_snapshot_of_another_root_is_refused_and_the_log_is_folded(people, stream):
     """The hub shows another log than the one that was folded, to a client that has forgotten what it knew."""
     alice, _ = people
-    from veen.cli.shared.fold_cache import CachedFold, FoldCache
+    from veen.cli.shared.folding import CachedFold, FoldCache
     from veen.client.home import Home
     from veen.client.identity.keystore import open_identity
     from veen.core.labels import hub_id_of

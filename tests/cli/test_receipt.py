@@ -3,8 +3,8 @@
 import pytest
 from tests.cli.homes import OTHER, Cli
 
-from veen.cli.shared.named import to_named
 from veen.cli.shared.output import Exit
+from veen.cli.shared.wire_tree import to_named
 from veen.core.objects.receipt import Receipt
 
 

@@ -11,7 +11,7 @@ from tests.cli.talk import DEV, Talk
 
 from veen.cli.shared.output import Exit
 from veen.core.crypto.ed25519 import SigningKey
-from veen.storage.keys.directory import write_private_key
+from veen.storage.keys.identity import write_private_key
 
 OTHER = f"root:ed25519:{'b' * 64}"
 

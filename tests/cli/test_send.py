@@ -6,8 +6,8 @@ import pytest
 from tests.cli.hubprocess import running
 from tests.cli.talk import DEV, Talk
 
-from veen.cli.shared.named import to_named
 from veen.cli.shared.output import Exit
+from veen.cli.shared.wire_tree import to_named
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from veen.cli.shared.failures import failure_of
 from veen.cli.shared.output import Exit
-from veen.client.config.edit import change, remove_context
 from veen.client.config.file import ConfigFile, check_value, read
+from veen.client.config.projects import change, remove_context
 from veen.client.config.settings import ENVIRONMENT, resolve
 from veen.client.errors import SettingsError
 
@@ -302,7 +302,7 @@ def test_a_project_cannot_have_files_of_the_user_sent_to_its_hub(tmp_path, file)
 def test_two_changes_at_once_lose_nothing(tmp_path):
     path = tmp_path / "config.toml"
     program = (
-        "import sys; from pathlib import Path; from veen.client.config.edit import change\n"
+        "import sys; from pathlib import Path; from veen.client.config.projects import change\n"
         "for n in range(20): change(Path(sys.argv[1]), {f'context.{sys.argv[2]}{n}.hub': 'http://h'})"
     )
     running = [

@@ -17,8 +17,8 @@ from tests.products.vesn import log_builders as w
 from veen.cli.shared.output import Exit
 from veen.core.catalogue import catalogue
 from veen.core.hashing import H
-from veen.products.vesn.archive import export_set
 from veen.products.vesn.errors import Problem
+from veen.products.vesn.files import export_set
 from veen.products.vesn.ledger import Ledger
 from veen.products.vesn.lines import StreamEntry
 from veen.products.vesn.mirror import MirrorRecord

@@ -10,7 +10,7 @@ from tests.waiting import until
 from veen.api.blocking import connect
 from veen.cli.shared.output import Exit
 from veen.client.home import Home
-from veen.core.tlog.errors import QuorumError
+from veen.core.tlog.tree import QuorumError
 
 OUTER = (*DEV, "--port", "0", "--set", "outer.origin=hub.example/veen", "--set", "outer.every=1")
 

@@ -9,8 +9,7 @@ from veen.client.transport.inprocess import InProcess
 from veen.core.errors import LimitError
 from veen.core.hashing import H
 from veen.core.limits import DEFAULT_LIMITS
-from veen.core.sealing.attachment_root import ATTACHED_SCHEMA
-from veen.core.sealing.attachments import att_root_of
+from veen.core.sealing.ciphertext import ATTACHED_SCHEMA, att_root_of
 from veen.io.local import OsFs
 from veen.storage.attachments import AttachmentFiles
 from veen.storage.copies.copying import clone

@@ -34,8 +34,7 @@ from veen.client.identity.rotation import RotationBounds
 from veen.client.send.sealing import Draft, Prepared
 from veen.client.send.writing import Sent
 from veen.client.state import StateStore, rekey
-from veen.client.transport.base import Answer
-from veen.client.transport.calls import Retry
+from veen.client.transport.calls import Answer, Retry
 from veen.client.transport.inprocess import InProcess
 from veen.core.errors import LimitError
 from veen.core.hashing import H

@@ -16,8 +16,7 @@ from veen.client.generations.records import WRAP_SCHEMA, HandOver
 from veen.client.home import KEYSTORE, Home
 from veen.client.identity.identity import MAX_FORMER
 from veen.client.identity.keyring import Keyring
-from veen.client.identity.keystore import Keystore, create_identity
-from veen.client.identity.secrets import Secrets
+from veen.client.identity.keystore import Keystore, Secrets, create_identity
 from veen.client.invites import SealedInvite
 from veen.client.personal import due_prekey, read_inbox, send_personal
 from veen.client.transport.inprocess import InProcess

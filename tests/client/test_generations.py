@@ -32,8 +32,9 @@ from veen.core.crypto import hpke
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import OpenError, SignatureError
 from veen.core.event import Event
+from veen.core.labels import schema_id
 from veen.core.objects.card import CARD_SCHEMA
-from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import PayloadHdr
 from veen.core.objects.speaking import (
     PRINCIPAL_NEXT_SCHEMA,
     SPEAKS_END_SCHEMA,
@@ -42,7 +43,6 @@ from veen.core.objects.speaking import (
     SpeaksBinding,
     SpeaksEnd,
 )
-from veen.core.schema_id import schema_id
 from veen.core.sealing.ciphertext import open_with_one
 
 OWNER, BOB, CAROL, MALLORY = (identity(name) for name in ("owner", "bob", "carol", "mallory"))

@@ -26,8 +26,7 @@ from veen.client.errors import (
     Unreachable,
 )
 from veen.client.home import Home
-from veen.client.transport.http import HttpTransport
-from veen.client.transport.http1 import Http1, _Connection
+from veen.client.transport.http import Http1, HttpTransport, _Connection
 from veen.core.objects.tooling import StatusResponse, VersionRequest
 
 

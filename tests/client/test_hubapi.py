@@ -9,8 +9,7 @@ import pytest
 from tests.client.hubs import hub_at, run
 
 from veen.client.errors import BadAnswer, HubRefused
-from veen.client.transport.base import Answer
-from veen.client.transport.calls import NO_RETRY, Calls, sequence
+from veen.client.transport.calls import NO_RETRY, Answer, Calls, sequence
 from veen.client.transport.http import _LibraryHttp
 from veen.client.transport.hubapi import MAX_LABELS, label_pages, metric_samples, status_of
 from veen.client.transport.inprocess import InProcess

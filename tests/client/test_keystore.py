@@ -21,12 +21,10 @@ from veen.client.errors import (
     WrongPassphrase,
 )
 from veen.client.home import CARD, KEYSTORE, Home
-from veen.client.identity.identity import MAX_CLIENT_KEYS, ClientKey
+from veen.client.identity.identity import MAX_CLIENT_KEYS, ClientKey, PrekeySecret
 from veen.client.identity.keyring import Keyring, StreamKeys
-from veen.client.identity.keystore import Keystore, SealedKeystore, create_identity, open_identity, read_card
+from veen.client.identity.keystore import Keystore, SealedKeystore, Secrets, create_identity, open_identity, read_card
 from veen.client.identity.passphrases import Kdf
-from veen.client.identity.prekey import PrekeySecret
-from veen.client.identity.secrets import Secrets
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import MalformedError
 from veen.testing.memfs import Crash, Fault, MemFs

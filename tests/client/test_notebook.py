@@ -9,13 +9,12 @@ from tests.cli import objects as world
 from tests.client.builders import seeded
 from tests.client.hubs import ORDERS, all_of, connected, run
 
-from veen.client.identity.identity import Identity
+from veen.client.identity.identity import Identity, PrekeySecret
 from veen.client.identity.keyring import Keyring
-from veen.client.identity.prekey import PrekeySecret
-from veen.client.identity.secrets import Secrets, _Stored
+from veen.client.identity.keystore import Secrets, _Stored
 from veen.client.verify.label_state import LabelState
 from veen.core.html import of_wire, shown
-from veen.core.sealing.attachment_root import Attachment
+from veen.core.sealing.ciphertext import Attachment
 
 
 class Balanced(HTMLParser):

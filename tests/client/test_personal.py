@@ -9,9 +9,9 @@ from tests.client.hubs import IMPATIENT, all_of, client_at, hub_at, person, pin_
 
 from veen.client.errors import PrekeyMissing, Unreachable
 from veen.client.home import Home
+from veen.client.identity.identity import PrekeySecret, recent_prekeys
 from veen.client.identity.keyring import Keyring
 from veen.client.identity.keystore import create_identity
-from veen.client.identity.prekey import PrekeySecret, recent_prekeys
 from veen.client.personal import (
     ATTEMPTS,
     due_prekey,

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.client.read.picture import Picture, short, text
-from veen.client.read.svg import to_svg
+from veen.client.read.picture import Picture, short, text, to_svg
 from veen.core.errors import ProofError
 from veen.core.hashing import H
 from veen.core.tree.mmr import MmrTree

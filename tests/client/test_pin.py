@@ -7,7 +7,7 @@ import pytest
 from tests.client.hubs import Clock, all_of, bodies, client_at, connected, hub_at, person, run
 
 from veen.client.errors import ForeignKey, HubIdChanged, NotPinned, ProofInvalid, RetiredKey
-from veen.client.transport.base import Answer
+from veen.client.transport.calls import Answer
 from veen.client.transport.inprocess import InProcess
 from veen.client.verify.pin import HubPin
 from veen.core.crypto.ed25519 import SigningKey

@@ -7,8 +7,7 @@ from tests.client.builders import NOW, identity, seeded
 
 from veen.client.errors import CardInvalid, PrekeyExpired
 from veen.client.home import Home
-from veen.client.identity.keystore import create_identity, open_identity
-from veen.client.identity.prekey import (
+from veen.client.identity.identity import (
     MAX_PREKEYS,
     PREKEY_KEEP_SEC,
     PREKEY_TTL_SEC,
@@ -17,8 +16,9 @@ from veen.client.identity.prekey import (
     current,
     recent_prekeys,
 )
+from veen.client.identity.keystore import create_identity, open_identity
 from veen.core.crypto import hpke, x25519
-from veen.core.objects.prekey import Prekey
+from veen.core.objects.card import Prekey
 
 ALICE, BOB = identity("alice"), identity("bob")
 MINE = PrekeySecret.create(ALICE, now=NOW, random=seeded("mine"))

@@ -6,8 +6,7 @@ from itertools import combinations
 import pytest
 from tests.client.test_picture import picture_of
 
-from veen.client.read.picture import TREE_MAX
-from veen.client.read.svg import _WORDS, _draw_ladder, _draw_tree, to_svg
+from veen.client.read.picture import _WORDS, TREE_MAX, _draw_ladder, _draw_tree, to_svg
 
 SIZES = [(1, 1), (2, 1), (5, 3), (7, 7), (31, 7), (32, 1), (65, 65), (65, 12), (63, 40), (1003, 700), (4095, 4095)]
 

@@ -9,8 +9,7 @@ from tests.client.builders import CHEAP, PASSPHRASE, seeded
 from tests.client.test_keystore import SECRETS, created, file, rewritten
 
 from veen.client.errors import KeystoreDamaged, KeyTextInvalid, LocalError, WrongPassphrase
-from veen.client.identity.keystore import Keystore, SealedKeystore
-from veen.client.identity.recovery import MAX_SLOTS, RecoverySlot
+from veen.client.identity.keystore import MAX_SLOTS, Keystore, RecoverySlot, SealedKeystore
 from veen.core.errors import FieldSizeError
 from veen.testing.memfs import Crash, Fault, MemFs
 

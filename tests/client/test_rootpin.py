@@ -22,7 +22,7 @@ from veen.core.objects.tooling import IdentityResponse
 from veen.core.objects.trusted_root import TrustedKeys
 from veen.io.local import OsFs
 from veen.storage.keys import identity as identities
-from veen.storage.keys.directory import write_private_key
+from veen.storage.keys.identity import write_private_key
 from veen.testing.hostile import HostileHub, Replaces
 from veen.verify.directory import verify_data
 

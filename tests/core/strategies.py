@@ -13,15 +13,14 @@ from tests.core import strict_cbor
 
 from veen.core.objects import control, envelopes, policies
 from veen.core.objects.captoken import Allow, CapToken, Rate
+from veen.core.objects.card import Prekey
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.msg import Msg
-from veen.core.objects.payload_hdr import PayloadHdr
-from veen.core.objects.prekey import Prekey
-from veen.core.objects.profile import Profile
+from veen.core.objects.profile import PayloadHdr, Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.speaking import PrincipalNext, SpeaksBinding, SpeaksEnd
-from veen.core.sealing.attachment_root import Attached, Attachment
+from veen.core.sealing.ciphertext import Attached, Attachment
 from veen.core.tree.proof import ConsistencyProof, MmrProof, PathStep, RangeProof
 from veen.core.wire import Wire
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from tests.core import strategies
 
 from veen.core.errors import FieldSizeError, MalformedError, VerifyError
-from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachment
+from veen.core.sealing.ciphertext import ATTACHED_SCHEMA, Attached, Attachment
 
 COIDS = [bytes((n,)) * 32 for n in range(3)]
 PLAIN = [b"", b"one", b"twotwo"]

@@ -17,16 +17,23 @@ from veen.core.crypto import hpke
 from veen.core.errors import FormatError, LimitError, OpenError, VerifyError
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.msg import Msg
-from veen.core.objects.payload_hdr import PayloadHdr
-from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachment
-from veen.core.sealing.attachments import (
+from veen.core.objects.profile import PayloadHdr
+from veen.core.sealing.ciphertext import (
+    ATTACHED_SCHEMA,
     EMPTY_ATT_ROOT,
+    Attached,
+    Attachment,
+    Binding,
+    Opened,
+    Parts,
+    Sealed,
     SealedAttachments,
     att_root_of,
     open_attachments,
+    open_msg,
+    seal,
     seal_attachments,
 )
-from veen.core.sealing.ciphertext import Binding, Opened, Parts, Sealed, open_msg, seal
 
 ORACLE = pyhpke.CipherSuite.new(
     pyhpke.KEMId.DHKEM_X25519_HKDF_SHA256, pyhpke.KDFId.HKDF_SHA256, pyhpke.AEADId.CHACHA20_POLY1305

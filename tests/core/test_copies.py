@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veen.core import cbor
-from veen.core.copies import (
+from veen.core.errors import FormatError, MalformedError
+from veen.core.event import (
     COPY_SCHEMA,
     CopiedEvent,
     Origin,
@@ -18,8 +19,7 @@ from veen.core.copies import (
     origin_passed_on,
     read_stored_header,
 )
-from veen.core.errors import FormatError, MalformedError
-from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import PayloadHdr
 
 A, B, C, MSG, SCHEMA = (bytes((n,)) * 32 for n in range(1, 6))
 ids = st.binary(min_size=32, max_size=32)

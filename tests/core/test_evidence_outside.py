@@ -11,11 +11,9 @@ from veen.core.evidence_check import check_evidence
 from veen.core.evidence_file import EvidenceFault, EvidenceFile, OutsideProof
 from veen.core.hashing import H
 from veen.core.objects.checkpoint import Checkpoint
-from veen.core.tlog.leaf import OuterLeaf
 from veen.core.tlog.note import COSIGNATURE, ED25519, LogCheckpoint, VerifierKey, cosign
 from veen.core.tlog.policy import WitnessPolicy
-from veen.core.tlog.proof import TlogProof
-from veen.core.tlog.receipt import CoseReceipt
+from veen.core.tlog.proof import CoseReceipt, OuterLeaf, TlogProof
 from veen.core.tlog.tree import TlogTree, prove_inclusion
 
 LOG, WITNESS, OTHER = (SigningKey(bytes([n]) * 32) for n in (11, 12, 13))

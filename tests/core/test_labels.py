@@ -16,7 +16,7 @@ from veen.core.labels import epoch_at, epoch_window, hub_id_of, label_of, routin
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
-from veen.core.sealing.attachments import EMPTY_ATT_ROOT, att_root_of
+from veen.core.sealing.ciphertext import EMPTY_ATT_ROOT, att_root_of
 
 # --- golden values ------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from veen.core.crypto import x25519
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, SignatureError, VersionError
 from veen.core.hashing import Ht
-from veen.core.objects.prekey import Prekey
+from veen.core.objects.card import Prekey
 from veen.core.objects.recognise import recognise
 
 KEY = SigningKey(b"\x07" * 32)

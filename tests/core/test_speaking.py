@@ -12,6 +12,7 @@ from veen.core import cbor
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FieldSizeError, FormatError, MalformedError, SignatureError
 from veen.core.hashing import Ht
+from veen.core.labels import schema_id
 from veen.core.objects.card import Card, CardRecord
 from veen.core.objects.speaking import (
     MAX_REASON_BYTES,
@@ -24,7 +25,6 @@ from veen.core.objects.speaking import (
     SpeaksBinding,
     SpeaksEnd,
 )
-from veen.core.schema_id import schema_id
 
 PRINCIPAL, CLIENT, OTHER = (SigningKey(bytes((n,)) * 32) for n in (7, 8, 9))
 STREAM = b"\x01" * 32

@@ -16,6 +16,7 @@ from veen.core.errors import ApiCode, Refusal
 from veen.core.hashing import H
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.captoken import CapToken, Rate
+from veen.core.objects.card import Prekey
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import (
     AnchorPublish,
@@ -46,14 +47,11 @@ from veen.core.objects.envelopes import (
 )
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.msg import Msg
-from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.policies import Authority, Revocation
-from veen.core.objects.prekey import Prekey
-from veen.core.objects.profile import PRESETS
+from veen.core.objects.profile import PRESETS, PayloadHdr
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.speaking import PrincipalNext, SpeaksBinding, SpeaksEnd
-from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachment
-from veen.core.sealing.ciphertext import Binding, seal
+from veen.core.sealing.ciphertext import ATTACHED_SCHEMA, Attached, Attachment, Binding, seal
 from veen.core.tree.mmr import MmrTree
 from veen.core.tree.proof import prove_consistency, prove_inclusion, prove_range
 from veen.core.wire import Wire

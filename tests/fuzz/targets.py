@@ -47,16 +47,14 @@ from veen.core.objects.envelopes import (
 )
 from veen.core.objects.evidence import Equivocation, Statement
 from veen.core.objects.msg import Msg
-from veen.core.objects.payload_hdr import PayloadHdr
-from veen.core.objects.profile import Profile
+from veen.core.objects.profile import PayloadHdr, Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.recognise import KINDS, parse_json, recognise
-from veen.core.sealing.attachment_root import Attached, Attachment
-from veen.core.sealing.ciphertext import Binding, Opened, Parts, open_msg
+from veen.core.sealing.ciphertext import Attached, Attachment, Binding, Opened, Parts, open_msg
 from veen.core.tree.proof import ConsistencyProof, MmrProof, RangeProof, prove_consistency, prove_inclusion, prove_range
 from veen.core.wire import Wire
+from veen.products.vesn.ledger import MmrProof as VesnProof
 from veen.products.vesn.lines import StreamEntry, verify_stream
-from veen.products.vesn.merkle import MmrProof as VesnProof
 from veen.products.vesn.objects import RECORDS as VESN_RECORDS
 from veen.products.vesn.objects import CapToken as VesnToken
 from veen.products.vesn.objects import Checkpoint as VesnCheckpoint

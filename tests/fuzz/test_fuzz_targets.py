@@ -23,7 +23,7 @@ from veen.core.objects.control import BODIES, ControlRecord, LimitsSet
 from veen.core.objects.envelopes import ErrorEnvelope, StreamItem
 from veen.core.objects.msg import Msg
 from veen.core.objects.recognise import KINDS, recognise
-from veen.core.sealing.attachment_root import Attached
+from veen.core.sealing.ciphertext import Attached
 
 MUTANTS_PER_EXAMPLE = 5
 # Peak of Python's allocations while reading, per byte of input. An empty array is one byte on the wire and 64 in

@@ -11,8 +11,8 @@ from veen.core.objects.captoken import CapToken, Rate
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.msg import Msg
 from veen.core.objects.profile import PRESETS
+from veen.hub.admission.decide import Resolver
 from veen.hub.admission.policy import Policy
-from veen.hub.admission.resolver import Resolver
 from veen.storage.state import Cap, LogState
 
 HUB, ALICE, BOB, ISSUER, STRANGER = (SigningKey(bytes([n]) * 32) for n in (2, 1, 3, 9, 8))

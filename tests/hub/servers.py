@@ -15,8 +15,8 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.identity import HubIdentity, HubKey, IdentityError
+from veen.hub.admission.decide import Resolver
 from veen.hub.admission.policy import Policy
-from veen.hub.admission.resolver import Resolver
 from veen.hub.api.access import Access
 from veen.hub.http.server import HttpServer, HttpSettings
 from veen.hub.process.config import AttachmentPolicy

@@ -17,8 +17,7 @@ from veen.core.objects.captoken import CapToken, Rate
 from veen.core.objects.control import CapAuthorize, LabelOpen
 from veen.core.objects.msg import Msg
 from veen.core.objects.profile import PRESETS
-from veen.hub.admission.decide import Accept, Refuse, check_structure, decide
-from veen.hub.admission.resolver import Resolver
+from veen.hub.admission.decide import Accept, Refuse, Resolver, check_structure, decide
 from veen.storage.state import Cap
 
 PROFILES = frozenset((w.BULK.profile_id(),))

@@ -12,7 +12,7 @@ from veen.core.objects.receipt import Receipt
 from veen.hub.process import housekeeping
 from veen.io.errors import CorruptError
 from veen.storage.control_state import control_records
-from veen.storage.maintenance.compress import pack_chunk
+from veen.storage.maintenance.scrub import pack_chunk
 
 YEAR = 365 * 86_400
 FLAGS = {"limits__max_checkpoint_interval": "2", "retention__payloads": "30d", "engine__max_clock_step": "0"}

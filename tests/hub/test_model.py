@@ -21,7 +21,7 @@ from veen.core.tree.mmr import MmrTree
 from veen.core.tree.proof import prove_consistency, prove_inclusion
 from veen.hub.admission.decide import Refuse, check_structure, decide
 from veen.hub.admission.policy import Kex1
-from veen.storage.cursors import Capacity
+from veen.storage.state import Capacity
 from veen.storage.store import Group, Store
 from veen.testing.memfs import MemFs
 

@@ -19,18 +19,16 @@ from veen.client.verify.outer import OuterReader
 from veen.client.verify.pin import HubPin
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.control import ControlRecord, OuterKey
-from veen.core.tlog.leaf import CHECKPOINT_LEAF, CONTROL_LEAF, IDENTITY_LEAF, OuterLeaf
 from veen.core.tlog.note import COSIGNATURE, ED25519, LogCheckpoint, Note, VerifierKey
 from veen.core.tlog.policy import WitnessPolicy
-from veen.core.tlog.receipt import CoseReceipt
+from veen.core.tlog.proof import CHECKPOINT_LEAF, CONTROL_LEAF, IDENTITY_LEAF, CoseReceipt, OuterLeaf
 from veen.core.tlog.tree import TlogTree, leaf_hash
 from veen.hub.process.config import ConfigError
-from veen.hub.process.witnesses import WitnessAheadError
+from veen.hub.process.outer import WitnessAheadError
 from veen.io.errors import CorruptError, StorageError
 from veen.io.local import OsFs
 from veen.products.witness.monitor import Monitor, MonitorState
-from veen.products.witness.service import WitnessService
-from veen.products.witness.store import WitnessStore
+from veen.products.witness.service import WitnessService, WitnessStore
 from veen.storage import layout
 from veen.storage.copies.copying import clone
 from veen.storage.outer import MissingOuterKeyError, OuterLogFiles

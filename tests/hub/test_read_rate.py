@@ -14,7 +14,7 @@ from veen.core import cbor
 from veen.core.objects.envelopes import ErrorEnvelope, StreamRequest, StreamResponse, SubmitRequest, SubmitResponse
 from veen.core.objects.tooling import LegacyItem
 from veen.hub.api.access import Access, Principal
-from veen.hub.api.read_rate import ReadRateLimiter
+from veen.hub.api.operations import ReadRateLimiter
 from veen.hub.api.reply import ApiError, Reply
 from veen.io.addresses import network_of
 

@@ -26,8 +26,8 @@ from veen.hub.api.read_worker import ReadWorker
 from veen.hub.api.reply import ApiError
 from veen.hub.sequencer.writer_priority import WriterPriority
 from veen.io.local import OsFs
-from veen.storage.maintenance.compress import compress_chunk
 from veen.storage.maintenance.retention import Erasure, prepare
+from veen.storage.maintenance.scrub import compress_chunk
 from veen.storage.reader import Packed, Unpacked
 
 INTERVAL = 8

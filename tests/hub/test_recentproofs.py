@@ -6,7 +6,7 @@ import pytest
 from tests.storage import driver
 
 from veen.core.tree.proof import prove_inclusion
-from veen.hub.api.recent_proofs import RecentProofs
+from veen.hub.api.calls import RecentProofs
 from veen.storage.label_files import LabelFiles
 from veen.testing.memfs import MemFs
 

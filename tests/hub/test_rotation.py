@@ -35,7 +35,7 @@ from veen.storage import layout
 from veen.storage.control_state import control_records
 from veen.storage.keys import identity as identities
 from veen.storage.keys import rotation as keyrotation
-from veen.storage.keys.directory import write_birth, write_private_key
+from veen.storage.keys.identity import write_birth, write_private_key
 from veen.storage.keys.rotation import RotationUnderWayError
 from veen.storage.maintenance.rebuild import rebuild_index
 from veen.storage.store import Store

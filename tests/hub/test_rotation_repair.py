@@ -10,7 +10,7 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.identity import key_id_of
 from veen.core.objects.tooling import IdentityResponse
 from veen.hub.api.rotation import LEAD_SECONDS, check_rotations
-from veen.hub.process.at_rest import at_rest
+from veen.hub.process.startup import at_rest
 from veen.storage import layout
 from veen.storage.keys import identity as identities
 from veen.storage.keys import rotation as keyrotation

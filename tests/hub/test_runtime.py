@@ -27,10 +27,10 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
 from veen.core.labels import label_of, stream_id_of
 from veen.core.limits import DEFAULT_LIMITS
-from veen.core.objects.birth import BirthCertificate
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import KeyRotate, LimitsSet
 from veen.core.objects.evidence import Equivocation
+from veen.core.objects.identity import BirthCertificate
 from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
 from veen.hub.api.rotation import check_rotations, rotate_at_rest
@@ -47,8 +47,15 @@ from veen.storage import layout
 from veen.storage.anchors import AnchorError
 from veen.storage.control_state import control_records
 from veen.storage.keys import identity as identities
-from veen.storage.keys.directory import KeyDirFs, write_birth, write_private_key
-from veen.storage.keys.identity import BlankLogError, KeyExposedError, MissingIdentityError, MissingKeyError
+from veen.storage.keys.identity import (
+    BlankLogError,
+    KeyDirFs,
+    KeyExposedError,
+    MissingIdentityError,
+    MissingKeyError,
+    write_birth,
+    write_private_key,
+)
 from veen.testing.memfs import Crash, Fault, MemFs
 from veen.verify.directory import verify_data
 

@@ -10,7 +10,7 @@ from tests.hub.test_outer import OUTER
 from tests.hub.test_runtime import log_lines, run, running, submit
 from tests.waiting import eventually
 
-from veen.core.tlog.leaf import CHECKPOINT_LEAF, OuterLeaf
+from veen.core.tlog.proof import CHECKPOINT_LEAF, OuterLeaf
 from veen.hub.process import housekeeping
 from veen.hub.process.logs import EventLog
 from veen.hub.process.supervisor import Supervisor

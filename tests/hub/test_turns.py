@@ -22,7 +22,7 @@ from veen.core.objects.receipt import Receipt
 from veen.hub.api import pages
 from veen.hub.api.reply import dump_json
 from veen.hub.http.connection import Connection
-from veen.hub.http.listener import _TURN, Listener
+from veen.hub.http.server import _TURN, Listener
 from veen.io.shares import ConnectionSlot, ConnectionSlots, Shares
 from veen.storage.frame import encode
 

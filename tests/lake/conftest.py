@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def spark():
-    from veen.lake.spark.control import FAIR
+    from veen.lake.spark.progress import FAIR
     from veen.lake.spark.session import spark_session
 
     session = spark_session(

@@ -18,10 +18,9 @@ from veen.lake.log.keys import KeyFile
 from veen.lake.query import api
 from veen.lake.spark.audit import SparkEngine
 from veen.lake.spark.connect import is_connect, parallelism
-from veen.lake.spark.control import control_jobs
 from veen.lake.spark.executor_check import ask_executors
 from veen.lake.spark.functions import register_functions
-from veen.lake.spark.progress import watch_tasks
+from veen.lake.spark.progress import control_jobs, watch_tasks
 from veen.lake.spark.session import describe, using_session
 from veen.lake.spark.settings import reader
 from veen.verify.audit import audit

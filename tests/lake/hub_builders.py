@@ -11,8 +11,7 @@ from tests.client.hubs import ISSUER, QUICK, person, token_for
 from veen.client.client import Client
 from veen.client.home import Home
 from veen.client.identity.keyring import Keyring, StreamKeys
-from veen.client.identity.keystore import Keystore
-from veen.client.identity.secrets import Secrets
+from veen.client.identity.keystore import Keystore, Secrets
 from veen.client.send.writing import Sent
 from veen.client.transport.calls import Calls
 from veen.client.transport.http import HttpTransport

@@ -10,10 +10,9 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.io.local import OsFs
 from veen.lake.log.columns import ENTRIES, ddl, select_columns
-from veen.lake.log.entries import LEVELS, ReadSpec, batches
+from veen.lake.log.entries import LEVELS, DirectorySource, ReadSpec, batches
 from veen.lake.log.errors import OptionError, SourceDamaged
 from veen.lake.log.slices import Selection, Slice
-from veen.lake.log.sources import DirectorySource
 from veen.storage.pinned import pin
 from veen.verify.vectors import Departs
 

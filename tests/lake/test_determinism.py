@@ -19,17 +19,15 @@ from tests.lake.test_query_tables import CutTables
 from veen.core.errors import VeenError
 from veen.lake import folds
 from veen.lake.folds import fold_named
-from veen.lake.folds.coverage import FoldCoverage
-from veen.lake.folds.partials import merge_parts, summarize_part
-from veen.lake.folds.transport import entries_in
+from veen.lake.folds.coverage import FoldCoverage, entries_in
+from veen.lake.folds.planning import merge_parts, summarize_part
 from veen.lake.log.decryption import in_order
 from veen.lake.log.events import EventJob, event_batches, make_prefix, read_events
 from veen.lake.log.keys import write_keys
 from veen.lake.query.descriptor import EvidencePolicy
-from veen.lake.query.engine import LocalSource
+from veen.lake.query.engine import LocalSource, plan_query
 from veen.lake.query.fields import FieldPath
 from veen.lake.query.on_spark import SparkSource
-from veen.lake.query.planning import plan_query
 from veen.lake.query.table_plan import PlannedSource, TablePlan, TableSource, plan_tables
 from veen.lake.spark.audit import SparkEngine
 from veen.lake.spark.runner import divide_timed

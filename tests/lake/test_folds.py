@@ -15,11 +15,11 @@ from veen.core import cbor
 from veen.core.event import Event
 from veen.core.hashing import H
 from veen.lake import folds as api
-from veen.lake.folds import partials, windows
-from veen.lake.folds.coverage import FoldCoverage
+from veen.lake.folds import planning as partials
+from veen.lake.folds import windows
+from veen.lake.folds.coverage import FoldCoverage, coverage_row, merge_coverages, pack, unpack
 from veen.lake.folds.errors import NoSuchFold, NotBound, PlanUnfit, RootDiffers, RowsMissing
 from veen.lake.folds.planning import plan_of
-from veen.lake.folds.transport import coverage_row, merge_coverages, pack, unpack
 from veen.lake.log.events import Unread, entry_of, event_of, rows_of
 from veen.overlays.crud import CrudFold
 from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors

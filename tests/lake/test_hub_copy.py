@@ -6,18 +6,17 @@ import pytest
 from tests.lake.hub_builders import ORDERS, hub_with_entries, write
 from tests.lake.test_remote import LIES, listening, place_of
 
-from veen.client.transport.base import Answer
+from veen.client.transport.calls import Answer
 from veen.core.errors import VeenError
 from veen.core.objects.envelopes import ErrorEnvelope, StreamRequest
 from veen.core.verdict import Outcome, StatedBy
 from veen.io.local import OsFs
 from veen.lake.log import hub_copy
 from veen.lake.log.columns import ENTRIES
-from veen.lake.log.entries import ReadSpec
+from veen.lake.log.entries import DirectorySource, ReadSpec
 from veen.lake.log.hub_copy import CopyIncomplete, check_copy, fetch
-from veen.lake.log.hub_link import HubDiverged, HubFailed
+from veen.lake.log.remote import HubDiverged, HubFailed
 from veen.lake.log.slices import Selection
-from veen.lake.log.sources import DirectorySource
 from veen.storage.pinned import pin
 
 FILES = ("path", "frame_offset", "stream_id", "epoch")  # where an entry lies; whose it is, its label proves

@@ -20,11 +20,10 @@ from veen.core.verdict import Outcome, StatedBy, Verdict
 from veen.io.local import OsFs
 from veen.io.places import open_fs
 from veen.lake.log.columns import ENTRIES, select_columns
-from veen.lake.log.entries import ReadSpec, batches
+from veen.lake.log.entries import DirectorySource, ReadSpec, batches
 from veen.lake.log.options import Options
 from veen.lake.log.prefix import make_prefix
 from veen.lake.log.slices import Selection, Slice
-from veen.lake.log.sources import DirectorySource
 from veen.lake.query import api
 from veen.lake.spark.source import DataLoss, EntryStream
 from veen.storage import frame, layout, pinned

@@ -11,13 +11,12 @@ from tests.lake.query_builders import KEYRING, KEYS, STREAMS, filled
 from veen.core import canonical, cbor
 from veen.core.event import Event
 from veen.lake import tables
-from veen.lake.log.bodies import json_of, schema_name
 from veen.lake.log.columns import ENTRIES, LEAN
 from veen.lake.log.errors import OptionError, SourceDamaged
 from veen.lake.log.events import Unread, read_events
 from veen.lake.log.frames import arrow_batches, register_duckdb, to_arrow, to_polars
 from veen.lake.log.keys import write_keys
-from veen.lake.log.opened import OPENED, OPENED_LEAN
+from veen.lake.log.opened import OPENED, OPENED_LEAN, json_of, schema_name
 from veen.lake.query.fields import payload_of
 from veen.lake.spark.functions import register_functions
 

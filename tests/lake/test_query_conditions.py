@@ -13,7 +13,7 @@ from tests.storage.driver import START
 from veen.core import canonical
 from veen.core.labels import stream_id_of
 from veen.lake.query import api
-from veen.lake.query.times import timestamp
+from veen.lake.query.fields import timestamp
 
 EVENTS = 150
 PAYLOADS = ("level", "ms", "user")

@@ -14,18 +14,18 @@ from tests.storage.driver import START
 from veen.core import canonical
 from veen.core.objects.receipt import Receipt
 from veen.lake.log.columns import arrow_schema, to_batches
+from veen.lake.log.decryption import Skips
 from veen.lake.log.errors import OptionError
 from veen.lake.log.keys import KeyFile, write_keys
-from veen.lake.log.skips import Skips
+from veen.lake.log.prefix import survey_batches, times_by_slice, with_times
 from veen.lake.log.slices import divide
-from veen.lake.log.times import survey_batches, times_by_slice, with_times
 from veen.lake.query.aggregate import Partial
 from veen.lake.query.descriptor import normalise
-from veen.lake.query.engine import LocalSource, execute, skip_missing
+from veen.lake.query.engine import LocalSource, execute, plan_query, skip_missing
 from veen.lake.query.errors import EvidenceFailed
 from veen.lake.query.evidence import Prover
+from veen.lake.query.fields import timestamp
 from veen.lake.query.matches import MatchTally, Witness
-from veen.lake.query.planning import plan_query
 from veen.lake.query.tasks import (
     GROUPS,
     MATCHES,
@@ -42,7 +42,6 @@ from veen.lake.query.tasks import (
     pairs_in,
     with_evidence,
 )
-from veen.lake.query.times import timestamp
 
 CUTS = (1, 2, 7, 64)
 

@@ -12,8 +12,7 @@ from veen.core.canonical import InvalidJson
 from veen.core.catalogue import catalogue
 from veen.lake.query.descriptor import QueryDescriptor, new_query_id, new_result_id, normalise
 from veen.lake.query.errors import InvalidDescriptor, QueryError, UnsupportedVersion, http_status_of, to_json
-from veen.lake.query.fields import ALL
-from veen.lake.query.times import seconds_of, timestamp
+from veen.lake.query.fields import ALL, seconds_of, timestamp
 
 
 @pytest.mark.req("QRY-05", "QRY-11")

@@ -14,8 +14,8 @@ from veen.core import canonical
 from veen.core.hashing import Ht, u64be
 from veen.lake.query.descriptor import EvidencePolicy, normalise
 from veen.lake.query.digest import EvidenceHash, ResultDigest, RowsHash, Verified
+from veen.lake.query.engine import sampler, threshold
 from veen.lake.query.errors import QueryError, UnsupportedVersion
-from veen.lake.query.sampling import sampler, threshold
 
 
 def hexdigest(data):

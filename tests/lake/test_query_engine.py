@@ -38,10 +38,9 @@ from veen.core.sealing.ciphertext import open_msg
 from veen.lake.log.decryption import reader_of
 from veen.lake.query import api
 from veen.lake.query.descriptor import normalise
+from veen.lake.query.engine import plan_query
 from veen.lake.query.errors import EvidenceFailed, ExecutionFailed, ForbiddenScope, http_status_of
-from veen.lake.query.fields import payload_of
-from veen.lake.query.planning import plan_query
-from veen.lake.query.times import timestamp
+from veen.lake.query.fields import payload_of, timestamp
 from veen.overlays.recorder import events as sdr
 from veen.storage import frame as framing
 

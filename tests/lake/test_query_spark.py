@@ -14,11 +14,10 @@ from veen.lake.log.columns import Column, arrow_schema
 from veen.lake.log.keys import KeyFile, write_keys
 from veen.lake.query import api
 from veen.lake.query.descriptor import normalise
-from veen.lake.query.engine import LocalSource
+from veen.lake.query.engine import LocalSource, plan_query
 from veen.lake.query.errors import EvidenceFailed, ExecutionFailed
 from veen.lake.query.matches import MatchTally
 from veen.lake.query.on_spark import SparkSource
-from veen.lake.query.planning import plan_query
 from veen.lake.query.tasks import MATCHES, match_batches
 from veen.lake.spark.runner import over
 

@@ -19,15 +19,14 @@ from veen.core.errors import VeenError
 from veen.lake import tables
 from veen.lake.log.keys import write_keys
 from veen.lake.query import api
-from veen.lake.query.conditions import FieldCondition
+from veen.lake.query.clauses import FieldCondition
 from veen.lake.query.descriptor import normalise
-from veen.lake.query.fields import ALL, FieldPath
-from veen.lake.query.planning import plan_query
+from veen.lake.query.engine import plan_query
+from veen.lake.query.fields import ALL, FieldPath, timestamp
 from veen.lake.query.table_plan import TablePlan, plan_tables
 from veen.lake.query.table_rows import _record
 from veen.lake.query.table_sql import SqlPlan, _buckets, _condition, _has_form, _has_path, _json, sql_plan
 from veen.lake.query.tasks import QueryJob
-from veen.lake.query.times import timestamp
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -9,9 +9,8 @@ from tests.lake.query_builders import CLIENTS_PUBLIC, KEYRING, STREAMS, Recorder
 from veen.client.identity.keyring import StreamKeys
 from veen.core import canonical
 from veen.lake.query import api
-from veen.lake.query.coverage import Coverage
 from veen.lake.query.descriptor import EvidencePolicy, normalise
-from veen.lake.query.digest import ResultDigest
+from veen.lake.query.digest import Coverage, ResultDigest
 from veen.lake.query.errors import (
     DuplicateQuery,
     EvidenceFailed,

@@ -21,12 +21,11 @@ from veen.lake import tables
 from veen.lake.log.keys import write_keys
 from veen.lake.query import api
 from veen.lake.query.descriptor import normalise
-from veen.lake.query.engine import execute
-from veen.lake.query.planning import plan_query
+from veen.lake.query.engine import execute, plan_query
+from veen.lake.query.fields import timestamp
 from veen.lake.query.table_plan import PlannedSource, TablePlan, plan_tables
-from veen.lake.query.times import timestamp
 from veen.lake.tables.errors import NoTable, OtherHub, TableDamaged
-from veen.lake.tables.log import TableLog, manifest_path
+from veen.lake.tables.manifest import TableLog, manifest_path
 
 EVENTS = "typed_sdr_event_v1"
 

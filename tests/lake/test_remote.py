@@ -12,19 +12,16 @@ from tests.client.hubs import bodies, connected, pin_of
 from tests.examples import spread
 from tests.lake.hub_builders import TRADES, hub_with_entries, restarted, settings, write
 
-from veen.client.transport.base import Answer
+from veen.client.transport.calls import Answer
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.envelopes import ErrorEnvelope, StreamRequest
 from veen.core.objects.tooling import IdentityResponse, InspectResponse
 from veen.lake.log.columns import CHECKPOINTS, ENTRIES
-from veen.lake.log.entries import ReadSpec
+from veen.lake.log.entries import DirectorySource, ReadSpec
 from veen.lake.log.errors import OptionError, SourceDamaged
-from veen.lake.log.hub_link import HubDiverged, HubFailed, HubLink, HubSaysNo, HubUnreachable
 from veen.lake.log.options import Options
-from veen.lake.log.pages import split_page
-from veen.lake.log.remote import RemoteHub
-from veen.lake.log.sources import DirectorySource
+from veen.lake.log.remote import HubDiverged, HubFailed, HubLink, HubSaysNo, HubUnreachable, RemoteHub, split_page
 from veen.lake.spark.checkpoints import CheckpointReader
 from veen.lake.spark.source import EntryStream
 from veen.testing import hostile

@@ -12,14 +12,13 @@ from tests.cli.interrupts import interruptible
 from tests.examples import spread
 from tests.lake.query_builders import KEYRING
 
-from veen.lake.log.keys import KeyFile, keys_for_tasks
-from veen.lake.log.scratch import secret_file
+from veen.lake.log.keys import KeyFile, keys_for_tasks, secret_file
 
 # A job that says where its keys are and then works until it is told to end.
 JOB = """
 import os, sys, time
 from tests.lake.query_builders import KEYRING
-from veen.lake.log import scratch
+from veen.lake.log import keys as scratch
 from veen.lake.log.keys import keys_for_tasks
 if sys.argv[1] == "directory":
     scratch._in_memory = lambda data, closing: None  # a system without files in memory
@@ -79,7 +78,7 @@ def test_a_handler_that_somebody_else_has_set_stays():
 
     before = signal.signal(signal.SIGTERM, mine)
     try:
-        from veen.lake.log.scratch import private_directory
+        from veen.lake.log.keys import private_directory
 
         with private_directory("veen-test-"):
             assert signal.getsignal(signal.SIGTERM) is mine

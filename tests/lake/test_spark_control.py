@@ -12,7 +12,7 @@ from veen.lake.query import api
 from veen.lake.query.control import ExecutionControl
 from veen.lake.query.descriptor import normalise
 from veen.lake.query.errors import QueryCancelled
-from veen.lake.spark.control import GroupTasks, control_jobs
+from veen.lake.spark.progress import GroupTasks, control_jobs
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -15,8 +15,8 @@ from veen.cli.shared.bulk import LogPlace
 from veen.lake.log.keys import write_keys
 from veen.lake.query import api
 from veen.lake.query.descriptor import normalise
+from veen.lake.query.engine import plan_query
 from veen.lake.query.on_spark import SparkSource
-from veen.lake.query.planning import plan_query
 from veen.lake.spark import engines
 from veen.lake.spark.audit import SparkEngine
 from veen.lake.spark.engines import AUTO_BYTES, choose_engine, log_bytes

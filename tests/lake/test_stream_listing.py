@@ -13,8 +13,8 @@ from veen.core.limits import Limits
 from veen.io.errors import LinkError
 from veen.io.local import OsFs
 from veen.lake.log.columns import ENTRIES
+from veen.lake.log.entries import DirectorySource
 from veen.lake.log.options import Options
-from veen.lake.log.sources import DirectorySource
 from veen.lake.spark.source import DataLoss, EntryStream
 from veen.storage.pinned import pin
 

@@ -34,8 +34,7 @@ from veen.lake.log.prefix import Shortened
 from veen.lake.spark.runner import divide_timed
 from veen.lake.tables.errors import LogMoved, NoTable, OtherHub, TableBusy, TableDamaged
 from veen.lake.tables.loading import LoadJob, load_task
-from veen.lake.tables.log import TableLog, manifest_path
-from veen.lake.tables.manifest import Change, Dead, TableState, manifest_of, read_manifest
+from veen.lake.tables.manifest import Change, Dead, TableLog, TableState, manifest_of, manifest_path, read_manifest
 from veen.lake.tables.parts import write_part
 from veen.lake.tables.schema import day_of, group_of
 from veen.lake.tables.streaming import load_upto

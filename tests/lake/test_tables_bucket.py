@@ -13,8 +13,7 @@ from veen.io.stores import ArrowStore, open_store
 from veen.lake import tables
 from veen.lake.log.keys import write_keys
 from veen.lake.tables import publishing
-from veen.lake.tables.log import TableLog, manifest_path
-from veen.lake.tables.manifest import Change
+from veen.lake.tables.manifest import Change, TableLog, manifest_path
 
 pytestmark = [pytest.mark.s3, pytest.mark.xdist_group("s3")]  # a process of their own: make test
 

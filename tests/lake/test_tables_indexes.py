@@ -17,12 +17,12 @@ from veen.core import canonical
 from veen.lake import tables
 from veen.lake.log.errors import OptionError
 from veen.lake.log.keys import write_keys
-from veen.lake.query.conditions import FieldCondition
+from veen.lake.query.clauses import FieldCondition
 from veen.lake.query.fields import RecordedEvent
 from veen.lake.query.table_rows import EVENTS, may_have
 from veen.lake.tables.errors import TableDamaged
 from veen.lake.tables.index import FileIndex, PathRange, path_ranges
-from veen.lake.tables.log import TableLog
+from veen.lake.tables.manifest import TableLog
 from veen.lake.tables.streaming import load_upto
 
 TEXTS = ["", "a", "ab", "b" * 64, "b" * 65, "b" * 64 + "c", "ключ", "\U0001f511", "\ue000", "10", 'q"\\', "\n"]

@@ -23,7 +23,7 @@ from veen.client.send.writing import Sent
 from veen.client.verify.pin import HubPin
 from veen.lake import folds, tables
 from veen.lake.log.keys import write_keys
-from veen.lake.tables.log import TableLog
+from veen.lake.tables.manifest import TableLog
 from veen.overlays import kv
 
 pytestmark = pytest.mark.xdist_group("jvm")

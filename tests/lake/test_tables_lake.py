@@ -19,7 +19,7 @@ from veen.lake import tables
 from veen.lake.log.keys import write_keys
 from veen.lake.tables import publishing
 from veen.lake.tables.errors import NoTable, TableDamaged
-from veen.lake.tables.log import TableLog
+from veen.lake.tables.manifest import TableLog
 from veen.lake.tables.publishing import PublishRefused, iceberg_catalog, publish
 
 TYPED = "typed_sdr_event_v1"

@@ -18,13 +18,11 @@ from veen.lake.log.columns import ENTRIES
 from veen.lake.log.events import SILVER, EventJob, event_batches, make_prefix, read_events, rows_of
 from veen.lake.log.keys import KeyFile, write_keys
 from veen.lake.log.options import Options
-from veen.lake.spark.events import events_frame
-from veen.lake.spark.runner import divide_timed, over
+from veen.lake.spark.runner import divide_timed, events_frame, over
 from veen.lake.spark.source import EntryStream
 from veen.lake.tables.errors import LoadFailed
-from veen.lake.tables.log import TableLog
-from veen.lake.tables.schema import columns_of
-from veen.lake.tables.typed import load_declarations
+from veen.lake.tables.manifest import TableLog
+from veen.lake.tables.schema import columns_of, load_declarations
 from veen.overlays import kv
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")

@@ -12,7 +12,7 @@ from veen.lake import tables
 from veen.lake.log.keys import write_keys
 from veen.lake.query.digest import hash_of
 from veen.lake.tables.errors import NoTable, TableDamaged
-from veen.lake.tables.log import TableLog
+from veen.lake.tables.manifest import TableLog
 from veen.lake.tables.sql import SqlDigest, SqlRefused, _to_json, run_sql
 
 EVENTS = "typed_sdr_event_v1"

@@ -30,10 +30,9 @@ from veen.io.stores import open_store
 from veen.lake import folds, tables
 from veen.lake.log.keys import write_keys
 from veen.lake.tables.errors import NoTable, TableDamaged
-from veen.lake.tables.log import TableLog
+from veen.lake.tables.manifest import TableLog
+from veen.lake.tables.schema import load_declarations, state_columns, state_declarations, state_tables
 from veen.lake.tables.sql import run_sql
-from veen.lake.tables.states import state_columns, state_declarations, state_tables
-from veen.lake.tables.typed import load_declarations
 from veen.overlays import crdt, crud, kv, queue
 from veen.overlays.anchoring import AnchorFold
 from veen.overlays.discovery.bodies import advertise, retire

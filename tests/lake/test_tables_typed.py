@@ -23,10 +23,8 @@ from veen.lake import tables
 from veen.lake.log.keys import write_keys
 from veen.lake.query.fields import payload_of
 from veen.lake.tables.errors import LoadFailed, NoTable, TableDamaged
-from veen.lake.tables.log import TableLog
-from veen.lake.tables.manifest import manifest_of, read_manifest
-from veen.lake.tables.states import state_entries
-from veen.lake.tables.typed import load_declarations
+from veen.lake.tables.manifest import TableLog, manifest_of, read_manifest
+from veen.lake.tables.schema import load_declarations, state_entries
 from veen.overlays import crdt, crud, kv
 from veen.overlays.framework import registry
 from veen.overlays.framework.body import Body
@@ -360,7 +358,7 @@ def test_configuration_and_checkpoints_of_a_recorder_are_columns(tmp_path, keys,
 
 def test_a_declaration_whose_own_code_fails_keeps_the_reason(tmp_path, keys, to, monkeypatch, with_readings):
     monkeypatch.setattr(
-        "veen.lake.tables.typed.event_of", lambda row: (_ for _ in ()).throw(ValueError("no event \ud800"))
+        "veen.lake.tables.schema.event_of", lambda row: (_ for _ in ()).throw(ValueError("no event \ud800"))
     )
     world = Recorder(tmp_path)
     reading(world)

@@ -18,7 +18,7 @@ from veen.core.verdict import Because, Outcome
 from veen.lake import tables
 from veen.lake.log.keys import write_keys
 from veen.lake.tables.errors import TableDamaged
-from veen.lake.tables.log import TableLog
+from veen.lake.tables.manifest import TableLog
 from veen.lake.tables.publishing import publish
 
 

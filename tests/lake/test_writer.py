@@ -31,9 +31,8 @@ from veen.core.objects.receipt import Receipt
 from veen.lake.log.columns import SENT
 from veen.lake.log.errors import OptionError
 from veen.lake.log.options import HUB, WRITING, WriteOptions
-from veen.lake.spark.sent import complete
 from veen.lake.spark.writer import INPUT, BatchWriter, check_columns, write_rows
-from veen.lake.spark.writing import RowRefused, RowsChanged, WritePlan, _Lane
+from veen.lake.spark.writing import RowRefused, RowsChanged, WritePlan, _Lane, complete
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H, Ht
-from veen.core.schema_id import schema_id
+from veen.core.labels import schema_id
 from veen.overlays.framework.body import Draft
 from veen.overlays.operations import access, agreement, delegation, mirror, paid, publication, queryaudit, recovery
 from veen.overlays.operations.common import account_id_of, operation_id_of

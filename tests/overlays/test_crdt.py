@@ -4,7 +4,7 @@ import pytest
 
 from veen.core.errors import VerifyError
 from veen.core.hashing import H
-from veen.core.sealing.attachments import att_root_of
+from veen.core.sealing.ciphertext import att_root_of
 from veen.overlays import crdt
 from veen.testing.events import FakeLog
 

@@ -25,7 +25,7 @@ from tests.overlays.operation_builders import (
 from veen.core import cbor
 from veen.core.errors import CapabilityError, FormatError
 from veen.core.hashing import H, Ht
-from veen.core.schema_id import OPERATIONS
+from veen.core.labels import OPERATIONS
 from veen.overlays.framework.body import Draft
 from veen.overlays.framework.registry import BUILTIN
 from veen.overlays.id import drafts as identity

@@ -13,7 +13,7 @@ from veen.core.objects.policies import Authority, Revocation, realm_id_of
 from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
 from veen.storage import frame
-from veen.storage.cursors import Capacity
+from veen.storage.state import Capacity
 from veen.storage.store import Group, Store
 
 HUB = SigningKey(b"\x02" * 32)

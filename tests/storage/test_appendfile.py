@@ -7,8 +7,7 @@ import pytest
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.tree.mmr import Mmr
 from veen.storage import layout
-from veen.storage.append_file import AppendFile, FileCache, PieceCache
-from veen.storage.label_files import HASH_BYTES, LabelFiles
+from veen.storage.label_files import HASH_BYTES, AppendFile, FileCache, LabelFiles, PieceCache
 from veen.testing.memfs import MemFs
 
 LABEL = bytes(32)

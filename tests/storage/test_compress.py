@@ -14,8 +14,8 @@ from veen.io.errors import CorruptError
 from veen.storage import layout
 from veen.storage.index import Index
 from veen.storage.maintenance import retention
-from veen.storage.maintenance.compress import compress_chunk, is_chunk_compressed
 from veen.storage.maintenance.rebuild import rebuild_index
+from veen.storage.maintenance.scrub import compress_chunk, is_chunk_compressed
 from veen.testing.memfs import Crash, Fault
 from veen.verify.directory import verify_data
 

@@ -20,7 +20,7 @@ from veen.hub.admission.policy import Kex1
 from veen.io.local import OsFs
 from veen.storage import journal as wal
 from veen.storage import layout
-from veen.storage.cursors import Capacity, CursorCache, KeyFilter, Presence
+from veen.storage.state import Capacity, CursorCache, KeyFilter, Presence
 from veen.storage.store import Group, Store
 from veen.testing.memfs import MemFs
 

@@ -9,7 +9,7 @@ import pytest
 from veen.io import descriptors
 from veen.io.descriptors import Spares, is_shortage, max_connections, patiently, with_spares
 from veen.io.local import OsFs
-from veen.storage.append_file import FileCache
+from veen.storage.label_files import FileCache
 
 SHORT = OSError(errno.EMFILE, "too many open files")
 

@@ -10,8 +10,8 @@ from tests.storage.builders import LABELS, World, fill
 from veen.client.home import PrivateFs
 from veen.core.errors import VerifyError
 from veen.hub.api.rotation import rotate_at_rest
-from veen.hub.process.at_rest import at_rest
 from veen.hub.process.forking import fork, verify_all
+from veen.hub.process.startup import at_rest
 from veen.io.errors import LinkError, StorageError
 from veen.io.local import OsFs, target_of
 from veen.storage import layout

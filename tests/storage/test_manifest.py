@@ -6,7 +6,7 @@ from tests.storage.test_scrub import filled, one_round
 
 from veen.storage import layout
 from veen.storage.index import Index
-from veen.storage.manifest import check_manifest
+from veen.storage.maintenance.scrub import check_manifest
 from veen.testing.memfs import MemFs
 
 

@@ -5,7 +5,7 @@ import errno
 import pytest
 from tests.storage.builders import World
 
-from veen.storage.append_file import AppendFile, FileCache
+from veen.storage.label_files import AppendFile, FileCache
 from veen.testing.memfs import MemFs
 
 
@@ -72,7 +72,7 @@ class WritebackFs(MemFs):
 @pytest.mark.parametrize("name", ["nodes", "chunk", "checkpoint"])
 def test_a_write_that_the_kernel_loses_before_the_sync_keeps_the_journal(name, monkeypatch):
     """The descriptor that wrote may have left the cache: the sync goes through it all the same."""
-    monkeypatch.setattr("veen.storage.append_file.max_open_files", lambda: 1)
+    monkeypatch.setattr("veen.storage.label_files.max_open_files", lambda: 1)
     world = World(fs := WritebackFs())
     for _ in range(8):
         world.send()
@@ -110,7 +110,7 @@ def test_many_dirty_files_are_synced_with_the_whole_disk_or_before_they_are_clos
 
 
 def test_no_descriptor_is_left_open_by_retirements(monkeypatch):
-    monkeypatch.setattr("veen.storage.append_file.max_open_files", lambda: 2)
+    monkeypatch.setattr("veen.storage.label_files.max_open_files", lambda: 2)
     world = World(fs := WritebackFs())
     for _ in range(5):
         for _ in range(8):

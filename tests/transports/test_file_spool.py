@@ -12,7 +12,7 @@ from tests.transports.builders import hub_by, message_for, transport_by
 from tests.waiting import eventually
 
 from veen.client.errors import BadAnswer, LocalError, TimedOut, Unreachable
-from veen.client.transport.file import FileTransport
+from veen.client.transport.framed import FileTransport
 from veen.core.call_frames import RequestFrame, ResponseFrame
 from veen.core.objects.envelopes import SUBMIT_PREFIX, ErrorEnvelope
 from veen.core.objects.tooling import RotateKeyRequest

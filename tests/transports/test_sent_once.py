@@ -7,10 +7,8 @@ import pytest
 from tests.waiting import DEADLINE_SEC
 
 from veen.client.errors import Unreachable
-from veen.client.transport.base import Answer
-from veen.client.transport.calls import NO_RETRY, Calls
-from veen.client.transport.http import HttpTransport
-from veen.client.transport.http1 import Http1
+from veen.client.transport.calls import NO_RETRY, Answer, Calls
+from veen.client.transport.http import Http1, HttpTransport
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.objects.tooling import OkResponse, RotateKeyRequest, VersionRequest
 

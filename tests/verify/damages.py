@@ -27,8 +27,8 @@ from veen.storage.anchors import AnchorFile
 from veen.storage.index import Index
 from veen.storage.keys import identity
 from veen.storage.keys import rotation as keyrotation
-from veen.storage.maintenance.compress import compress_chunk
 from veen.storage.maintenance.retention import Periods, RetentionPolicy, apply, plan
+from veen.storage.maintenance.scrub import compress_chunk
 from veen.testing.memfs import MemFs
 
 STRANGER = SigningKey(b"\x77" * 32)

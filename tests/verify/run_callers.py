@@ -24,11 +24,9 @@ from tests.storage.builders import LABELS, LIMITS, copy_of
 from tests.storage.driver import CLIENTS, HUB, START, STREAMS
 from tests.verify.damages import DAMAGES, FORGED_ENTRIES, NEXT, at_rest, control_items, lie, rotated, tell
 
-from veen.client.read.reading import LabelReader
-from veen.client.read.resync import replay
+from veen.client.read.reading import LabelReader, replay
 from veen.client.session import HubSession
-from veen.client.transport.base import Answer
-from veen.client.transport.calls import NO_RETRY, Calls
+from veen.client.transport.calls import NO_RETRY, Answer, Calls
 from veen.client.transport.inprocess import InProcess
 from veen.client.verify.pin import HubPin
 from veen.client.verify.view import LabelView

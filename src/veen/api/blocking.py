@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any, Self
 
-from veen.api.entries import Moment
-from veen.api.hubs import AsyncHubConnection, AsyncKv, AsyncStream, KvView, aconnect
+from veen.api.hubs import AsyncHubConnection, AsyncKv, AsyncStream, KvView, Moment, aconnect
 from veen.client.client import Client
 from veen.client.home import Home
 from veen.client.send.writing import Sent

@@ -1,4 +1,7 @@
-"""From a context or a URL to a client: settings, keys, and the rotation of the client key."""
+"""From a context or a URL to a client: settings, keys, and the rotation of the client key.
+
+Rules and advice about messages for the clients of a person or program, by what its keyring has.
+"""
 
 import asyncio
 import logging
@@ -6,10 +9,10 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from veen.api.rules import rules_of
 from veen.client.client import Client
 from veen.client.config.projects import read_both
 from veen.client.config.settings import ClientSettings, resolve_with_files
@@ -25,6 +28,26 @@ from veen.client.identity.workers import SlotKeys, take_slot
 from veen.client.send.captokens import TokenStore
 from veen.client.transport.calls import Retry
 from veen.client.verify.pin import HubPin
+from veen.core.hashing import Ht
+from veen.core.labels import stream_id_of
+from veen.core.objects.policies import realm_id_of
+
+# An identity with the keys of this stream is part of a recorder. A product may be named here only: it is a room above.
+_RECORDER: Final = (stream_id_of("record/infrastructure/changes"), "veen.products.recorder.rules")
+_CLASSES_ID: Final = Ht("veen/label-class", realm_id_of("default"))  # of the default realm (001 spec-2 §1.3)
+
+
+def rules_of(keyring: Keyring) -> dict[str, Any]:
+    """Return the options of `Client.connect` about rules and advice. Modules are imported only if they are needed."""
+    options: dict[str, Any] = {}
+    if keyring.has(_RECORDER[0]):
+        options["rules"] = [import_module(_RECORDER[1]).RecorderRules()]
+    if keyring.has(_CLASSES_ID):
+        from veen.api.label_advice import LabelClassAdvisor
+
+        options["advisor"] = LabelClassAdvisor()
+    return options
+
 
 LOG: Final = logging.getLogger("veen")
 _LOCK_TRIES: Final = 100
@@ -95,7 +118,7 @@ class Connector:
         if path is None or rule == "off":
             return
         from veen.client.verify.witnesses import read_witness_policy
-        from veen.core.tlog.errors import QuorumError
+        from veen.core.tlog.tree import QuorumError
 
         try:
             await client.check_witnesses(await asyncio.to_thread(read_witness_policy, path))

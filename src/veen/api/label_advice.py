@@ -18,7 +18,7 @@ from veen.client.client import Client
 from veen.client.errors import HubRefused, UnknownStream
 from veen.client.generations.owning import owner_keys
 from veen.client.identity.keyring import StreamKeys
-from veen.client.send.rules import LabelAdvice
+from veen.client.send.sealing import LabelAdvice
 from veen.client.transport.calls import is_not_found
 from veen.core.event import Event
 from veen.core.labels import label_of, routing_key_of

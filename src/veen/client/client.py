@@ -28,28 +28,24 @@ from veen.client.identity.keyring import Keyring, Stream, StreamKeys
 from veen.client.identity.rotation import KeyHolder, KeyRotation, Ready, RotationBounds
 from veen.client.read import frames
 from veen.client.read.attachments import Attachments
-from veen.client.read.kept import ErasedRange, read_kept
-from veen.client.read.reading import Entry, LabelReader
-from veen.client.read.resync import Resynced
-from veen.client.read.streams import follow_labels, merge_labels, seek
+from veen.client.read.reading import Entry, LabelReader, Resynced
+from veen.client.read.streams import ErasedRange, follow_labels, merge_labels, read_kept, seek
 from veen.client.send.captokens import TokenStore
 from veen.client.send.grants import Grants
-from veen.client.send.rules import LabelAdvice, SendAdvisor, SendRule
-from veen.client.send.sealing import Attach, Draft, Prepared
+from veen.client.send.sealing import Attach, Draft, LabelAdvice, Prepared, SendAdvisor, SendRule
 from veen.client.send.send_queue import SendQueue
 from veen.client.send.submitting import MAX_BATCH_BYTES, batches
 from veen.client.send.writing import KEY_ENDED, Outcome, Sent
 from veen.client.session import HubSession
 from veen.client.state import LabelState, Mode, StateStore
-from veen.client.transport.base import Transport
-from veen.client.transport.calls import Calls, Retry, error_of, read, refusal_of
+from veen.client.transport.calls import Calls, Retry, Transport, error_of, read, refusal_of
 from veen.client.transport.http import CALL_SECONDS
 from veen.client.transport.opening import open_transport
 from veen.client.verify.evidence import Evidence
 from veen.client.verify.labels import Labels, Target
 from veen.client.verify.pin import HubPin
 from veen.core.errors import Refusal
-from veen.core.labels import epoch_at
+from veen.core.labels import epoch_at, schema_id
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import ControlRecord
@@ -65,7 +61,6 @@ from veen.core.objects.tooling import (
     ReadyResponse,
     StatusResponse,
 )
-from veen.core.schema_id import schema_id
 
 if TYPE_CHECKING:
     import pandas as pd

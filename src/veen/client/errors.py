@@ -14,8 +14,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+from veen.core.catalogue import install_hint
 from veen.core.errors import RETIRED_CODES, MalformedError, VeenError, VerifyError
-from veen.core.extras import install_hint
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.objects.evidence import Equivocation
 

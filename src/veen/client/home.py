@@ -28,8 +28,7 @@ from platformdirs import PlatformDirs
 from veen.client.errors import IdentityInUse, IdentityMissing, LocalError, OpenPermissions
 from veen.client.identity.identity import check_name
 from veen.io.errors import LockedError, StorageError
-from veen.io.local import File, OsFs
-from veen.io.secret_files import mode_of, read_exposed_mode
+from veen.io.local import File, OsFs, mode_of, read_exposed_mode
 
 KEYSTORE: Final = "keystore.enc"
 CARD: Final = "identity_card"

@@ -42,7 +42,7 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FormatError, OpenError, VerifyError
 from veen.core.hashing import Ht
 from veen.core.objects.captoken import CapToken
-from veen.core.pin_text import PinnedKey
+from veen.core.objects.trusted_root import PinnedKey
 from veen.core.wire import Bytes32, Bytes64, Choice, Length, Map, Size, Uint
 
 SUFFIX: Final = ".veen-invite"

@@ -20,17 +20,16 @@ from typing import Final
 from veen.client.client import Client
 from veen.client.errors import CardInvalid, HubRefused, NetworkError, PrekeyExpired, PrekeyMissing
 from veen.client.identity.card import IdentityCard
-from veen.client.identity.identity import Identity, LongTermKeys
+from veen.client.identity.identity import Identity, LongTermKeys, PrekeySecret, check_prekey, current, recent_prekeys
 from veen.client.identity.keyring import StreamKeys
 from veen.client.identity.keystore import Keystore
-from veen.client.identity.prekey import PrekeySecret, check_prekey, current, recent_prekeys
 from veen.client.read.reading import Entry
 from veen.client.send.writing import Sent
 from veen.core.crypto import x25519
 from veen.core.errors import FormatError
 from veen.core.hashing import Ht
-from veen.core.objects.prekey import Prekey
-from veen.core.schema_id import schema_id
+from veen.core.labels import schema_id
+from veen.core.objects.card import Prekey
 
 PREKEY_SCHEMA: Final = schema_id("veen.prekey.v1")
 ATTEMPTS: Final = 3  # R of RESYNC0.3

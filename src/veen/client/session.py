@@ -4,14 +4,18 @@ Every statement that leaves this module is verified: signatures under the pinned
 request, epochs against the time in the receipt. Unsigned statements of the hub about itself (profiles, limits, its
 clock) only shape the messages that are sent; a lie there is a refusal later, and never accepted as a fact (spec §12,
 CLNT-06).
+
+A hub for administrators and agents: an address, a pinned key, a token; no identity is required.
 """
 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from hmac import compare_digest
+from pathlib import Path
 from typing import Any, Final
 
 from veen.client.errors import (
@@ -29,8 +33,10 @@ from veen.client.errors import (
 )
 from veen.client.state import StateStore
 from veen.client.transport import calls as wire_calls
-from veen.client.transport.calls import NOTHING, Calls, is_not_found
+from veen.client.transport.calls import NOTHING, Calls, Retry, is_not_found
+from veen.client.transport.http import CALL_SECONDS
 from veen.client.transport.hubapi import label_pages, status_of
+from veen.client.transport.opening import open_transport
 from veen.client.verify.pin import HubPin
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FormatError, ProofError, VerifyError
@@ -419,3 +425,32 @@ def _verify_proof(proof: MmrProof, receipt: Receipt, tree_size: int, root: bytes
     except ProofError as exc:
         raise ProofInvalid(str(exc), label=receipt.label, seq=receipt.stream_seq) from exc
     return proof
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedHub:
+    """The address of a hub and its pinned key."""
+
+    name: str
+    url: str
+    pin: HubPin
+    ca_file: Path | None = None
+    token_file: Path | None = None
+    insecure_http: bool = False
+
+    @asynccontextmanager
+    async def session(self, retry: Retry | None = None) -> AsyncIterator[HubSession]:
+        """Connect and check the pin. Raise ForeignKey if another hub answers."""
+        transport = open_transport(
+            self.url,
+            ca_file=self.ca_file,
+            token_file=self.token_file,
+            insecure_http=self.insecure_http,
+            timeout=CALL_SECONDS,
+        )
+        try:
+            session = HubSession(Calls(transport, retry), self.pin)
+            await session.open()
+            yield session
+        finally:
+            await transport.aclose()

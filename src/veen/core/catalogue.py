@@ -2,6 +2,10 @@
 
 The file is part of the package, also inside a zip. It is read once, when the first error is shown: commands that
 succeed do not pay for it.
+
+Installation of optional parts: from a checkout or a wheel, never by the bare name from a registry.
+
+No release is on a registry, where anybody could own the name.
 """
 
 from collections.abc import Mapping
@@ -77,3 +81,8 @@ def row_of(code: str) -> ErrorRow | None:
 def details_of(code: str) -> list[ErrorRow]:
     """Return the details of one code of the hub."""
     return [row for row in catalogue().values() if row.part_of == code]
+
+
+def install_hint(extra: str) -> str:
+    """Return the sentence that ends every text about a missing extra."""
+    return f"Install the extra: pip install '.[{extra}]' in a checkout, or 'FILE.whl[{extra}]' of the wheel."

@@ -12,11 +12,11 @@ from typing import TypeVar
 from veen.core.errors import EvidenceError, SignatureError, StatedError, VerifyError
 from veen.core.objects import envelopes
 from veen.core.objects.captoken import CapToken
+from veen.core.objects.card import Prekey
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import CapAuthorize, ControlRecord
 from veen.core.objects.evidence import Equivocation, Statement
 from veen.core.objects.msg import Msg
-from veen.core.objects.prekey import Prekey
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import Parts
 from veen.core.tree.proof import ConsistencyProof, MmrProof, RangeProof

@@ -33,17 +33,14 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord, KeyRotate
 from veen.core.objects.identity import HubIdentity, IdentityError
 from veen.core.objects.msg import Msg
-from veen.core.objects.payload_hdr import PayloadHdr
-from veen.core.objects.profile import Profile
+from veen.core.objects.profile import PayloadHdr, Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.trusted_root import TrustedKeys
 from veen.core.run_check import MAX_WARNINGS, Authors, Fault, Pair, Rule, RunCheck, check_signatures, warning_of
 from veen.core.sealing.ciphertext import Parts, open_with_opening
-from veen.core.tlog.errors import QuorumError, TlogError
-from veen.core.tlog.leaf import OuterLeaf
 from veen.core.tlog.policy import CosignedCheckpoint, WitnessPolicy
-from veen.core.tlog.proof import TlogProof
-from veen.core.tlog.receipt import CoseReceipt
+from veen.core.tlog.proof import CoseReceipt, OuterLeaf, TlogProof
+from veen.core.tlog.tree import QuorumError, TlogError
 from veen.core.tree.mmr import Mmr
 from veen.core.tree.proof import ConsistencyProof, RangeProof
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from veen.core.errors import VeenError
-from veen.io.secret_files import mode_of
+from veen.io.local import mode_of
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as NatsClient

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from veen.core.errors import VeenError
 from veen.io.addresses import is_loopback
-from veen.io.secret_files import mode_of
+from veen.io.local import mode_of
 
 # TLS 1.3 has no other suites. For 1.2: forward secrecy and AEAD, nothing else.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"

@@ -11,7 +11,7 @@ from typing import Annotated, Final, NamedTuple
 from veen.core.errors import VerifyError
 from veen.core.event import Order
 from veen.core.hashing import H
-from veen.core.sealing.attachments import att_root_of
+from veen.core.sealing.ciphertext import att_root_of
 from veen.core.wire import Bytes32, Length, Uint
 from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.decode import Typed

@@ -21,10 +21,18 @@ from typing import Final
 from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
 from veen.core.hashing import H, u64be
 from veen.core.objects.control import ControlRecord
-from veen.core.tlog.errors import NoteError, TlogError
-from veen.core.tlog.leaf import CONTROL_LEAF, MAX_LEAF_BYTES, OuterLeaf
 from veen.core.tlog.note import ED25519, LogCheckpoint, Note, VerifierKey, check_name, verify_signatures
-from veen.core.tlog.tree import HASH_BYTES, TreeCursor, leaf_hash, prove_consistency, prove_inclusion, root_at
+from veen.core.tlog.proof import CONTROL_LEAF, MAX_LEAF_BYTES, OuterLeaf
+from veen.core.tlog.tree import (
+    HASH_BYTES,
+    NoteError,
+    TlogError,
+    TreeCursor,
+    leaf_hash,
+    prove_consistency,
+    prove_inclusion,
+    root_at,
+)
 from veen.core.tree.mmr import node_count, node_position
 from veen.io.errors import CorruptError, StorageError
 from veen.io.local import File, Fs

@@ -20,11 +20,10 @@ from veen.core.objects.receipt import Receipt
 from veen.io.errors import CorruptError, StorageError
 from veen.io.local import Fs
 from veen.storage import frame, layout
-from veen.storage.append_file import FileCache
 from veen.storage.copies import archive
 from veen.storage.frame import Frame
 from veen.storage.index import ChunkRow
-from veen.storage.label_files import LabelFiles, Location
+from veen.storage.label_files import FileCache, LabelFiles, Location
 from veen.storage.scan import is_compressed, read_file
 
 _UNPACKED_BYTES: Final = 64 * 1024 * 1024  # kept in memory; the last one also if it is larger

@@ -4,27 +4,141 @@
 RECEIPT, I1 and I2. `LabelFold` folds them to the tree, the cursors and the artifacts of a label; its `RunCheck` has the
 rules that need the entries before. Verification compares the result with the files, rebuilding writes it. Memory does
 not grow with the log: one window of a chunk, the peaks, and one cursor per client of the label.
+
+Codes and texts of the rules for a run of entries, for rebuild, verify-data and audit.
+
+The rules themselves are in `veen.core.run_check`. The caller decides if the first fault ends the reading (rebuild,
+`veen hub verify-data`) or all of them are collected (`veen audit run`). Rules that need more than the run (tokens,
+sizes, epochs) are in `veen.verify.entry`.
+
+The files of a label as one sequence from entry 1 on, which verification and rebuilding read.
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from veen.core import cbor
 from veen.core.errors import FormatError
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
-from veen.core.run_check import AuthorSpan, RunCheck, RunSummary, check_ack
+from veen.core.run_check import AuthorSpan, Fault, Rule, RunCheck, RunSummary, check_ack, check_pair
 from veen.core.tree.mmr import Mmr, root_of
 from veen.io.errors import CorruptError
 from veen.io.local import File, Fs
 from veen.native import ScannedChunk
 from veen.storage import frame, layout
+from veen.storage.findings import Severity
 from veen.storage.frame import Frame
 from veen.storage.index import ChunkRow, ClientRow, LabelRow
 from veen.storage.label_files import Location, index_entry, split_hashes, summary_bytes
-from veen.storage.rules import OTHER_LABEL, EntryFault, contradictions, entry_fault
+
+OTHER_LABEL: Final = "it belongs to another label"
+ROOT_FAULT: Final = "mmr_root is not the root after this entry (I3)"
+_WORDS: Final = {
+    Rule.CT_HASH: ("ct_hash", "MSG: ct_hash is not the hash of the ciphertext (I1)"),
+    Rule.LEAF: ("leaf_hash", "leaf_hash is not that of the message (I2)"),
+    Rule.ROOT: ("mmr_root", ROOT_FAULT),
+    Rule.ACK_AHEAD: ("prev_ack", "prev_ack {0.actual} names an entry that did not exist yet (I6)"),
+    Rule.ACK_BACK: ("prev_ack", "prev_ack is {0.actual}, the entry before by this writer had {0.expected} (I6)"),
+    Rule.CLIENT_SEQ: ("client_seq", "client_seq is {0.actual}, {0.expected} follows (I8, I9)"),
+    Rule.AUTHOR_SIG: ("msg_sig", "sig does not verify under client_id"),
+    Rule.TIME: ("time", "hub_ts {0.actual} is before {0.expected}, that of an entry before it (D-28)"),
+    Rule.UNREAD: (
+        "unverified",
+        "roots cannot be checked up to the end of this chunk, since entry {0.actual} is damaged",
+    ),
+}
+_SHORT: Final = {Rule.TIME: "hub_ts is before that of the entry before it (D-28)"}
+
+
+class EntryFault(NamedTuple):
+    """A rule that an entry breaks. `code` and `message` are those of an audit."""
+
+    code: str
+    message: str
+    severity: Severity = "error"
+    short: str = ""  # the words of verify-data, where they differ
+
+    @property
+    def what(self) -> str:
+        return self.short or self.message
+
+
+def entry_fault(fault: Fault) -> EntryFault:
+    """Return the code and the text of a broken rule that is not about the place of an entry."""
+    code, words = _WORDS[fault.rule]
+    severity: Severity = "warning" if fault.rule in (Rule.TIME, Rule.UNREAD) else "error"
+    return EntryFault(code, words.format(fault), severity, _SHORT.get(fault.rule, ""))
+
+
+def contradictions(msg: Msg | None, receipt: Receipt | None, label: bytes, stream_seq: int) -> Iterator[EntryFault]:
+    """Yield contradictions between MSG and RECEIPT of one entry and with their place; None: not readable."""
+    faults = check_pair(msg, receipt, label, stream_seq)
+    yield from (entry_fault(fault) for fault in faults if fault.rule is Rule.CT_HASH)
+    if msg is not None and msg.label != label:
+        yield EntryFault("place", f"its MSG is for label {msg.label.hex()}", short=OTHER_LABEL)
+    if receipt is not None and (receipt.label, receipt.stream_seq) != (label, stream_seq):
+        what = f"its RECEIPT is for entry {receipt.stream_seq} of label {receipt.label.hex()}"
+        short = OTHER_LABEL if receipt.label != label else "its RECEIPT is for another position"
+        yield EntryFault("place", what, short=short)
+    yield from (entry_fault(fault) for fault in faults if fault.rule is Rule.LEAF)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRun:
+    """A range of a label and its file."""
+
+    kind: Literal["chunk", "active", "dropped", "missing"]
+    start_seq: int
+    end_seq: int | None  # None: as far as the file goes
+
+
+def runs_of(
+    label: bytes, files: Sequence[layout.LogFile], drops: Mapping[tuple[bytes, int], int]
+) -> tuple[list[LabelRun], list[str]]:
+    """Return the files of a label as one sequence from entry 1 on, and the paths that are not part of it.
+
+    `drops` has the last entry of each erased chunk, by label and first entry.
+    """
+    sealed: dict[int, list[int]] = {}
+    for file in files:
+        if file.kind == "chunk":
+            sealed.setdefault(file.start_seq, []).append(file.end_seq)
+    active = {file.start_seq for file in files if file.kind == "active"}
+    summaries = {file.start_seq: file.end_seq for file in files if file.kind == "summary"}
+    runs: list[LabelRun] = []
+    place = 1
+    while True:
+        if place in sealed:
+            run = LabelRun("chunk", place, sealed[place].pop(0))
+        elif (label, place) in drops:
+            run = LabelRun("dropped", place, drops[label, place])
+        elif place in active:
+            runs.append(LabelRun("active", place, None))
+            active.discard(place)
+            break
+        elif place in summaries:  # the summary tells of a chunk that is not there
+            run = LabelRun("missing", place, summaries[place])
+        else:
+            break
+        if run.end_seq is None or run.end_seq < place:
+            break
+        runs.append(run)
+        place = run.end_seq + 1
+    extra = [layout.chunk(label, start, end) for start, ends in sealed.items() for end in ends]
+    return runs, extra + [layout.active(label, start) for start in sorted(active)]
+
+
+def run_path(label: bytes, run: LabelRun) -> str:
+    """Return the file that contains a range, or contained it."""
+    if run.kind == "active" or run.end_seq is None:
+        return layout.active(label, run.start_seq)
+    if run.kind == "dropped":
+        return layout.heads_archive(label, run.start_seq, run.end_seq)
+    return layout.chunk(label, run.start_seq, run.end_seq)
+
 
 _WINDOW: Final = 1 << 20
 _ZLIB_FIRST: Final = 0x78  # a frame begins with 0x01, so the first byte tells a compressed chunk

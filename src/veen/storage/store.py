@@ -42,9 +42,7 @@ from veen.io.errors import CorruptError, StorageError, UnsyncedError, is_disk_fu
 from veen.io.local import File, Fs, WholeDisk
 from veen.storage import journal as wal
 from veen.storage import layout
-from veen.storage.append_file import AppendFile, FileCache, OpenFile
 from veen.storage.copies.unfinished import check_finished
-from veen.storage.cursors import Capacity, CursorCache, KeyFilter, Presence
 from veen.storage.frame import Frame, pack
 from veen.storage.index import (
     CapRow,
@@ -60,9 +58,9 @@ from veen.storage.index import (
     record_row,
 )
 from veen.storage.journal import Journal
-from veen.storage.label_files import LabelFiles, LabelHead, Sealer, split_hashes
+from veen.storage.label_files import AppendFile, FileCache, LabelFiles, LabelHead, OpenFile, Sealer, split_hashes
 from veen.storage.reader import EntryReader
-from veen.storage.state import Admitted, Cap, ClientCursor, Label, LogState
+from veen.storage.state import Admitted, Cap, Capacity, ClientCursor, CursorCache, KeyFilter, Label, LogState, Presence
 
 # A journal segment retires when it has this much for each label it touches, within these bounds (decision 49). Retiring
 # syncs some files of each label, so many labels need large segments; small ones keep a retirement, and the replay of a

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 from veen.client.errors import NetworkError, Unreachable
-from veen.client.transport.base import NO_HEADERS, Answer, Transport
+from veen.client.transport.calls import NO_HEADERS, Answer, Transport
 from veen.core import cbor
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H

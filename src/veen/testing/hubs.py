@@ -17,7 +17,7 @@ from veen.api.hubs import PendingConnection, aconnect
 from veen.client.config.settings import ENVIRONMENT
 from veen.client.home import Home
 from veen.client.sync import LoopThread
-from veen.core.pin_text import PinnedKey
+from veen.core.objects.trusted_root import PinnedKey
 from veen.hub.process.config import load
 from veen.hub.process.runtime import Hub
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from veen.client.read.kept import ErasedRange
+from veen.client.read.streams import ErasedRange
 from veen.core.errors import VeenError
 from veen.core.event import Event
 from veen.core.hashing import H

@@ -11,7 +11,7 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.io.local import Fs
 from veen.native import LOADED, ScannedChunk
 from veen.storage.scan import LabelFold, is_compressed
-from veen.verify.rules import DirectoryRules
+from veen.verify.entry import DirectoryRules
 
 # Of a file that is read as a whole. In larger ones messages are so large that hashing takes most of the time.
 _MAX_BYTES: Final = 1 << 24

@@ -11,7 +11,7 @@ from veen.storage import layout
 from veen.storage.control_state import ControlFold, OpenedLabel, control_records
 from veen.storage.findings import Code, Findings, Level
 from veen.storage.index import RecordRow, record_row
-from veen.verify.compare import file_size
+from veen.verify.files import file_size
 from veen.verify.journal import JournalCheck
 
 

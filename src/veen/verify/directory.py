@@ -29,14 +29,13 @@ from veen.storage.frame import Frame
 from veen.storage.journal import Placed
 from veen.storage.label_files import LOCATION_BYTES
 from veen.storage.scan import LabelFold, inventory, item_of
-from veen.verify.compare import file_size
 from veen.verify.control import ControlCheck, label_open_fault
-from veen.verify.files import check_anchor_file, check_limits_file, check_names
+from veen.verify.entry import DirectoryRules, Journaled
+from veen.verify.files import check_anchor_file, check_limits_file, check_names, file_size
 from veen.verify.identity import check_binding, check_identity, check_pin, check_rotations, read_binding
 from veen.verify.index import check_index
 from veen.verify.journal import JournalCheck
 from veen.verify.label import LabelCheck
-from veen.verify.rules import DirectoryRules, Journaled
 from veen.verify.signatures import SignaturePool
 
 __all__ = ["LogFinding", "Report", "verify_data"]

@@ -11,7 +11,7 @@ from veen.storage.findings import Findings
 from veen.storage.keys import identity as identities
 from veen.storage.keys.identity import CheckpointBinding
 from veen.storage.scan import read_file
-from veen.verify.rules import DirectoryRules
+from veen.verify.entry import DirectoryRules
 
 
 def check_identity(fs: Fs, findings: Findings, given: HubIdentity | None, root_pk: bytes | None) -> HubIdentity | None:

@@ -14,8 +14,8 @@ from veen.storage import layout
 from veen.storage.index import META, ClientRow, Index, LabelRow
 from veen.storage.scan import LabelFold, ScannedEntry, Seal
 from veen.verify.control import ControlCheck
+from veen.verify.entry import DirectoryRules
 from veen.verify.files import limits_of
-from veen.verify.rules import DirectoryRules
 
 
 class LabelIndexCheck:

@@ -16,8 +16,8 @@ from veen.storage.findings import Findings
 from veen.storage.frame import Frame
 from veen.storage.index import META, Index, LabelRow
 from veen.storage.journal import Placed
-from veen.verify.compare import file_size
-from veen.verify.rules import Journaled
+from veen.verify.entry import Journaled
+from veen.verify.files import file_size
 
 
 class JournalCheck:

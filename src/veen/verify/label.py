@@ -15,12 +15,11 @@ from veen.storage.copies import archive
 from veen.storage.findings import Code
 from veen.storage.index import LabelRow
 from veen.storage.label_files import HASH_BYTES, LOCATION_BYTES
-from veen.storage.runs import LabelRun, run_path, runs_of
-from veen.storage.scan import LabelFold, ScannedEntry, chunk_items, item_of
+from veen.storage.scan import LabelFold, LabelRun, ScannedEntry, chunk_items, item_of, run_path, runs_of
 from veen.verify.chunk_scan import clean_bytes, scan_chunk
-from veen.verify.compare import Compared, file_size
+from veen.verify.entry import DirectoryRules, Journaled
+from veen.verify.files import Compared, file_size
 from veen.verify.index import LabelIndexCheck
-from veen.verify.rules import DirectoryRules, Journaled
 from veen.verify.seals import Peaks, SealCheck, read_signed_peaks
 
 _UNACCOUNTED: Final = "entries that neither index nor journal account for"

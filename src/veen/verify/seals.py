@@ -14,10 +14,9 @@ from veen.storage import layout
 from veen.storage.findings import Code
 from veen.storage.keys.identity import CheckpointBinding
 from veen.storage.label_files import index_entry, map_head, map_head_bytes
-from veen.storage.runs import LabelRun
-from veen.storage.scan import Seal, read_file
-from veen.verify.compare import compare_file
-from veen.verify.rules import LogScope
+from veen.storage.scan import LabelRun, Seal, read_file
+from veen.verify.entry import LogScope
+from veen.verify.files import compare_file
 
 Peaks = tuple[bytes, ...]
 

@@ -10,17 +10,7 @@ from hypothesis import strategies as st
 
 from veen.core import cbor
 from veen.core.crypto.ed25519 import SigningKey
-from veen.core.tlog import receipt as receipts
-from veen.core.tlog.errors import (
-    NoteError,
-    NoteSignatureError,
-    QuorumError,
-    TlogError,
-    TlogProofError,
-    TlogReceiptError,
-    WitnessPolicyError,
-)
-from veen.core.tlog.leaf import OuterLeaf
+from veen.core.tlog import proof as receipts
 from veen.core.tlog.note import (
     COSIGNATURE,
     ED25519,
@@ -33,12 +23,18 @@ from veen.core.tlog.note import (
     verify_signatures,
 )
 from veen.core.tlog.policy import WitnessPolicy
-from veen.core.tlog.proof import AddCheckpoint, TlogProof
-from veen.core.tlog.receipt import CoseReceipt
+from veen.core.tlog.proof import AddCheckpoint, CoseReceipt, OuterLeaf, TlogProof
 from veen.core.tlog.tree import (
     EMPTY_ROOT,
+    NoteError,
+    NoteSignatureError,
+    QuorumError,
+    TlogError,
+    TlogProofError,
+    TlogReceiptError,
     TlogTree,
     TreeCursor,
+    WitnessPolicyError,
     check_consistency,
     check_inclusion,
     leaf_hash,

@@ -15,9 +15,8 @@ from veen.client.home import Home
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.core.crypto.ed25519 import SigningKey
 from veen.overlays.airgap.bodies import OnlineRecord, ReportRecord
-from veen.products.bridge.anchoring import REPORTS, SignedReport, anchor_stream, record_report
-from veen.products.bridge.audit import ONLINE_LOG
-from veen.products.bridge.errors import ReportRefused
+from veen.products.bridge.audit import ONLINE_LOG, REPORTS, SignedReport, anchor_stream, record_report
+from veen.products.bridge.bundle import ReportRefused
 from veen.products.bridge.reconciling import reconcile, sign_report
 
 KEY = SigningKey(b"\x21" * 32)

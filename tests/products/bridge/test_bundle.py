@@ -11,8 +11,7 @@ from tests.products.bridge.signer import EXPORTER, SmallLog, head_of, judged, pa
 from veen.core import cbor
 from veen.core.crypto.ed25519 import SigningKey
 from veen.products.bridge import bundle as bundles
-from veen.products.bridge.bundle import BundleAttachment, BundleReader, Header, Trailer
-from veen.products.bridge.errors import ORDER, Rejected
+from veen.products.bridge.bundle import ORDER, BundleAttachment, BundleReader, Header, Rejected, Trailer
 from veen.products.bridge.verify import OutOfOrder
 
 LOG = SmallLog(3)

@@ -22,7 +22,7 @@ from veen.overlays.airgap.bodies import (
     origin_event,
 )
 from veen.products.bridge.audit import OFFLINE_LOG, ONLINE_LOG
-from veen.products.bridge.errors import BridgeError
+from veen.products.bridge.bundle import BridgeError
 from veen.products.bridge.exporting import OUTGOING
 from veen.products.bridge.importing import IMPORTED, INCOMING, REJECTED, WAITING
 from veen.products.bridge.verifier import BundleRefusal, crossings, verify_apart

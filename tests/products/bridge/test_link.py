@@ -14,7 +14,7 @@ import pytest
 from tests.products.bridge.signer import SmallLog
 
 from veen.products.bridge import link
-from veen.products.bridge.errors import BridgeError, BridgeMisconfigured
+from veen.products.bridge.bundle import BridgeError, BridgeMisconfigured
 from veen.products.bridge.files import BridgeFiles, FolderBounds, copy_bundle
 from veen.products.bridge.link import (
     LinkOptions,

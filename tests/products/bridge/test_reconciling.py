@@ -18,8 +18,7 @@ from veen.core.hashing import H, Ht, u64be
 from veen.lake.log.slices import Slice
 from veen.overlays.airgap.bodies import IMPORT, OFFLINE, ONLINE, OfflineRecord
 from veen.products.bridge.audit import OFFLINE_LOG, ONLINE_LOG, Auditor
-from veen.products.bridge.bundle import bridge_id_of
-from veen.products.bridge.errors import BridgeError
+from veen.products.bridge.bundle import BridgeError, bridge_id_of
 from veen.products.bridge.evidence import LINKS, links_of
 from veen.products.bridge.exporting import OUTGOING, Exporter, ExportOptions
 from veen.products.bridge.files import BridgeFiles

@@ -6,7 +6,7 @@ from tests.products.bridge.zones import SOURCE, TARGET, phase
 from veen.client.identity.keyring import Keyring
 from veen.lake.query import api
 from veen.overlays.recorder import events as sdr
-from veen.products.bridge.replaying import replay_imported
+from veen.products.bridge.evidence import replay_imported
 from veen.products.bridge.verifier import verify_here
 
 QUERIES = {

@@ -6,8 +6,7 @@ import pytest
 
 from veen.client.send.captokens import issue
 from veen.core.crypto.ed25519 import SigningKey
-from veen.products.bridge.audit import OFFLINE_LOG, ONLINE_LOG
-from veen.products.bridge.roles import RoleHolder, judge, judge_at_hub
+from veen.products.bridge.audit import OFFLINE_LOG, ONLINE_LOG, RoleHolder, judge, judge_at_hub
 
 ISSUER = SigningKey(b"\x09" * 32)
 

@@ -15,8 +15,8 @@ from veen.client.errors import HubRefused
 from veen.client.send.captokens import issue
 from veen.core.errors import VeenError
 from veen.products.bridge.audit import OFFLINE_LOG, ONLINE_LOG
-from veen.products.bridge.errors import BridgeError
-from veen.products.bridge.selecting import Selector
+from veen.products.bridge.bundle import BridgeError
+from veen.products.bridge.exporting import Selector
 from veen.products.bridge.verifier import verify_here
 
 VEEN = Path(sys.executable).with_name("veen")

@@ -18,7 +18,7 @@ from veen.client.identity.keyring import Keyring
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.tooling import ConsistencyResponse
 from veen.overlays import kv
-from veen.products.console.density import MAX_SAMPLES, TimeColumn, sample_numbers, time_columns
+from veen.products.console.charts import MAX_SAMPLES, TimeColumn, sample_numbers, time_columns
 from veen.products.console.guard import HEADERS
 from veen.storage.layout import IDENTITY
 from veen.testing.hostile import Drops, Equivocates, Forges, SignsWith, Truncates

@@ -6,7 +6,7 @@ import pytest
 from tests.products.console.consoles import world_at
 
 from veen.core.crypto.ed25519 import SigningKey
-from veen.products.console import uploads
+from veen.products.console import writes as uploads
 
 
 def run(tmp_path, work):

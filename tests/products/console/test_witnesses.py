@@ -8,7 +8,7 @@ from tests.client.hubs import OPEN
 from tests.hub.test_outer import ORIGIN, VKEY, WITNESS, published
 from tests.products.console.consoles import world_at
 
-from veen.client.transport.base import Answer
+from veen.client.transport.calls import Answer
 from veen.client.transport.http import HttpTransport
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.checkpoint import Checkpoint

@@ -11,8 +11,8 @@ from veen.client.errors import Divergence, Unreachable
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.send.sealing import Draft
 from veen.client.transport.inprocess import InProcess
-from veen.core.schema_id import schema_id
-from veen.products.federation.bridging import HubBridge, NothingToBridge, select_streams
+from veen.core.labels import schema_id
+from veen.products.federation.mirroring import HubBridge, NothingToBridge, select_streams
 
 OTHER = StreamKeys.create("ordinary", random=seeded("ordinary"))
 WRITE_ONLY = replace(StreamKeys.create("write", random=seeded("write")), reader_sk=None)

@@ -26,8 +26,8 @@ from veen.core.objects.control import ControlRecord, HubFence, HubPromote, Strea
 from veen.core.objects.tooling import RecordResponse, VersionRequest
 from veen.hub.admission.control_index import ControlIndex
 from veen.hub.api.access import Principal
-from veen.hub.process import replicas
-from veen.hub.process.replicas import ReplacedError
+from veen.hub.process import watches as replicas
+from veen.hub.process.watches import ReplacedError
 from veen.io.errors import StorageError
 from veen.io.local import OsFs
 from veen.products.federation import promotion

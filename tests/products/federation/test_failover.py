@@ -13,9 +13,9 @@ from tests.waiting import eventually
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.control import ControlRecord, HubPromote
-from veen.hub.process import replicas
+from veen.hub.process import watches as replicas
 from veen.hub.process.config import ConfigError, load
-from veen.hub.process.replicas import ReplacedError
+from veen.hub.process.watches import ReplacedError
 from veen.io.local import OsFs
 from veen.products.federation.promotion import LossNotAccepted, PrimaryAlive, promote, replica_state
 from veen.storage import journal as wal

@@ -13,12 +13,12 @@ from veen.client.errors import Divergence
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.send.sealing import Draft
 from veen.client.transport.inprocess import InProcess
-from veen.core.schema_id import schema_id
+from veen.core.labels import schema_id
 from veen.overlays.operations.mirror import MIRROR, FederationMirror, hub_identifier
 from veen.products.federation import mirroring
-from veen.products.federation.copy_index import CopyIndex
 from veen.products.federation.mirroring import (
     GAP_SCHEMA,
+    CopyIndex,
     MirrorGap,
     MirrorInconsistent,
     attest_stream,

@@ -26,12 +26,12 @@ from tests.products.federation.replicas import SMALL, START, caught_up, followin
 from veen.client.errors import BadAnswer, ForeignKey, HubRefused, NotPinned, Unreachable
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.send.sealing import Draft
-from veen.client.transport.base import Answer
+from veen.client.transport.calls import Answer
 from veen.client.transport.inprocess import InProcess
 from veen.core.objects.envelopes import CheckpointResponse, StreamResponse
 from veen.core.objects.tooling import FeedResponse, RotateKeyRequest, StreamRegisterRequest
 from veen.hub.api.access import Principal
-from veen.hub.process.replicas import ReplicaDirectoryError
+from veen.hub.process.watches import ReplicaDirectoryError
 from veen.io.errors import StorageError
 from veen.io.local import OsFs
 from veen.products.federation.replica import ReplicaGap, ReplicaInconsistent

@@ -19,13 +19,13 @@ from veen.client.verify.outer import OuterReader
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
 from veen.core.objects.tooling import AttachmentsResponse, StoredAttachment
-from veen.core.tlog.leaf import OuterLeaf
 from veen.core.tlog.note import LogCheckpoint, Note
+from veen.core.tlog.proof import OuterLeaf
 from veen.core.tlog.tree import TlogTree
 from veen.io.errors import StorageError
 from veen.io.local import OsFs
-from veen.products.federation import attachment_copies
-from veen.products.federation.errors import ReplicaInconsistent
+from veen.products.federation import outer_copies as attachment_copies
+from veen.products.federation.outer_copies import ReplicaInconsistent
 from veen.products.federation.promotion import WrongKey, promote, replica_state
 from veen.storage import layout
 from veen.storage.attachments import AttachmentFiles, EntryRef, copy_records

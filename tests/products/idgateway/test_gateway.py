@@ -25,9 +25,17 @@ from veen.core.objects.policies import realm_id_of
 from veen.io.local import OsFs
 from veen.overlays.id import drafts
 from veen.overlays.id.ids import org_id_of, org_stream
-from veen.products.idgateway.gateway import IdGateway, LoginRefused, SessionEnded, StateUnknown, TokenRefused
+from veen.products.idgateway.gateway import (
+    IdGateway,
+    LoginRefused,
+    ProviderClient,
+    ProviderFailed,
+    ProviderSettings,
+    SessionEnded,
+    StateUnknown,
+    TokenRefused,
+)
 from veen.products.idgateway.http import make_app
-from veen.products.idgateway.provider import ProviderClient, ProviderFailed, ProviderSettings
 
 REALM = realm_id_of("shop")
 CALLBACK = "http://127.0.0.1:9/callback"

@@ -11,9 +11,13 @@ from veen.core.labels import stream_id_of
 from veen.core.objects.captoken import CapToken
 from veen.overlays.discovery.issuance import IssuancePlace
 from veen.overlays.rpc.caller import RpcFailed
-from veen.products.issuance.asking import IssuedTokenInvalid, check_answer
-from veen.products.issuance.policy import IssuancePolicy, IssuancePolicyInvalid
-from veen.products.issuance.service import TokenIssuer
+from veen.products.issuance.service import (
+    IssuancePolicy,
+    IssuancePolicyInvalid,
+    IssuedTokenInvalid,
+    TokenIssuer,
+    check_answer,
+)
 
 CALLS, OTHER = stream_id_of("app/calls"), stream_id_of("app/other")
 ALICE, BOB, PRINCIPAL = b"\x01" * 32, b"\x02" * 32, b"\x03" * 32

@@ -17,12 +17,11 @@ from tests.cli.hubprocess import report, veen
 
 from veen.cli.shared.output import Exit
 from veen.core.crypto.ed25519 import SigningKey
-from veen.core.objects.birth import BirthCertificate
+from veen.core.objects.identity import BirthCertificate
 from veen.hub.process.config import load
 from veen.products.kube.objects import HubFacts
 from veen.products.kube.render import cluster_manifests, kustomization, manifests, to_yaml
-from veen.products.kube.rules import RULES, check_manifests, find_mounted_secrets
-from veen.products.kube.schemas import VERSIONS, check_schemas
+from veen.products.kube.rules import RULES, VERSIONS, check_manifests, check_schemas, find_mounted_secrets
 from veen.products.kube.universe import UniverseError, parse_universe
 
 UNIVERSE = """

@@ -10,8 +10,7 @@ from tests.cli.hubprocess import report, veen
 
 from veen.cli.shared.output import Exit
 from veen.products.kube.cluster import json_in
-from veen.products.kube.rules import check_manifests
-from veen.products.kube.schemas import check_schemas
+from veen.products.kube.rules import check_manifests, check_schemas
 from veen.products.kube.secrets import NamespaceKeys
 from veen.products.kube.universe import Tenant
 

@@ -12,7 +12,7 @@ from tests.hub.test_tooling import message
 from tests.waiting import eventually
 
 from veen.client.errors import BadAnswer, ForeignKey
-from veen.client.pinned_hub import PinnedHub
+from veen.client.session import PinnedHub
 from veen.client.transport.calls import NO_RETRY
 from veen.client.verify.pin import HubPin
 from veen.core.hashing import H
@@ -24,8 +24,15 @@ from veen.hub.api.access import Access
 from veen.overlays.federation import realm
 from veen.overlays.federation.policy import RealmPolicy
 from veen.overlays.federation.realm import AdminStreams, RealmFold, admin_streams
-from veen.products.policy.agent import HubReport, PolicyAgent, PolicyFolds, PolicyPace
-from veen.products.policy.hubs import PolicyNotEnforced, PushedPolicy, policy_link
+from veen.products.policy.agent import (
+    HubReport,
+    PolicyAgent,
+    PolicyFolds,
+    PolicyNotEnforced,
+    PolicyPace,
+    PushedPolicy,
+    policy_link,
+)
 from veen.testing.links import FakeHub
 
 NAMES = ("admin", "revocation")

@@ -9,7 +9,7 @@ from tests.cli.talk import DEV
 from tests.client.hubs import OPEN, RING, client_at, hub_at, person, pin_of, run
 
 from veen.cli.shared.output import Exit
-from veen.client.send.rules import LabelAdvice
+from veen.client.send.sealing import LabelAdvice
 from veen.client.send.writing import Sent
 from veen.client.transport.inprocess import InProcess
 from veen.core.objects.msg import Msg

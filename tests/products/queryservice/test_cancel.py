@@ -16,10 +16,9 @@ from veen.lake.query import api
 from veen.lake.query.aggregate import Partial
 from veen.lake.query.control import ExecutionControl
 from veen.lake.query.descriptor import normalise
-from veen.lake.query.engine import LocalSource, execute
+from veen.lake.query.engine import LocalSource, execute, plan_query
 from veen.lake.query.errors import ExecutionFailed, ForbiddenScope, NotReady, QueryCancelled, QueryNotFound
 from veen.lake.query.matches import MatchTally
-from veen.lake.query.planning import plan_query
 from veen.lake.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS
 from veen.lake.query.store import ResultStore
 from veen.products.queryservice.service import QueryService, Unavailable

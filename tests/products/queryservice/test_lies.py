@@ -14,9 +14,8 @@ from veen.core import canonical
 from veen.core.tree.mmr import Mmr
 from veen.lake import query
 from veen.lake.query import api
-from veen.lake.query.coverage import Coverage
 from veen.lake.query.descriptor import normalise
-from veen.lake.query.digest import RowsHash, hash_of, row_leaf
+from veen.lake.query.digest import Coverage, RowsHash, hash_of, row_leaf
 from veen.lake.query.errors import EvidenceFailed, ResultForged, ServiceRefused, ServiceUnreachable
 from veen.overlays.recorder import events as sdr
 from veen.products.queryservice.service import QueryService

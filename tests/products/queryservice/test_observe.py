@@ -9,8 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from veen import __version__
 from veen.lake.query.store import ResultStore
-from veen.products.queryservice.observe import ServiceMetrics, line, lines_to
-from veen.products.queryservice.retention import ResultRetention
+from veen.products.queryservice.observe import ResultRetention, ServiceMetrics, line, lines_to
 
 LOG = logging.getLogger("veen.products.queryservice.tests")
 

@@ -16,8 +16,8 @@ from veen.core.canonical import InvalidJson
 from veen.lake.query.errors import NotReady, QueryNotFound
 from veen.lake.query.recording import EXECUTIONS, RESULTS
 from veen.lake.query.store import ResultStore
+from veen.products.queryservice.observe import ResultRetention
 from veen.products.queryservice.principals import Principals
-from veen.products.queryservice.retention import ResultRetention
 from veen.products.queryservice.service import Unavailable
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.client.hubs import run
 
-from veen.products.queryservice.slots import FairSlots
+from veen.products.queryservice.service import FairSlots
 
 
 class Queue:

@@ -34,8 +34,8 @@ from veen.core.verdict import Outcome
 from veen.products.recorder.agent import Agent, AgentSource, Pace
 from veen.products.recorder.events import OPENINGS_STREAM, OWN_STREAM, SourceRecord
 from veen.products.recorder.redaction import Redactor, commitment
+from veen.products.recorder.roles import successors
 from veen.products.recorder.sink import Sinks
-from veen.products.recorder.successors import successors
 
 COUNT = 150
 

@@ -13,9 +13,8 @@ from tests.waiting import eventually
 
 from veen.core.verdict import Outcome
 from veen.overlays.recorder.config import Configuration
-from veen.products.recorder.heads import heads_of, is_due, read_chain, select_covered, take
 from veen.products.recorder.roles import record_streams
-from veen.products.recorder.setup import read_history
+from veen.products.recorder.setup import heads_of, is_due, read_chain, read_history, select_covered, take
 
 HOUR, DAY = 3600, 86_400
 

@@ -13,7 +13,7 @@ from tests.cli.tree import check_line, command_lines
 
 from veen.client.home import Home
 from veen.products.recorder.adapters.registry import BUILTIN, kinds
-from veen.products.recorder.agent_config import AgentConfig
+from veen.products.recorder.agent import AgentConfig
 from veen.products.recorder.logging_handler import RecorderHandler
 
 PAGE = (Path(__file__).parents[3] / "docs" / "recorder.md").read_text("utf-8")

@@ -13,8 +13,16 @@ from veen.core import cbor
 from veen.lake.query.fields import payload_of
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.emitting import line_records
-from veen.products.recorder.events import SourceRecord, draft_of, fit_record, json_line, to_bytes
-from veen.products.recorder.fields import Selectors, seconds_of, value_at
+from veen.products.recorder.events import (
+    Selectors,
+    SourceRecord,
+    draft_of,
+    fit_record,
+    json_line,
+    seconds_of,
+    to_bytes,
+    value_at,
+)
 
 CLIENT = b"\x07" * 32
 

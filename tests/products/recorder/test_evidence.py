@@ -14,11 +14,17 @@ from veen.core.verdict import Outcome
 from veen.overlays.recorder import events as sdr
 from veen.overlays.recorder.checkpoint import log_root_of
 from veen.products.recorder.events import CHANGES_STREAM, CHECKPOINTS_STREAM, OWN_STREAM
-from veen.products.recorder.heads import heads_of, is_due, read_chain, select_covered, take
-from veen.products.recorder.ocsf import canonical, fingerprint_of, ocsf_event
-from veen.products.recorder.replay import EdgeUnproven, check_edges, replay_range, replay_window
+from veen.products.recorder.replay import (
+    EdgeUnproven,
+    canonical,
+    check_edges,
+    fingerprint_of,
+    ocsf_event,
+    replay_range,
+    replay_window,
+)
 from veen.products.recorder.roles import record_streams
-from veen.products.recorder.setup import read_history
+from veen.products.recorder.setup import heads_of, is_due, read_chain, read_history, select_covered, take
 from veen.products.recorder.verify import verify
 
 WEB = "record/app/web"
@@ -204,7 +210,7 @@ def test_a_hub_that_lost_its_end_is_missing_evidence_not_silence(tmp_path):
             wire = InProcess(hub.api)
             async with client_at(wire, pin_of(hub), admin.keystore.identity, tmp_path / "new", ring=ring) as client:
                 # The auditor has the checkpoint that the hub has lost.
-                from veen.products.recorder.heads import Chain
+                from veen.products.recorder.setup import Chain
                 from veen.products.recorder.setup import read_history as read
                 from veen.products.recorder.verify import judge_streams
 

@@ -11,7 +11,7 @@ from tests.products.recorder.test_evidence import checkpointed, judged
 from veen.core.objects.control import AnchorPublish
 from veen.core.objects.tooling import AnchorsResponse
 from veen.products.recorder.events import CHECKPOINTS_STREAM
-from veen.products.recorder.heads import read_chain
+from veen.products.recorder.setup import read_chain
 
 
 def covers(body, upto_seq):

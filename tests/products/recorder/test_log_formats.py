@@ -19,7 +19,7 @@ from veen.lake.log.keys import write_keys
 from veen.lake.query import api
 from veen.products.recorder.adapters.tail import TailSource
 from veen.products.recorder.agent import AgentSource
-from veen.products.recorder.fields import Selectors
+from veen.products.recorder.events import Selectors
 
 SAMPLES = sorted((Path(__file__).parent / "samples").glob("*.log"))
 WEB = "record/app/web"

@@ -13,9 +13,8 @@ from veen.core.verdict import Because, Outcome, StatedBy
 from veen.overlays.recorder import events as sdr
 from veen.overlays.recorder.checkpoint import log_root_of
 from veen.products.recorder.events import CHECKPOINTS_STREAM
-from veen.products.recorder.heads import Chain, RecordedHead, read_chain, select_covered
 from veen.products.recorder.roles import record_streams
-from veen.products.recorder.setup import read_history
+from veen.products.recorder.setup import Chain, RecordedHead, read_chain, read_history, select_covered
 from veen.products.recorder.verify import judge_streams, verify
 
 ONE = {"web": (WEB,)}

@@ -16,8 +16,7 @@ from veen.products.recorder.adapters.lines import record_of_line
 from veen.products.recorder.adapters.otlp import records_of_request
 from veen.products.recorder.adapters.syslog import parse_syslog
 from veen.products.recorder.adapters.webhook import Arrival, cloud_event, kubernetes_event
-from veen.products.recorder.events import SourceRecord
-from veen.products.recorder.fields import Selectors
+from veen.products.recorder.events import Selectors, SourceRecord
 from veen.products.recorder.integrity import IntegrityKeys, check_integrity, is_signed
 from veen.products.recorder.redaction import Redactor
 from veen.products.recorder.sink import SpoolSink

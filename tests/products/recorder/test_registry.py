@@ -9,7 +9,7 @@ import pytest
 from veen.client.errors import LocalError, UnknownStream
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.products.recorder.adapters.registry import GROUP, SourceConfig, SourceInvalid, adapter_of, kinds
-from veen.products.recorder.agent_config import AgentConfig
+from veen.products.recorder.agent import AgentConfig
 from veen.products.recorder.redaction import Redactor, RuleInvalid
 
 FILE = {"id": "a", "kind": "file", "stream": "record/app/web", "path": "/var/log/a.log"}

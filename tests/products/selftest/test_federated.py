@@ -13,8 +13,7 @@ from tests.examples import spread
 from veen.cli.shared.output import Exit
 from veen.client.transport.http import HttpTransport
 from veen.products.selftest import suite_named
-from veen.products.selftest.suite import run
-from veen.products.selftest.world import HubAt
+from veen.products.selftest.suite import HubAt, run
 from veen.testing.hostile import Drops, Equivocates, Forges, HostileHub, Truncates, serve
 
 

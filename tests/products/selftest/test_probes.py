@@ -18,8 +18,7 @@ from veen.core.objects.tooling import HealthResponse, ReadyResponse, StatusRespo
 from veen.hub.process.config import load
 from veen.hub.process.runtime import Hub
 from veen.products.selftest import suite_named
-from veen.products.selftest.suite import run
-from veen.products.selftest.world import HubAt
+from veen.products.selftest.suite import HubAt, run
 from veen.testing.hostile import (
     Equivocates,
     Forges,

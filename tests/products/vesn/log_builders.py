@@ -7,10 +7,9 @@ from typing import Any
 from veen.core.crypto import x25519
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H
-from veen.products.vesn.ledger import Ledger
+from veen.products.vesn.ledger import Ledger, Tree, att_root_of, prove
 from veen.products.vesn.lines import StreamEntry
 from veen.products.vesn.logcheck import Trust
-from veen.products.vesn.merkle import Tree, att_root_of, prove
 from veen.products.vesn.objects import (
     Allow,
     CapToken,

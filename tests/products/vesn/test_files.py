@@ -13,9 +13,8 @@ from tests.products.vesn import log_builders as w
 
 from veen.client.errors import LocalError
 from veen.products.vesn import files as rim
-from veen.products.vesn.archive import ArchiveExists, SetRefused, export_set, import_set
 from veen.products.vesn.errors import Problem, Violation
-from veen.products.vesn.files import DirectorySource
+from veen.products.vesn.files import ArchiveExists, DirectorySource, SetRefused, export_set, import_set
 from veen.products.vesn.portability import verify_set
 
 FILES = w.small_set()
@@ -96,7 +95,7 @@ def test_an_incomplete_set_is_imported_only_if_asked_for(place, tmp_path):
 
 def test_what_is_verified_is_the_copy(place, tmp_path, monkeypatch):
     """A source that changes after it was copied cannot change what is archived"""
-    from veen.products.vesn import archive
+    from veen.products.vesn import files as archive
 
     def verify_later(source, trust):
         (place / "receipts.cborl").write_bytes(b"changed meanwhile")
@@ -208,7 +207,7 @@ def test_too_many_files_are_refused(place, monkeypatch):
 
 
 def test_a_set_that_is_too_large_in_all_is_not_copied(place, tmp_path, monkeypatch):
-    from veen.products.vesn import archive
+    from veen.products.vesn import files as archive
 
     monkeypatch.setattr(archive, "MAX_SET_BYTES", 1000)
     with pytest.raises(Violation) as refused:

@@ -9,8 +9,8 @@ from tests.products.vesn import log_builders as w
 
 from veen.core.errors import FormatError
 from veen.products.vesn.errors import Problem
+from veen.products.vesn.ledger import Tree, prove
 from veen.products.vesn.lines import MAX_LINE_BYTES, StreamEntry, verify_stream
-from veen.products.vesn.merkle import Tree, prove
 
 LOG = w.log((5,))
 TREE = Tree()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from veen.core.errors import FormatError
 from veen.core.hashing import H
 from veen.products.vesn.errors import Violation
-from veen.products.vesn.merkle import MmrProof, Step, Tree, att_root_of, new_mmr, prove
+from veen.products.vesn.ledger import MmrProof, Step, Tree, att_root_of, new_mmr, prove
 
 LEAVES = [H(bytes([n])) for n in range(40)]
 

@@ -12,7 +12,8 @@ from tests.products.vesn import log_builders as w
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FormatError, MalformedError
 from veen.core.hashing import H
-from veen.products.vesn import merkle, objects
+from veen.products.vesn import ledger as merkle
+from veen.products.vesn import objects
 from veen.products.vesn.errors import Problem, Violation
 from veen.products.vesn.ledger import Ledger
 from veen.products.vesn.objects import (

@@ -14,9 +14,8 @@ from veen.core.errors import FormatError
 from veen.core.hashing import H
 from veen.products.vesn import logcheck, portability
 from veen.products.vesn.errors import Problem, Violation
-from veen.products.vesn.ledger import Ledger
+from veen.products.vesn.ledger import Ledger, att_root_of, new_mmr
 from veen.products.vesn.logcheck import Trust, check_entry, check_payload
-from veen.products.vesn.merkle import att_root_of, new_mmr
 from veen.products.vesn.objects import (
     Allow,
     CapToken,

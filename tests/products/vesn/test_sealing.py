@@ -9,7 +9,7 @@ from tests.products.vesn import log_builders as w
 from veen.core.errors import OpenError
 from veen.core.hashing import H
 from veen.products.vesn.errors import Violation
-from veen.products.vesn.merkle import att_root_of
+from veen.products.vesn.ledger import att_root_of
 from veen.products.vesn.objects import IdentityCard, Profile
 from veen.products.vesn.sealing import (
     ROTATE_AFTER,

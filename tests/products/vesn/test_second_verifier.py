@@ -10,7 +10,7 @@ import pytest
 from tests.products.vesn import log_builders as w
 
 import vesn_verify
-from veen.products.vesn.archive import export_set
+from veen.products.vesn.files import export_set
 from veen.products.vesn.portability import MemorySource, verify_set
 
 PROGRAM = Path(__file__).parents[3] / "tools" / "vesn_verify.py"

@@ -13,8 +13,8 @@ from tests.products.vesn import section_20 as vector
 
 import vesn_verify
 from veen.products.vesn.errors import Violation
+from veen.products.vesn.ledger import new_mmr
 from veen.products.vesn.logcheck import check_entry, check_payload
-from veen.products.vesn.merkle import new_mmr
 from veen.products.vesn.objects import Msg, Receipt
 from veen.products.vesn.portability import encode_set
 from veen.products.vesn.sealing import open_payload

@@ -11,7 +11,7 @@ from veen.core.tlog.note import COSIGNATURE, ED25519, LogCheckpoint, Note, NoteS
 from veen.core.tlog.policy import PolicyKey
 from veen.core.tlog.proof import AddCheckpoint
 from veen.core.tlog.tree import TlogTree, prove_consistency
-from veen.hub.process.witnesses import (
+from veen.hub.process.outer import (
     WitnessAheadError,
     WitnessAnswerError,
     WitnessConfigError,
@@ -22,8 +22,7 @@ from veen.hub.process.witnesses import (
 )
 from veen.io.local import OsFs
 from veen.io.web_listener import WebAnswer, WebListener
-from veen.products.witness.service import WitnessService
-from veen.products.witness.store import WitnessStateError, WitnessStore, witness_key
+from veen.products.witness.service import WitnessService, WitnessStateError, WitnessStore, witness_key
 
 LOG, OTHER, WITNESS = (SigningKey(bytes([n]) * 32) for n in (1, 2, 3))
 ORIGIN = "hub.example/veen"
@@ -130,7 +129,7 @@ def test_an_inconsistent_request_is_kept_once(store):
 
 def test_requests_that_anybody_can_make_leave_room_for_a_fork(store, monkeypatch):
     """One row for each note of the log, and forks have room of their own."""
-    monkeypatch.setattr("veen.products.witness.store._MAX_EVIDENCE", 4)
+    monkeypatch.setattr("veen.products.witness.service._MAX_EVIDENCE", 4)
     witness = service(store)
     witness.add_checkpoint(request(0, 5))
     for number in range(40):  # a genuine note with paths that anybody makes up

@@ -10,12 +10,11 @@ from veen.cli.disc.sources import NAMES, DiscoverySource, discovery_options, fol
 from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.authority import CAP, authority
 from veen.cli.shared.command import CliSession, client_options
+from veen.cli.shared.connecting import hubs_of
 from veen.cli.shared.names import CONTEXT, STREAM
 from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.output import Output
-from veen.cli.shared.overlay_commands import make_keys, show_folded
-from veen.cli.shared.overlay_values import HEX32
-from veen.cli.shared.pinned_hubs import hubs_of
+from veen.cli.shared.overlay_commands import HEX32, make_keys, show_folded
 from veen.cli.shared.values import SPAN
 from veen.overlays.framework.plain import plain
 
@@ -139,7 +138,7 @@ def _overlay(
     \b
     veen disc advertise overlay rpc --make-keys
     """
-    from veen.core.schema_id import schema_id
+    from veen.core.labels import schema_id
     from veen.overlays.discovery.bodies import OverlayAdvert, overlay_id_of
     from veen.overlays.framework.registry import BUILTIN
 

@@ -8,8 +8,7 @@ import click
 
 from veen.cli.shared.as_of import View
 from veen.cli.shared.command import CliSession
-from veen.cli.shared.overlay_commands import state_of
-from veen.cli.shared.overlay_values import HEX32
+from veen.cli.shared.overlay_commands import HEX32, state_of
 
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded

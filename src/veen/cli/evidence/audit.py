@@ -12,12 +12,12 @@ from veen.cli.lazy import LazyGroup
 from veen.cli.shared import options
 from veen.cli.shared.bulk import ENGINE, MASTER, PARTITIONS, LogPlace, log_options, spark_at_work
 from veen.cli.shared.command import CliSession, client_options, home_options
+from veen.cli.shared.connecting import POLICY, read_policy_file
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.files import hex32
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.pinning import PinnedKeys, bad_directory, pin_options, resolve_pin
-from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
-from veen.cli.shared.witness_policy import POLICY, read_policy_file
+from veen.cli.shared.verifying import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Outcome, Reason
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from veen.core.objects.trusted_root import TrustedKeys
     from veen.lake.spark.progress import Tell
     from veen.verify.audit.engine import AuditEngine
-    from veen.verify.audit.html import ReportContext
+    from veen.verify.audit.report import ReportContext
     from veen.verify.audit.run import LabelResult
 
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
@@ -187,7 +187,7 @@ def _report_context(hub_id: bytes | None, labels: "Sequence[LabelResult]") -> "R
     from veen.client.errors import ClientError
     from veen.client.identity.keyring import StreamRef
     from veen.core.labels import label_of, routing_key_of
-    from veen.verify.audit.html import ReportContext
+    from veen.verify.audit.report import ReportContext
 
     names: dict[bytes, str] = {}
     epochs = {label.epoch or 0 for label in labels}

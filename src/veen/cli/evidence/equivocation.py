@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from veen.cli.evidence.receipt import OUT
+from veen.cli.evidence.proof import OUT
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.files import OBJECT_FILE
@@ -29,7 +29,7 @@ def show(output: Output, session: CliSession, file: Path, trusted: tuple[bytes, 
     With --hub-pk, or a pinned key, the statements must be signed by that very hub. Exit code 1 means that the
     evidence proves nothing.
     """
-    from veen.cli.shared.named import to_named
+    from veen.cli.shared.wire_tree import to_named
     from veen.core.checks import Given
     from veen.core.objects.evidence import Equivocation
 

@@ -16,7 +16,7 @@ from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.stream_args import EPOCH, SEQ, stream_argument
 from veen.cli.shared.text import short
 from veen.cli.shared.values import MOMENT, RANGE
-from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.cli.shared.verifying import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""`veen verify`: one verb for any artefact, whose kind is recognised by its content."""
+"""`veen verify`: one verb for any artefact, whose kind is recognised by its content.
+
+`veen inspect`: the contents of a wire object, without keys.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,17 +11,50 @@ import click
 
 from veen.cli.shared import options
 from veen.cli.shared.command import CliSession, home_options
-from veen.cli.shared.files import hex32, read_object
-from veen.cli.shared.output import Exit, Fail, Output
+from veen.cli.shared.connecting import POLICY, read_policy_file
+from veen.cli.shared.files import OBJECT_FILE, hex32, read_object
+from veen.cli.shared.output import Exit, Fail, Output, output_options
 from veen.cli.shared.pinning import PinnedKeys, resolve_pin
-from veen.cli.shared.verdicts import show_verdict, verdict_json
-from veen.cli.shared.verifying import check_object, resolve_keys, show_checks
-from veen.cli.shared.witness_policy import POLICY, read_policy_file
+from veen.cli.shared.verifying import check_object, resolve_keys, show_checks, show_verdict, verdict_json
 from veen.core.verdict import Coverage, StatedBy, Verdict
 
 if TYPE_CHECKING:
     from veen.core.checks import Given
     from veen.core.wire import Wire
+
+
+@click.command()
+@click.argument("file", type=OBJECT_FILE)
+@output_options
+def inspect(output: Output, file: Path) -> None:
+    """Show the fields of the wire object in FILE, and what can be computed from them without keys.
+
+    FILE holds CBOR, its JSON form, or hex; "-" reads standard input.
+    """
+    from veen.cli.shared.wire_tree import derive_fields, fields_of
+
+    data, recognised = read_object(file, exit_code=Exit.USAGE)
+    derived = derive_fields(recognised.obj)
+    document: dict[str, Any] = {
+        "kind": recognised.obj.KIND,
+        "encoding": recognised.encoding,
+        "bytes": len(data),
+        "also_fits": list(recognised.also),
+        "object": recognised.obj.to_json(),
+        "fields": dict(fields_of(recognised.obj)),
+        "derived": derived,
+    }
+
+    def human() -> None:
+        also = f" (same shape: {', '.join(recognised.also)})" if recognised.also else ""
+        output.line(f"{recognised.obj.KIND}{also}, {len(data)} bytes as {recognised.encoding.upper()}")
+        output.fields(fields_of(recognised.obj))
+        if derived:
+            output.line("computed from these")
+            output.fields(derived.items())
+
+    output.result(document, human)
+
 
 _OBJECT = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 

@@ -14,7 +14,7 @@ from veen.cli.shared.command import CliSession, home_options
 from veen.cli.shared.failures import failing_as
 from veen.cli.shared.output import Output, output_options
 from veen.cli.shared.pinning import PIN_HINT, PinnedKeys, pin_options, resolve_pin
-from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.cli.shared.verifying import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Coverage, Outcome, Reason, Signatures, StatedBy, Verdict
 
 if TYPE_CHECKING:

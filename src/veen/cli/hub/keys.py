@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from veen.cli.app import LazyGroup
-from veen.cli.hub.client import HUB_FLAGS, open_hub
-from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, holder_of, open_directory, pin_for_clients
+from veen.cli.hub.common import ACCEPT_CLOCK, DATA_DIR, HUB_FLAGS, holder_of, open_directory, open_hub, pin_for_clients
 from veen.cli.shared import options
 from veen.cli.shared.entries import when
 from veen.cli.shared.failures import failing_as
@@ -36,7 +35,7 @@ def create(output: Output, data_dir: Path | None, keys_dir: Path | None) -> None
     if (data_dir is None) == (keys_dir is None):
         raise click.UsageError("give --data-dir or --keys-dir")
     from veen.core.objects.identity import HubIdentity
-    from veen.core.pin_text import PinnedKey
+    from veen.core.objects.trusted_root import PinnedKey
 
     if data_dir is not None:
         identity = _create_identity(data_dir)
@@ -63,7 +62,7 @@ def _create_identity(data_dir: Path) -> "HubIdentity":
 def _write_key(keys_dir: Path) -> bytes:
     """Write a private key file and nothing else."""
     from veen.core.crypto.ed25519 import SigningKey
-    from veen.storage.keys.directory import write_private_key
+    from veen.storage.keys.identity import write_private_key
 
     private = SigningKey(os.urandom(32))
     write_private_key(keys_dir, private)
@@ -107,8 +106,7 @@ def _init_keys(keys_dir: Path, not_after: int, reuse_key: bool) -> "HubIdentity"
     from veen.core.crypto.ed25519 import SigningKey
     from veen.core.objects.identity import HubIdentity
     from veen.io.errors import StorageError
-    from veen.storage.keys.directory import KeyDirFs, write_birth, write_private_key
-    from veen.storage.keys.identity import read_key
+    from veen.storage.keys.identity import KeyDirFs, read_key, write_birth, write_private_key
 
     names = sorted(path.name for path in keys_dir.glob("*.key"))
     if reuse_key:

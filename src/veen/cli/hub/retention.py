@@ -125,7 +125,7 @@ def apply(
 
     Receipts that the policy keeps, and all proofs, stay.
     """
-    from veen.hub.process.at_rest import at_rest
+    from veen.hub.process.startup import at_rest
     from veen.storage.attachments import erase_attachments
     from veen.storage.index import Index
     from veen.storage.maintenance import retention as storage
@@ -198,9 +198,9 @@ def check(output: Output, data_dir: Path, receipts: str | None, remove_leftovers
     \b
     veen hub retention check --data-dir ./hub --receipts 0
     """
-    from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+    from veen.cli.shared.verifying import end_by, show_verdict, verdict_json
     from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
-    from veen.hub.process.at_rest import at_rest
+    from veen.hub.process.startup import at_rest
     from veen.storage.index import Index
     from veen.storage.maintenance import retention as storage
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from veen.cli.shared.command import CliSession
-from veen.cli.shared.identities import bytes_of, principal_of
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.overlay_commands import derived_streams
+from veen.cli.shared.people import bytes_of, principal_of
 
 if TYPE_CHECKING:
     from veen.cli.shared.as_of import View

@@ -105,8 +105,8 @@ def default_identity(session: CliSession, new: str | None) -> str | None:
 
     One that a context made for itself (`make_keys`) is chosen by that context alone: then the `new` one is the first.
     """
-    from veen.client.config.edit import change
     from veen.client.config.file import read
+    from veen.client.config.projects import change
 
     home = session.user_home
     file = read(home.config_file)
@@ -298,8 +298,8 @@ def passphrase(
 
 def _forget_passphrase_files(output: Output, session: CliSession, name: str) -> None:
     """A file that a context names has the passphrase of before: commands would try it in vain."""
-    from veen.client.config.edit import change
     from veen.client.config.file import read
+    from veen.client.config.projects import change
 
     path = session.user_home.config_file
     for context, table in read(path).contexts.items():

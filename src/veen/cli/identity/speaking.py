@@ -8,10 +8,10 @@ import click
 
 from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.command import CliSession, client_options
-from veen.cli.shared.identities import cells
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.overlay_commands import show_folded, state_of
+from veen.cli.shared.people import cells
 from veen.core.errors import VeenError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from veen.cli.people.common import with_authority
+from veen.cli.people.contacts import with_authority
 from veen.cli.shared.output import Fail
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class AdminRealm:
 
         Without --emitter these are the keys of the stream's owner. Fail if nobody knows who that is.
         """
-        from veen.cli.shared.identities import principal_of
+        from veen.cli.shared.people import principal_of
         from veen.client.errors import UnknownStream
 
         try:

@@ -12,8 +12,7 @@ from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.output import Fail, Output, output_options
-from veen.cli.shared.overlay_commands import absent, make_keys, show_folded, state_of
-from veen.cli.shared.overlay_values import HEX32
+from veen.cli.shared.overlay_commands import HEX32, absent, make_keys, show_folded, state_of
 from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def _register(
     \b
     veen schema register example.thing.v1 --doc-url https://example.com/thing --make-keys
     """
-    from veen.core.schema_id import schema_id as id_of
+    from veen.core.labels import schema_id as id_of
     from veen.overlays.naming.schema_registry import register
 
     ident = id_of(name) if schema_id is None else schema_id
@@ -112,7 +111,7 @@ def _list(session: CliSession, emit_docs: bool, realm: AdminRealm, view: View) -
 @schema.read("show", "Print one schema, by name or id.", argument("schema"))
 def _show(session: CliSession, schema: str, realm: AdminRealm, view: View) -> None:
     """Print the registry's entry of SCHEMA, a name or an id of 64 hex digits."""
-    from veen.core.schema_id import schema_id as id_of
+    from veen.core.labels import schema_id as id_of
 
     folded = state_of(session, _fold(session, realm), [realm.schema_stream()], view)
     ident = id_of(schema)
@@ -128,7 +127,7 @@ def _show(session: CliSession, schema: str, realm: AdminRealm, view: View) -> No
 @output_options
 def id_(output: Output, name: str) -> None:
     """Print the id of the schema NAME in payload headers: its hash (spec §4.5, §4.7)."""
-    from veen.core.schema_id import schema_id
+    from veen.core.labels import schema_id
 
     output.result({"schema": name, "schema_id": schema_id(name).hex()})
 

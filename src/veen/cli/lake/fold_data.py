@@ -15,7 +15,7 @@ from veen.cli.shared.command import FILE, CliSession, identity_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import send_draft
-from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.cli.shared.verifying import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Outcome, Reason, Verdict
 from veen.overlays.framework.plain import plain
 

@@ -17,7 +17,7 @@ from veen.cli.shared.command import FILE, CliSession, client_options, identity_o
 from veen.cli.shared.output import Fail, Mode, Output
 from veen.cli.shared.text import harmless
 from veen.cli.shared.values import MOMENT
-from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.cli.shared.verifying import end_by, show_verdict, verdict_json
 
 if TYPE_CHECKING:
     from veen.client.identity.keyring import Keyring
@@ -212,7 +212,7 @@ def _descriptor(asked: Mapping[str, Any], keys: "Keys") -> dict[str, Any]:
     from decimal import Decimal, InvalidOperation
 
     from veen.lake.log.keys import KeyFile
-    from veen.lake.query.times import timestamp
+    from veen.lake.query.fields import timestamp
 
     if not asked["scopes"]:
         raise click.UsageError("Missing option '--scope'.")

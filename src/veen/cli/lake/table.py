@@ -22,7 +22,7 @@ from veen.cli.shared.bulk import (
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output, output_options
-from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.cli.shared.verifying import end_by, show_verdict, verdict_json
 
 if TYPE_CHECKING:
     from veen.lake.tables import Rewritten

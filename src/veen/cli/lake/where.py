@@ -47,7 +47,7 @@ def _value(field: str, op: str, text: str) -> Any:
 
 
 def _is_time(field: str) -> bool:
-    from veen.lake.query.conditions import TIME_FIELDS
+    from veen.lake.query.clauses import TIME_FIELDS
 
     return field in TIME_FIELDS
 
@@ -56,7 +56,7 @@ def _moment(field: str, op: str, value: Any) -> Any:
     """Normalise a time, in any form of --from, to that of descriptors."""
     if not _is_time(field) or op == "^=" or type(value) is not str:
         return value
-    from veen.lake.query.times import timestamp
+    from veen.lake.query.fields import timestamp
 
     try:
         return timestamp(parse_moment(value, time.time()))

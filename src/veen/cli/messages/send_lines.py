@@ -113,7 +113,7 @@ def _body(number: int, fields: dict[str, Any]) -> bytes:
 
 
 def _schema(number: int, fields: dict[str, Any]) -> bytes | None:
-    from veen.core.schema_id import schema_id
+    from veen.core.labels import schema_id
 
     name = fields.get("schema")
     if name is None:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from veen.cli.shared.command import FILE, CliSession
-from veen.cli.shared.identities import principal_of
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail
-from veen.cli.shared.people import ME
+from veen.cli.shared.people import ME, principal_of
 
 if TYPE_CHECKING:
     from veen.overlays.framework.fold import AnyFold

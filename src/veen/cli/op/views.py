@@ -10,10 +10,10 @@ from veen.cli.op.args import Reading, id_of
 from veen.cli.op.write import content_files, content_root_of
 from veen.cli.shared.as_of import View
 from veen.cli.shared.command import CliSession
-from veen.cli.shared.identities import principal_of, show_table
 from veen.cli.shared.output import Fail, Output, output_options
 from veen.cli.shared.overlay_commands import absent, show_folded, state_of
-from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.cli.shared.people import principal_of, show_table
+from veen.cli.shared.verifying import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Coverage, Outcome, Reason, StatedBy, Verdict
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from veen.cli.op.args import OpPlace
 from veen.cli.shared.authority import authorize_token, read_token
 from veen.cli.shared.command import CliSession
 from veen.cli.shared.files import OBJECT_FILE
-from veen.cli.shared.identities import principal_of
 from veen.cli.shared.nouns import MakePlace, Outgoing, Parameter, message_of, noun_of, send
 from veen.cli.shared.output import Exit, Fail, Output
+from veen.cli.shared.people import principal_of
 
 if TYPE_CHECKING:
     from veen.core.objects.captoken import CapToken

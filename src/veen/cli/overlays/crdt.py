@@ -14,8 +14,7 @@ from veen.cli.shared.command import FILE, CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.output import Output
-from veen.cli.shared.overlay_commands import absent, show_folded, show_rows, state_of
-from veen.cli.shared.overlay_values import HEX32, printable, value_options
+from veen.cli.shared.overlay_commands import HEX32, absent, printable, show_folded, show_rows, state_of, value_options
 from veen.cli.shared.values import MOMENT
 from veen.overlays.framework.plain import plain
 

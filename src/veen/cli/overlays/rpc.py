@@ -12,8 +12,7 @@ from veen.cli.shared.authority import CAP, authority
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
-from veen.cli.shared.overlay_commands import show_folded, state_of
-from veen.cli.shared.overlay_values import HEX32, json_value
+from veen.cli.shared.overlay_commands import HEX32, json_value, show_folded, state_of
 from veen.cli.shared.text import compact
 from veen.cli.shared.values import SPAN
 from veen.overlays.framework.plain import plain

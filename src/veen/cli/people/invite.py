@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.people.common import file_name, with_authority
+from veen.cli.people.contacts import file_name, with_authority
 from veen.cli.people.keys import note_ended, rotate_keys
 from veen.cli.shared import options
 from veen.cli.shared.authority import takes_derived
@@ -329,7 +329,7 @@ def _ask_hub(identity: "Identity", opened: "Invitation", now: int) -> "tuple[byt
     from veen.client.transport.calls import NO_RETRY, Calls
     from veen.client.transport.opening import open_transport
     from veen.client.verify.pin import HubPin
-    from veen.core.pin_text import PinnedKey
+    from veen.core.objects.trusted_root import PinnedKey
 
     pinned = PinnedKey.parse(opened.pin)
     pin = (HubPin.of_root if pinned.is_root else HubPin.of_key)(pinned.public, opened.hub_id)
@@ -407,8 +407,8 @@ def _context(session: CliSession, opened: "Invitation", wanted: str | None) -> "
 def _keep_context(
     session: CliSession, name: str, table: "dict[str, Any]", opened: "Invitation", hub_id: bytes, chosen: bool | None
 ) -> None:
-    from veen.client.config.edit import change
     from veen.client.config.file import read
+    from veen.client.config.projects import change
 
     home: Home = session.user_home
     values: dict[str, Any] = {f"context.{name}.{key}": value for key, value in table.items()}

@@ -1,10 +1,29 @@
-"""`veen completion`: the completion script of a shell. Names come from the home, without heavy imports."""
+"""`veen completion`: the completion script of a shell. Names come from the home, without heavy imports.
 
+`veen version`.
+"""
+
+import platform
 from typing import Final
 
 import click
 
+from veen import __version__, native
 from veen.cli.shared.output import Output, output_options
+
+
+@click.command()
+@output_options
+def version(output: Output) -> None:
+    """Print the version of VEEN, of the protocol and of Python, and whether the native module is in use."""
+    data = {
+        "veen": __version__,
+        "protocol": "v0.0.1",
+        "python": platform.python_version(),
+        "signatures": native.LOADED.what,
+    }
+    output.result(data)
+
 
 _VARIABLE: Final = "_VEEN_COMPLETE"
 _ALSO: Final = {  # the second name of the program, taught by one more line

@@ -45,8 +45,8 @@ def set_(output: Output, session: CliSession, key: str, value: str | None, unset
     veen config set mode light
     veen config set context.acme.ca_file ca.pem
     """
-    from veen.client.config.edit import change
     from veen.client.config.file import check_key, check_value, read
+    from veen.client.config.projects import change
 
     if (value is None) != unset:
         raise click.UsageError("give a VALUE or --unset")

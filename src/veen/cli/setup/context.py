@@ -11,7 +11,7 @@ from veen.cli.shared.names import CONTEXT, IDENTITY
 from veen.cli.shared.output import Fail, Output
 
 if TYPE_CHECKING:
-    from veen.cli.shared.first_contact import HubClaim
+    from veen.cli.shared.pinning import HubClaim
 
 context = LazyGroup("context", help="Name hubs, pin their keys, and choose one.")
 
@@ -73,8 +73,8 @@ def add(
     """
     from pathlib import Path
 
-    from veen.client.config.edit import change
     from veen.client.config.file import read
+    from veen.client.config.projects import change
 
     for key in ("ca_file", "token_file", "witness_policy"):
         if (named := given[key]) is not None:
@@ -109,7 +109,7 @@ def add(
 def _pin_check(values: dict[str, Any], name: str, options: dict[str, Any]) -> str:
     from pathlib import Path
 
-    from veen.cli.shared.pin_check import check_pin
+    from veen.cli.shared.pinning import check_pin
 
     ca_file, token_file = (Path(path) if (path := options.get(key)) else None for key in ("ca_file", "token_file"))
     url, pin = values[f"context.{name}.hub"], values[f"context.{name}.hub_pk"]
@@ -119,7 +119,7 @@ def _pin_check(values: dict[str, Any], name: str, options: dict[str, Any]) -> st
 def _confirm_claim(output: Output, url: str, options: dict[str, Any]) -> "HubClaim":
     from pathlib import Path
 
-    from veen.cli.shared.first_contact import ask, not_pinned, read_claim
+    from veen.cli.shared.pinning import ask, not_pinned, read_claim
 
     ca_file, token_file = (Path(path) if (path := options.get(key)) else None for key in ("ca_file", "token_file"))
     if output.may_ask:
@@ -183,7 +183,7 @@ def _table(session: CliSession, name: str) -> dict[str, Any]:
 @home_options
 def use(output: Output, session: CliSession, name: str) -> None:
     """Choose NAME for the commands to come."""
-    from veen.client.config.edit import change
+    from veen.client.config.projects import change
 
     table = _table(session, name)
     change(session.user_home.config_file, {"current_context": name})
@@ -195,7 +195,7 @@ def use(output: Output, session: CliSession, name: str) -> None:
 @home_options
 def remove(output: Output, session: CliSession, name: str) -> None:
     """Forget NAME and its pin. Keys, state and messages stay."""
-    from veen.client.config.edit import remove_context
+    from veen.client.config.projects import remove_context
 
     _table(session, name)
     remove_context(session.user_home.config_file, name)
@@ -212,7 +212,7 @@ def pin(output: Output, session: CliSession, name: str, hub_pk: str | None, repl
 
     HUB_PK is ed25519:HEX, or root:ed25519:HEX for the root key of ephemeral hubs.
     """
-    from veen.client.config.edit import change
+    from veen.client.config.projects import change
 
     table = _table(session, name)
     hub_id = None

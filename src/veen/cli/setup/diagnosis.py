@@ -21,7 +21,7 @@ from veen.client.identity.keystore import SealedKeystore, read_card
 from veen.client.transport.hubapi import HubApi
 from veen.core.errors import VerifyError
 from veen.core.objects.tooling import IdentityResponse
-from veen.core.pin_text import PinnedKey
+from veen.core.objects.trusted_root import PinnedKey
 
 if TYPE_CHECKING:
     from veen.client.home import Home

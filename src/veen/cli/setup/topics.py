@@ -1,13 +1,216 @@
-"""`veen help`: help on any command, and on topics that belong to none."""
+"""`veen help`: help on any command, and on topics that belong to none.
 
-from typing import TYPE_CHECKING, Final
+`veen explain CODE`.
+
+`veen docs`: the documentation that came with this release, in the terminal and without a network.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from veen.cli.shared.output import Exit, Output, output_options
+from veen.cli.shared.output import Exit, Fail, Output, output_options
+from veen.core.catalogue import ErrorRow, catalogue, details_of, row_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+
+class _Code(click.ParamType[str]):
+    name = "code"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        wanted = incomplete.upper()
+        return [CompletionItem(code) for code in catalogue() if code.startswith(wanted)]
+
+
+@click.command()
+@click.argument("code", type=_Code(), required=False)
+@output_options
+def explain(output: Output, code: str | None) -> None:
+    """Explain CODE: its meaning, the clause of the specification, and what to do. Without a code list all of them.
+
+    \b
+    veen explain E.SEQ
+    veen explain CLIENT_SEQ
+    """
+    if code is None:
+        rows = list(catalogue().values())
+        output.result(
+            {"codes": [_data(row) for row in rows]},
+            lambda: output.table(("code", "means"), [(row.code, row.means) for row in rows]),
+        )
+        return
+    row = row_of(code)
+    if row is None:
+        raise click.UsageError(f"{code!r} is not a code that VEEN uses.{_near(code)}")
+    output.result(_data(row), lambda: _show(output, row))
+
+
+def _show(output: Output, row: ErrorRow) -> None:
+    output.line(f"{row.code}: {row.means}", "head")
+    if row.part_of:
+        output.line(f"  a detail of {row.part_of}")
+    output.line(f"  {row.because}")
+    output.line(f"  see {row.spec}")
+    output.line("what to do")
+    for fix in row.fixes:
+        output.line(f"  - {fix}")
+    if details := details_of(row.code):
+        output.line("details")
+        output.fields((detail.code, detail.means) for detail in details)
+
+
+def _data(row: ErrorRow) -> dict[str, Any]:
+    return {
+        "code": row.code,
+        "means": row.means,
+        "because": row.because,
+        "spec": row.spec,
+        "fixes": list(row.fixes),
+        "part_of": row.part_of,
+        "details": [detail.code for detail in details_of(row.code)],
+    }
+
+
+def _near(code: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(code.upper(), catalogue(), n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+_LINK: Final = re.compile(r"^[-*] \[(?P<title>[^\]]+)\]\((?P<path>[^)#]+\.md)\)(?:: (?P<about>.*))?$")
+_HEADING: Final = re.compile(r"^#+ ")
+
+
+@dataclass(frozen=True, slots=True)
+class DocsPage:
+    """A page as docs/index.md lists it."""
+
+    section: str
+    name: str  # the path without .md
+    title: str
+    about: str
+
+
+def docs_directory() -> Path:
+    """Return the directory of the pages: in the package, or in the checkout that it runs from."""
+    package = Path(__file__).resolve().parents[2]
+    for directory in (package / "_docs", package.parents[1] / "docs"):
+        if (directory / "index.md").is_file():
+            return directory
+    raise Fail(
+        "E.LOCAL",
+        "the documentation is not here",
+        f"{package / '_docs'} is missing: this installation was made without it",
+        "install the wheel that `make dist` or `pip wheel .` makes in a checkout",
+    )
+
+
+@cache
+def sections() -> tuple[DocsPage, ...]:
+    """Return all pages of the index, in its order."""
+    pages: list[DocsPage] = []
+    section = ""
+    for line in (docs_directory() / "index.md").read_text("utf-8").splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        elif match := _LINK.match(line):
+            name = match["path"].removesuffix(".md")
+            pages.append(DocsPage(section, name, match["title"], match["about"] or ""))
+    return tuple(pages)
+
+
+class _PageName(click.ParamType[str]):
+    name = "page"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(page.name, help=page.title) for page in sections() if page.name.startswith(incomplete)]
+
+
+@click.command()
+@click.argument("page", type=_PageName(), required=False)
+@click.option("--search", metavar="WORDS", help="Words to search all pages for, in any case.")
+@click.option("--path", "show_path", is_flag=True, help="Print only the path of the page, or of all pages.")
+@output_options
+def docs(output: Output, page: str | None, search: str | None, show_path: bool) -> None:
+    """Read the documentation of this release: tutorials, how-to pages, reference, explanation.
+
+    Without PAGE all pages are listed. PAGE is a name of that list, or its last part if no other page has it.
+
+    \b
+    veen docs
+    veen docs first-receipt
+    veen docs --search "trusted_issuers"
+    veen docs operations --path
+    """
+    if search is not None:
+        if page is not None or show_path:
+            raise click.UsageError("--search looks through all pages")
+        _search(output, search)
+        return
+    if page is None:
+        _list(output, show_path)
+        return
+    name = _resolve(page)
+    file = docs_directory() / f"{name}.md"
+    if show_path:
+        output.result({"page": name, "path": str(file)}, lambda: output.line(str(file)))
+        return
+    text = file.read_text("utf-8")
+    output.result({"page": name, "path": str(file), "text": text}, lambda: output.text(text))
+
+
+def _list(output: Output, show_path: bool) -> None:
+    directory = docs_directory()
+    rows = [
+        {"section": page.section, "page": page.name, "title": page.title, "about": page.about} for page in sections()
+    ]
+
+    def human() -> None:
+        if show_path:
+            output.line(str(directory))
+            return
+        output.table(("section", "page", "about"), [(row["section"], row["page"], row["about"]) for row in rows])
+
+    output.result({"path": str(directory), "pages": rows}, human)
+    if not show_path:
+        output.next("veen docs first-receipt")
+
+
+def _search(output: Output, words: str) -> None:
+    wanted, directory = words.casefold(), docs_directory()
+    with output.records("lines", ("page", "line", "text")) as records:
+        for page in sections():
+            lines = (directory / f"{page.name}.md").read_text("utf-8").splitlines()
+            for number, line in enumerate(lines, start=1):
+                if wanted in line.casefold():
+                    text = _HEADING.sub("", line.strip())
+                    records.add({"page": page.name, "line": number, "text": text}, (page.name, number, text))
+
+
+def _resolve(page: str) -> str:
+    """Return the name of one page. Name the nearest ones in the error for an unknown one."""
+    wanted = page.removesuffix(".md").removeprefix("docs/")
+    names = [entry.name for entry in sections()]
+    if wanted in [*names, "index"]:
+        return wanted
+    matching = [name for name in names if name.rpartition("/")[2] == wanted]
+    if len(matching) == 1:
+        return matching[0]
+    near = matching or difflib.get_close_matches(wanted, [*names, *(name.rpartition("/")[2] for name in names)])
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise click.UsageError(f"there is no page {page!r}.{hint} `veen docs` lists them")
 
 
 def _exit_codes() -> str:

@@ -130,7 +130,7 @@ def copies_of(session: CliSession) -> Path:
 def unwrap_failures() -> Iterator[None]:
     """Raise the cause of a HubFailed: it has its own code and hint, which Spark could not have shown."""
     from veen.client.errors import ClientError
-    from veen.lake.log.hub_link import HubFailed
+    from veen.lake.log.remote import HubFailed
 
     try:
         yield

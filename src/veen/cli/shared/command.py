@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from veen.client.identity.rotation import KeyHolder
     from veen.client.sync import SyncClient
     from veen.client.verify.pin import HubPin
-    from veen.core.pin_text import PinnedKey
+    from veen.core.objects.trusted_root import PinnedKey
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -289,8 +289,8 @@ class CliSession:
     @cached_property
     def pinned(self) -> "PinnedKey":
         """Pinned key of the hub. On first contact a person is asked; a script must have a pin."""
-        from veen.cli.shared.first_contact import TRUST_FIRST_USE, first_contact, first_use, say_trusted
-        from veen.core.pin_text import PinnedKey
+        from veen.cli.shared.pinning import TRUST_FIRST_USE, first_contact, first_use, say_trusted
+        from veen.core.objects.trusted_root import PinnedKey
 
         text, origin = self.settings.hub_pk.value, self.settings.hub_pk.origin
         if text is None and (self.trusts_first_use or TRUST_FIRST_USE in os.environ):
@@ -331,7 +331,7 @@ class CliSession:
         name, path = self.settings.context.value, self.user_home.config_file
         if self.pinned.is_root or self.hub_id is not None or self.settings.hub_pk.origin != f"{path} [context.{name}]":
             return
-        from veen.client.config.edit import change
+        from veen.client.config.projects import change
         from veen.client.errors import SettingsError
 
         try:
@@ -408,7 +408,7 @@ class CliSession:
         return connected
 
     def _connect(self, home: "Home", identity: "Identity", holder: "KeyHolder | None") -> "SyncClient":
-        from veen.api.rules import rules_of
+        from veen.api.connecting import rules_of
         from veen.client.client import Client
         from veen.client.send.captokens import TokenStore
         from veen.client.sync import SyncClient
@@ -441,7 +441,7 @@ class CliSession:
         if path is None or self.settings.witnesses.value == "off":
             return
         from veen.client.verify.witnesses import read_witness_policy
-        from veen.core.tlog.errors import QuorumError
+        from veen.core.tlog.tree import QuorumError
 
         policy = read_witness_policy(path)
         try:

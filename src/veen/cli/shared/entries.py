@@ -43,7 +43,7 @@ def data_of(entry: "Entry", *, with_proof: bool = False) -> dict[str, Any]:
     data |= {"author": None, "author_kind": "unknown"}  # who it is says `veen.cli.shared.people`
     data = {name: data[name] for name in FIELDS}
     if with_proof:
-        from veen.cli.shared.named import to_named
+        from veen.cli.shared.wire_tree import to_named
 
         data |= {"receipt": to_named(entry.receipt), "proof": entry.proof.to_json() if entry.proof else None}
     return data

@@ -82,7 +82,7 @@ def _failure_of(exc: Exception, what: str | None) -> Fail:
         code, hint = _nearest(exc, FOREIGN) or ("E.BUG", "")
         row = catalogue()[code]
         if isinstance(exc, ModuleNotFoundError) and (extra := EXTRAS.get((exc.name or "").partition(".")[0])):
-            from veen.core.extras import install_hint
+            from veen.core.catalogue import install_hint
 
             return Fail(code, what or row.means, f"{exc.name} is part of the extra {extra!r}", install_hint(extra))
         cause = f"{type(exc).__name__}: {_cause(exc)}" if code == "E.BUG" else _cause(exc)

@@ -29,20 +29,22 @@ from veen.cli.lazy import LazyGroup, Table, load
 from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.authority import CAP
 from veen.cli.shared.command import CliSession, client_options, several
-from veen.cli.shared.identities import principal_of, show_table
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
 from veen.cli.shared.overlay_commands import (
+    HEX32,
     absent,
     drafted,
+    json_value,
     make_keys,
     send_draft,
     show_folded,
     state_of,
     tell,
     tell_counted,
+    value_options,
 )
-from veen.cli.shared.overlay_values import HEX32, json_value, value_options
+from veen.cli.shared.people import principal_of, show_table
 from veen.cli.shared.values import MOMENT, SPAN
 from veen.overlays.framework.args import Arg, Face
 from veen.overlays.framework.plain import plain

@@ -26,24 +26,226 @@ How a command is written
   catalogue. No command catches an error only to print it.
 - A command that needs a hub, an identity or a home takes `veen.cli.shared.command.client_options` as well.
 - Then: a row in the table of its group (`veen.cli.app.COMMANDS`), a section there, and its codes in `veen explain`.
+
+Progress line for anything that takes longer than a second; it vanishes at the end.
+
+Other output to the terminal meanwhile goes through `without_line`, which removes the line first: the next redraw puts
+it below.
+
+Records of a result, written one by one, in every form.
 """
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum, IntEnum
 from functools import wraps
-from typing import IO, Any, Final, TypeVar
+from types import TracebackType
+from typing import IO, Any, Final, Self, TypeVar
 
 import click
 
 from veen.cli.shared.log_lines import LogLines
-from veen.cli.shared.progress import ProgressLine, without_line
-from veen.cli.shared.records import RecordWriter, align
-from veen.cli.shared.text import block, cell, compact, pad, pretty, safe, width_of
+from veen.cli.shared.text import block, cell, compact, cut, pad, pretty, safe, width_of
 
-__all__ = ["Exit", "Fail", "Mode", "Output", "RecordWriter", "is_terminal", "output_options", "report", "sniff_mode"]
+__all__ = [
+    "Exit",
+    "Fail",
+    "Mode",
+    "Output",
+    "ProgressLine",
+    "RecordWriter",
+    "align",
+    "is_terminal",
+    "output_options",
+    "report",
+    "sniff_mode",
+    "without_line",
+]
+
+
+_PATIENCE_SECONDS: Final = 1.0  # nobody needs to be told about less
+_REDRAW_SECONDS: Final = 0.25
+_CLEAR: Final = "\r\x1b[K"
+
+
+class _Screen:
+    """State of the progress line. `lock` guards `is_drawn` and output while a line is drawn."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.is_drawn = False
+
+    def draw(self, line: str) -> None:
+        with self.lock:
+            print(f"{_CLEAR}{line}", end="", file=sys.stderr, flush=True)
+            self.is_drawn = True
+
+    def clear(self) -> None:
+        with self.lock:
+            if self.is_drawn:
+                print(_CLEAR, end="", file=sys.stderr, flush=True)
+                self.is_drawn = False
+
+
+_SCREEN: Final = _Screen()
+
+
+@contextmanager
+def without_line() -> Iterator[None]:
+    """Remove the progress line for other output, and draw none into it."""
+    with _SCREEN.lock:
+        _SCREEN.clear()
+        yield
+
+
+class ProgressLine:
+    """`with ProgressLine("reading the log", shown=…) as progress: progress("chunk 3 of 9")`.
+
+    Only a terminal on stderr shows it, so logs and pipes have no half lines.
+    """
+
+    def __init__(self, phase: str, *, shown: bool) -> None:
+        self._phase, self._shown = phase, shown
+        self._detail = ""
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, detail: str) -> None:
+        """Set the detail of the line. Cheap: call it as often as you like."""
+        self._detail = detail
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            self._thread = threading.Thread(target=self._draw, name="progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread is not None:
+            self._done.set()
+            self._thread.join()
+
+    def _draw(self) -> None:
+        from shutil import get_terminal_size  # not on the way to --help
+
+        started = time.monotonic()
+        if self._done.wait(_PATIENCE_SECONDS):
+            return
+        while not self._done.wait(_REDRAW_SECONDS):
+            elapsed = time.monotonic() - started
+            line = safe(f"{self._phase}… {elapsed:.0f} s  {self._detail}".rstrip())
+            _SCREEN.draw(_cut_line(line, get_terminal_size().columns - 1))
+        _SCREEN.clear()
+
+
+def _cut_line(line: str, columns: int) -> str:
+    """Cut a line to the columns of the terminal: a wrapped line could not be removed."""
+    while line and width_of(line) > columns:
+        line = line[:-1]
+    return line
+
+
+def align(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Return one line of a table, in columns of a terminal; do not cut cells that are wider than their column."""
+    return "  ".join(pad(text, width) for text, width in zip(cells, widths, strict=True)).rstrip()
+
+
+_SHORTEST: Final = 24  # columns that a cut cell has at least
+_WIDEST: Final = 48  # columns that one long cell gives to all rows
+_HELD: Final = 64  # rows that decide how wide the columns are
+
+
+class RecordWriter:
+    """Writer of records one by one: a row, a line of JSON, or an element of the one object.
+
+    For people the first rows are collected, so that the columns fit them; `live` writes each at once.
+    """
+
+    def __init__(
+        self,
+        output: "Output",
+        name: str,
+        columns: Sequence[str],
+        widths: Sequence[int] = (),
+        *,
+        live: bool = False,
+        room: int | None = None,
+    ) -> None:
+        self._output, self._name, self._columns, self._room = output, name, columns, room
+        wanted = dict(zip(columns, widths, strict=False))
+        self._widths = [max(width_of(column), wanted.get(column, 0)) for column in columns]
+        self._count = 0
+        self._summary: Mapping[str, Any] = {}
+        self._rows: list[list[str]] | None = [] if output.mode.value == "human" and not live else None
+        self._has_head = False
+        self.is_cut = False  # whether a row did not fit the terminal
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def add(self, data: Mapping[str, Any], cells: Sequence[Any]) -> None:
+        """Write one record: `data` for programs; `cells`, in the order of the columns, for people and pipes."""
+        mode, output = self._output.mode.value, self._output
+        if mode == "ndjson":
+            output.echo(compact(data))
+        elif mode == "json":
+            output.echo((",\n" if self._count else self._open()) + compact(data), nl=False)
+        elif mode == "plain":
+            output.echo("\t".join(map(cell, cells)))
+        elif self._rows is None:
+            self._write([*map(cell, cells)])
+        else:
+            self._rows.append([*map(cell, cells)])
+            if len(self._rows) >= _HELD:
+                self._release()
+        self._count += 1
+
+    def _release(self) -> None:
+        """Write the collected rows, in columns that fit them; later rows are written at once."""
+        rows, self._rows = self._rows or [], None
+        for row in rows:
+            self._widths = [
+                max(width, min(width_of(text), _WIDEST)) for width, text in zip(self._widths, row, strict=True)
+            ]
+        for row in rows:
+            self._write(row)
+
+    def _write(self, row: list[str]) -> None:
+        if not self._has_head:
+            self._output.echo(self._output.style(align(self._columns, self._widths), "head"))
+            self._has_head = True
+        if self._room is not None and row:
+            before = sum(max(width, width_of(text)) + 2 for width, text in zip(self._widths, row[:-1], strict=False))
+            last = cut(row[-1], max(self._room - before, _SHORTEST))
+            self.is_cut |= last != row[-1]
+            row = [*row[:-1], last]
+        self._output.echo(align(row, self._widths))
+
+    def summary(self, data: Mapping[str, Any]) -> None:
+        """Set further members of the one object of `--json`, beside its list."""
+        self._summary = data
+
+    def close(self) -> None:
+        if self._rows is not None:
+            self._release()
+        if self._output.is_log:
+            self._output.echo(compact({"summary": self._summary, "of": self._name}))
+        elif self._output.mode.value == "json":  # a whole object, also if the command failed half way
+            self._output.echo(("" if self._count else self._open()) + "\n]" + self._tail())
+
+    def _open(self) -> str:
+        return f"{{{compact(self._name)}:[\n"
+
+    def _tail(self) -> str:
+        return "".join(f",{compact(name)}:{compact(value)}" for name, value in self._summary.items()) + "}"
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

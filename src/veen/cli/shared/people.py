@@ -1,18 +1,23 @@
-"""Names of people and authors of entries: contacts, the identity in use, and proven keys."""
+"""Names of people and authors of entries: contacts, the identity in use, and proven keys.
+
+Identities as people write them, and the names that lists show in place of their keys.
+"""
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
+
+from veen.cli.shared.command import CliSession
+from veen.cli.shared.output import Mode
 
 if TYPE_CHECKING:
     from re import Pattern
 
-    from veen.cli.shared.command import CliSession
-    from veen.client.identity.authors import Author
     from veen.client.identity.card import IdentityCard
-    from veen.client.identity.contacts import Contact, ContactBook, ContactStore
+    from veen.client.identity.contacts import Author, Contact, ContactBook, ContactStore
     from veen.client.read.reading import Entry
     from veen.core.objects.speaking import AuthorKey
 
@@ -23,7 +28,7 @@ def contact_store(session: "CliSession") -> "ContactStore":
     return ContactStore(session.home)
 
 
-ME: Final = "me"  # as veen.client.identity.authors has it; not imported, as help must stay fast
+ME: Final = "me"  # as veen.client.identity.contacts has it; not imported, as help must stay fast
 
 
 def card_of(session: "CliSession", text: str) -> "tuple[IdentityCard, Contact | None]":
@@ -46,7 +51,7 @@ class Authors:
         self._session = session
         followed = {keys.stream_id for keys in session.keystore.secrets.keyring.entries if keys.owner_pk is not None}
         self._streams: tuple[str | bytes, ...] = tuple(sorted(followed)) if stream is None else (stream,)
-        from veen.client.identity.authors import AuthorNames
+        from veen.client.identity.contacts import AuthorNames
 
         self._identity = session.keystore.identity
         self._book: ContactBook = contact_store(session).load()
@@ -127,3 +132,148 @@ def _select(
             continue
         who = authors(entry)
         yield entry, {"author": who.name, "author_kind": who.kind}
+
+
+KEY_OF_MINE: Final = "key:me"
+KEY_BYTES: Final = 32
+_SHORT: Final = 4
+
+
+def card_of_text(session: CliSession, text: str) -> "IdentityCard | None":
+    """Return the card that a text is or names: a card (veen1…) or a contact; None for anything else."""
+    if text.startswith("veen1"):
+        from veen.client.identity.card import IdentityCard
+
+        return IdentityCard.from_text(text)
+    if bytes_of(text) is not None:
+        return None
+    return contact_store(session).load().get(text).card
+
+
+def principal_of(session: CliSession, text: str | None) -> bytes:
+    """Return the key of an identity: yours (`me`, or None), that of a card or contact, or 64 hex digits.
+
+    `key:me` is the client key that signs your messages at present.
+    """
+    if text is None or text == ME:
+        return session.keystore.identity.id_sign_pk
+    if text == KEY_OF_MINE:
+        return session.keystore.identity.client_id
+    card = card_of_text(session, text)
+    if card is not None:
+        return card.id_sign_pk
+    from veen.cli.shared.files import hex32
+
+    return hex32(text)
+
+
+def bytes_of(text: str | None) -> bytes | None:
+    """Return the key or id that a text spells in 64 hex digits, or None."""
+    if text is None:
+        return None
+    try:
+        data = bytes.fromhex(text.removeprefix("ed25519:"))
+    except ValueError:
+        return None
+    return data if len(data) == KEY_BYTES else None
+
+
+class Meaning(NamedTuple):
+    """A name of a key or id, and its kind."""
+
+    name: str
+    kind: str  # identity, client key, seal key, account or wallet account
+
+
+class KnownKeys:
+    """Names of keys: those of the identity in use and of contacts, and of accounts that follow from them."""
+
+    def __init__(self, session: CliSession, more: Mapping[bytes, str] | None = None) -> None:
+        """`more` are names of other ids, for the cells of one table."""
+        self._session, self._more = session, more or {}
+
+    def meanings(self, key: bytes) -> Sequence[Meaning]:
+        """Return all that a key is known as. A client key that two contacts claim has two meanings.
+
+        A card proves its identity and no other key: what it only claims counts for no key of a known identity.
+        """
+        return self._by_key.get(key) or self._claimed.get(key) or ()
+
+    def name(self, key: bytes) -> str | None:
+        """Return the one name that a key has, or None."""
+        names = {meaning.name for meaning in self.meanings(key)}
+        return names.pop() if len(names) == 1 else None
+
+    def principals(self) -> Iterator[tuple[str, bytes]]:
+        """Yield names with the long-term keys behind them."""
+        yield ME, self._own_card.id_sign_pk
+        for contact in self._contacts:
+            yield contact.name, contact.id_sign_pk
+
+    def cell(self, value: Any) -> Any:
+        """Return a cell of a table with a name in place of a key; a key without a name is cut for a terminal."""
+        key = value if isinstance(value, bytes) else bytes_of(value) if isinstance(value, str) else None
+        if key is None:
+            return value
+        name = self._more.get(key) or self.name(key)
+        if name is None and isinstance(value, bytes):
+            text = value.hex()
+            return f"{text[:_SHORT]}…{text[-_SHORT:]}"
+        return value if name is None else name
+
+    @cached_property
+    def _own_card(self) -> "IdentityCard":
+        from veen.client.identity.keystore import read_card
+
+        session = self._session
+        return read_card(session.home.identity_fs(session.identity_name))
+
+    @cached_property
+    def _contacts(self) -> Sequence[Any]:
+        return contact_store(self._session).load().contacts
+
+    @cached_property
+    def _by_key(self) -> dict[bytes, list[Meaning]]:
+        from veen.overlays.id.ids import ctx_id_of, realm_id_of
+        from veen.overlays.operations.common import account_id_of
+
+        by_key: dict[bytes, list[Meaning]] = {}
+        own = self._own_card
+        _add(by_key, own.client_id, ME, "client key")
+        _add(by_key, own.dh_pk, ME, "seal key")
+        realm = realm_id_of("default")
+        for name, principal in self.principals():
+            _add(by_key, principal, name, "identity")
+            _add(by_key, account_id_of(principal), name, "account")
+            _add(by_key, ctx_id_of(principal, realm), name, "account in the realm default")
+        return by_key
+
+    @cached_property
+    def _claimed(self) -> dict[bytes, list[Meaning]]:
+        """Names of keys that cards of contacts claim: their client keys and seal keys did not sign them."""
+        by_key: dict[bytes, list[Meaning]] = {}
+        for contact in self._contacts:
+            _add(by_key, contact.card.dh_pk, contact.name, "seal key")
+            for client_id in contact.client_ids:
+                _add(by_key, client_id, contact.name, "client key")
+        return by_key
+
+
+def _add(by_key: dict[bytes, list[Meaning]], key: bytes, name: str, kind: str) -> None:
+    meanings = by_key.setdefault(key, [])
+    if (meaning := Meaning(name, kind)) not in meanings:
+        meanings.append(meaning)
+
+
+def cells(session: CliSession, more: Mapping[bytes, str] | None = None) -> Callable[[Any], Any]:
+    """Return a function that formats values as cells: names on a terminal, full keys in a pipe. `more` adds names."""
+    if session.output.mode is not Mode.HUMAN:
+        return lambda value: value
+    keys = KnownKeys(session, more or {})
+    return keys.cell
+
+
+def show_table(session: CliSession, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table. A terminal shows keys by their names, a pipe in full."""
+    cell = cells(session)
+    session.output.table(columns, [[cell(value) for value in row] for row in rows])

@@ -1,4 +1,7 @@
-"""Contents of a wire object: its fields by name, and values that follow from them without keys."""
+"""Contents of a wire object: its fields by name, and values that follow from them without keys.
+
+Wire objects for programs: their fields by name, also those of arrays on the wire.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +13,23 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.profile import PRESETS, Profile
 from veen.core.sealing.ciphertext import Parts
 from veen.core.wire import Wire
+
+
+def to_named(obj: Wire) -> dict[str, Any]:
+    """Return every field by its name in the specification, bytes as hex. `veen verify` reads this form, too."""
+    return {name: _plain(value) for name, value in obj.present_fields()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Wire):
+        return to_named(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, (list, tuple)):
+        return [_plain(element) for element in value]
+    if isinstance(value, dict):
+        return {name: _plain(element) for name, element in value.items()}
+    return value
 
 
 def fields_of(obj: Wire, prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from veen.cli.shared.command import CliSession
-from veen.cli.shared.identities import bytes_of, principal_of
 from veen.cli.shared.names import STREAM
-from veen.cli.shared.overlay_commands import derived_streams
-from veen.cli.shared.overlay_values import HEX32
+from veen.cli.shared.overlay_commands import HEX32, derived_streams
+from veen.cli.shared.people import bytes_of, principal_of
 
 if TYPE_CHECKING:
     from veen.client.identity.card import IdentityCard

@@ -7,9 +7,9 @@ import click
 
 from veen.cli.shared.as_of import View, view_options
 from veen.cli.shared.command import CliSession, client_options
-from veen.cli.shared.identities import KnownKeys, cells, show_table
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.overlay_commands import absent, show_folded, state_of
+from veen.cli.shared.people import KnownKeys, cells, show_table
 from veen.cli.shared.values import MOMENT
 from veen.cli.wallet.args import Ledgers, ledger_options, wallet_of
 from veen.overlays.framework.plain import plain
@@ -155,7 +155,7 @@ def _proofs(session: CliSession, account: "Statement") -> list[dict[str, Any]]:
 
 
 def _prove(session: CliSession, line: "Line", checkpoints: "dict[bytes, Checkpoint]") -> dict[str, Any]:
-    from veen.cli.shared.named import to_named
+    from veen.cli.shared.wire_tree import to_named
 
     client = session.client()
     stream = f"label:{line.label.hex()}"

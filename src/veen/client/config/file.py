@@ -22,7 +22,7 @@
     witnesses = "require"               # without the cosignatures: require (refuse), warn, or off
     make_keys = true                    # make a missing identity, and the keys of a stream that nobody has written to
 
-`veen.client.config.edit` changes values; `veen.client.config.projects` decides about project files.
+`veen.client.config.projects` changes values; `veen.client.config.projects` decides about project files.
 """
 
 import os
@@ -37,7 +37,7 @@ from typing import Any, Final
 
 from veen.client.errors import SettingsError
 from veen.client.transport.addresses import check_hub_url, credentials_of
-from veen.core.pin_text import PinnedKey
+from veen.core.objects.trusted_root import PinnedKey
 
 _MAX_BYTES: Final = 1024 * 1024
 _CONTEXT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

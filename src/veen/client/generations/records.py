@@ -38,6 +38,7 @@ from veen.core.crypto import ed25519, hpke, x25519
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FormatError, InvalidKeyError, OpenError, SignatureError
 from veen.core.hashing import Ht, u64be
+from veen.core.labels import schema_id
 from veen.core.objects.card import CARD_SCHEMA, CardRecord
 from veen.core.objects.speaking import (
     PRINCIPAL_NEXT_SCHEMA,
@@ -48,7 +49,6 @@ from veen.core.objects.speaking import (
     SpeaksBinding,
     SpeaksEnd,
 )
-from veen.core.schema_id import schema_id
 from veen.core.wire import LEFT_OUT_EMPTY, Bytes32, Bytes64, Length, Map, Part, Size, Uint
 
 GENERATION_SCHEMA: Final = schema_id("veen.keys.generation.v1")

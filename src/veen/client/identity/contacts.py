@@ -3,22 +3,28 @@
 A card is a snapshot: its client key rotates. Newer cards of the same identity, and cards that authors announce in a
 stream (`veen.card.v1`), add client keys to a contact; the identity is its id_sign_pk and never changes. A card can name
 any client key, also somebody else's: a client key that two contacts claim belongs to neither.
+
+Names of authors: the identity in use, contacts, and bindings that authors proved in a stream.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Self
 
 from veen.client.errors import CardInvalid, ContactExists, ContactUnknown, LocalError
 from veen.client.home import Home
 from veen.client.identity.card import IdentityCard
-from veen.client.identity.identity import check_name
+from veen.client.identity.identity import Identity, check_name
 from veen.core.errors import FormatError
 from veen.core.objects.captoken import CapToken
-from veen.core.objects.prekey import Prekey
+from veen.core.objects.card import Prekey
+from veen.core.objects.speaking import AuthorKey
 from veen.core.wire import Bytes32, Length, Map, Part, Uint
 from veen.io.local import Fs
 from veen.storage.scan import read_file
+
+if TYPE_CHECKING:
+    from veen.client.read.reading import Entry
 
 MAX_CONTACTS: Final = 65_536
 _MAX_KEYS: Final = 4_096
@@ -139,3 +145,62 @@ class ContactStore:
             if after != before:
                 self._fs.replace(_FILE, after.to_bytes(), private=True)
             return after
+
+
+ME: Final = "me"
+FORMER: Final = "former"
+
+
+class Author(NamedTuple):
+    """The author of an entry: `kind` is me, contact, former, claimed (by two contacts) or unknown.
+
+    The name is None unless it is unambiguous. A former key is one whose binding had ended at the entry.
+    """
+
+    name: str | None
+    kind: str
+
+
+class AuthorNames:
+    """Names by client key. A binding that an author proved in a stream outranks the claim of a card."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        book: ContactBook,
+        proven: Callable[[bytes], Sequence[AuthorKey]],
+        of_worker: Callable[[bytes], bool] = lambda _: False,
+        *,
+        is_one_stream: bool = True,
+    ) -> None:
+        """Set up the lookup.
+
+        `proven` returns what identities proved of a client key; `of_worker` returns True for a key of a worker of
+        the identity, or of a command beside it. `is_one_stream`: all entries are of the stream where this was
+        proven.
+        """
+        self._identity, self._book, self._proven, self._of_worker = identity, book, proven, of_worker
+        self._is_one_stream = is_one_stream
+
+    def __call__(self, entry: "Entry") -> Author:
+        """Return the author of an entry, by the bindings in force at its place."""
+        proofs = self._proven(entry.msg.client_id)
+        place = (entry.epoch, entry.seq) if self._is_one_stream else None
+        if not all(proof.covers(entry.ts, place) for proof in proofs):
+            return Author(None, FORMER)
+        return self._name(entry.msg.client_id, proofs)
+
+    def owner_of(self, client_id: bytes) -> Author:
+        """Return the owner of a client key, whether it is in use or not."""
+        return self._name(client_id, self._proven(client_id))
+
+    def _name(self, client_id: bytes, proofs: Sequence[AuthorKey]) -> Author:
+        if self._identity.client_key_of(client_id) is not None or self._of_worker(client_id):
+            return Author(self._identity.name, ME)
+        if proofs:
+            contact = self._book.by_identity(proofs[0].id_sign_pk)
+            return Author(None, "unknown") if contact is None else Author(contact.name, "contact")
+        claiming = self._book.find_claiming(client_id)
+        if len(claiming) == 1:
+            return Author(claiming[0].name, "contact")
+        return Author(None, "claimed" if claiming else "unknown")

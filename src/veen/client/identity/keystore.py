@@ -7,31 +7,265 @@ that would otherwise look the same: a disk error, a wrong passphrase, and a file
 
 With kdf "none" the key is public: such a file only looks sealed. It is for tests and unattended machines, and
 has to be asked for by name (`--insecure-plain-keystore`).
+
+The contents of a keystore: the identity, its prekeys and the keyring, and their one encoding.
+
+Recovery of a keystore whose passphrase is lost: a second passphrase, or a random key on paper.
+
+A keystore is sealed under a root key that is derived from its passphrase. A recovery slot has this root key, sealed by
+HPKE to a public key; the secret key is derived from the second passphrase or from the recovery key. So a new passphrase
+needs no recovery secret: the new root key is sealed to the same public keys. The slots are associated data of the
+keystore, so nobody can add one without its passphrase.
 """
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from hmac import compare_digest
-from typing import Annotated, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from nacl.bindings import crypto_pwhash_SALTBYTES
 
-from veen.client.errors import IdentityExists, KeystoreDamaged, LocalError, WrongPassphrase
+from veen.client.errors import (
+    IdentityExists,
+    KeystoreDamaged,
+    KeyTextInvalid,
+    LocalError,
+    NameInvalid,
+    WrongPassphrase,
+    WrongRecoverySecret,
+)
 from veen.client.home import CARD, KEYSTORE, Home
+from veen.client.identity import bech32
 from veen.client.identity.card import IdentityCard
-from veen.client.identity.identity import Identity, Random
+from veen.client.identity.identity import (
+    MAX_CLIENT_KEYS,
+    MAX_FORMER,
+    MAX_PREKEYS,
+    ClientKey,
+    Identity,
+    LongTermKeys,
+    PrekeySecret,
+    Random,
+    recent_prekeys,
+)
+from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.identity.passphrases import Kdf
-from veen.client.identity.prekey import PrekeySecret, recent_prekeys
-from veen.client.identity.recovery import MAX_SLOTS, RecoverySlot, open_slots
-from veen.client.identity.secrets import Secrets
 from veen.core import cbor
-from veen.core.crypto import aead, hkdf
-from veen.core.errors import FormatError, OpenError
+from veen.core.crypto import aead, hkdf, hpke
+from veen.core.crypto.ed25519 import SEED_BYTES, SigningKey
+from veen.core.crypto.x25519 import KEY_BYTES
+from veen.core.errors import FormatError, InvalidKeyError, MalformedError, OpenError
 from veen.core.hashing import Ht
-from veen.core.wire import LEFT_OUT_EMPTY, Length, Map, Size, Uint
+from veen.core.objects.card import Prekey
+from veen.core.wire import LEFT_OUT_EMPTY, Bytes32, Choice, Length, Map, Part, Size, Uint
 from veen.io.inside import FileRefused, check_size
 from veen.io.local import Fs
+
+MAX_STREAMS: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Secrets:
+    """The secrets of one identity, as a value; only `Keystore` makes them last."""
+
+    identity: Identity
+    keyring: Keyring = field(default_factory=Keyring)
+    prekeys: tuple[PrekeySecret, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Encode the secrets in the clear, for the keystore to seal."""
+        identity = self.identity
+        return _Stored(
+            name=identity.name,
+            id_sign=identity.id_sign.seed,
+            dh_sk=identity.dh_sk,
+            client_keys=tuple(
+                _StoredKey(seed=key.key.seed, created_at=key.created_at, generation=key.generation)
+                for key in identity.client_keys
+            ),
+            prekeys=tuple(_StoredPrekey(prekey=secret.prekey, sk=secret.sk) for secret in self.prekeys),
+            streams=self.keyring.entries,
+            former=tuple(
+                _StoredFormer(
+                    id_sign=keys.id_sign.seed,
+                    dh_sk=keys.dh_sk,
+                    generation=keys.generation,
+                    replaced_at=keys.replaced_at,
+                )
+                for keys in identity.former
+            ),
+        ).to_bytes()
+
+    @property
+    def own_prekeys(self) -> tuple[PrekeySecret, ...]:
+        """Prekeys that the present long-term key signed; the others only open."""
+        own = self.identity.id_sign_pk
+        return tuple(secret for secret in self.prekeys if secret.prekey.id_sign_pk == own)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Decode the secrets. A FormatError names a field, never its value."""
+        stored = _Stored.from_bytes(data)
+        try:
+            identity = Identity(
+                name=stored.name,
+                id_sign=SigningKey(stored.id_sign),
+                dh_sk=stored.dh_sk,
+                client_keys=tuple(
+                    ClientKey(key=SigningKey(key.seed), created_at=key.created_at, generation=key.generation)
+                    for key in stored.client_keys
+                ),
+                former=tuple(
+                    LongTermKeys(
+                        id_sign=SigningKey(keys.id_sign),
+                        dh_sk=keys.dh_sk,
+                        generation=keys.generation,
+                        replaced_at=keys.replaced_at,
+                    )
+                    for keys in stored.former
+                ),
+            )
+        except (ValueError, NameInvalid) as exc:
+            raise MalformedError(str(exc), _Stored.KIND) from exc
+        prekeys = tuple(PrekeySecret(prekey=secret.prekey, sk=secret.sk) for secret in stored.prekeys)
+        return cls(identity=identity, keyring=Keyring(stored.streams), prekeys=prekeys)
+
+    def __repr__(self) -> str:
+        return f"Secrets({self.identity!r}, {len(self.keyring.entries)} streams, {len(self.prekeys)} prekeys)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _StoredKey(Part, kind="client key"):
+    seed: Annotated[bytes, Size(SEED_BYTES)]
+    created_at: Uint
+    generation: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _StoredPrekey(Part, kind="prekey secret"):
+    prekey: Prekey
+    sk: Annotated[bytes, Size(KEY_BYTES)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _StoredFormer(Part, kind="former keys"):
+    id_sign: Annotated[bytes, Size(SEED_BYTES)]
+    dh_sk: Annotated[bytes, Size(KEY_BYTES)]
+    generation: Uint
+    replaced_at: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _Stored(Map, kind="secrets"):
+    name: str
+    id_sign: Annotated[bytes, Size(SEED_BYTES)]
+    dh_sk: Annotated[bytes, Size(KEY_BYTES)]
+    client_keys: Annotated[tuple[_StoredKey, ...], Length(1, MAX_CLIENT_KEYS)]
+    prekeys: Annotated[tuple[_StoredPrekey, ...], Length(0, MAX_PREKEYS)]
+    streams: Annotated[tuple[StreamKeys, ...], Length(0, MAX_STREAMS)]
+    former: Annotated[tuple[_StoredFormer, ...], Length(0, MAX_FORMER), LEFT_OUT_EMPTY] = ()
+
+
+MAX_SLOTS: Final = 8
+_PREFIX: Final = "veenrecovery"
+_INFO: Final = b"veen/keystore-recovery"
+_KEY_BYTES: Final = 32
+_SEALED_BYTES: Final = aead.KEY_BYTES + 16  # with the tag of ChaCha20-Poly1305
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverySlot(Part, kind="recovery slot"):
+    """One further way to open a keystore."""
+
+    kind: Annotated[str, Choice("key", "passphrase")]
+    memory_kib: Uint  # 0 for a recovery key, which needs no stretching
+    passes: Uint
+    salt: Annotated[bytes, Size(crypto_pwhash_SALTBYTES)]
+    pk: Bytes32
+    enc: Bytes32
+    box: Annotated[bytes, Size(_SEALED_BYTES)]  # the root key
+
+    @property
+    def id(self) -> str:
+        """Short name of the slot, for lists and for its removal."""
+        return self.pk.hex()[:8]
+
+    @classmethod
+    def for_key(cls, root: bytes, bound_to: bytes, random: Random) -> tuple[Self, str]:
+        """Make a random recovery key. Return its slot and its text."""
+        secret = random(_KEY_BYTES)
+        salt = random(crypto_pwhash_SALTBYTES)
+        slot = cls._seal("key", Kdf(memory_kib=0, passes=0), salt, secret, root, bound_to, random)
+        return slot, bech32.to_text(_PREFIX, secret)
+
+    @classmethod
+    def for_passphrase(cls, passphrase: str, kdf: Kdf, root: bytes, bound_to: bytes, random: Random) -> Self:
+        """Return a slot that a second passphrase opens."""
+        salt = random(crypto_pwhash_SALTBYTES)
+        return cls._seal("passphrase", kdf, salt, kdf.key(passphrase, salt), root, bound_to, random)
+
+    @classmethod
+    def _seal(
+        cls, kind: str, kdf: Kdf, salt: bytes, secret: bytes, root: bytes, bound_to: bytes, random: Random
+    ) -> Self:
+        _, pk = hpke.derive_key_pair(secret)
+        empty = cls(
+            kind=kind, memory_kib=kdf.memory_kib, passes=kdf.passes, salt=salt, pk=pk, enc=pk, box=bytes(_SEALED_BYTES)
+        )
+        return empty.reseal(root, bound_to, random)
+
+    def reseal(self, root: bytes, bound_to: bytes, random: Random) -> Self:
+        """Return this slot with another root key inside. `bound_to` is the salt of the keystore."""
+        enc, context = hpke.setup_sender(self.pk, random(hpke.IKM_BYTES), _INFO)
+        return replace(self, enc=enc, box=context.seal(bound_to, root))
+
+    def open(self, text: str, bound_to: bytes) -> bytes | None:
+        """Return the root key of the keystore, or None if `text` is not the secret of this slot."""
+        if self.kind == "key":
+            secret = recovery_key_of(text)
+            if secret is None:
+                return None
+        else:
+            secret = Kdf(memory_kib=self.memory_kib, passes=self.passes).key(text, self.salt)
+        sk, pk = hpke.derive_key_pair(secret)
+        if pk != self.pk:
+            return None
+        try:
+            return hpke.setup_receiver(self.enc, sk, _INFO, pk).open(bound_to, self.box)
+        except (OpenError, InvalidKeyError) as exc:
+            raise KeystoreDamaged("the recovery secret is right, but the file was altered") from exc
+
+    def to_public(self) -> dict[str, Any]:
+        """Return the public part, for lists."""
+        return {"id": self.id, "kind": self.kind}
+
+
+def recovery_key_of(text: str) -> bytes | None:
+    """Return the bytes of a recovery key given as text, or None if the text is not one.
+
+    Raise KeyTextInvalid for a recovery key that was mistyped.
+    """
+    if not text.strip().lower().startswith(f"{_PREFIX}1"):
+        return None
+    secret = bech32.from_text(_PREFIX, text)
+    if len(secret) != _KEY_BYTES:
+        raise KeyTextInvalid("it is not a recovery key: its length is wrong")
+    return secret
+
+
+def open_slots(slots: Iterable[RecoverySlot], text: str, bound_to: bytes) -> bytes:
+    """Return the root key by the first slot that `text` opens. Raise WrongRecoverySecret if it opens none.
+
+    A recovery key is never tried as a passphrase.
+    """
+    kind = "passphrase" if recovery_key_of(text) is None else "key"
+    for slot in slots:
+        if slot.kind == kind and (root := slot.open(text, bound_to)) is not None:
+            return root
+    raise WrongRecoverySecret
+
 
 MAX_KEYSTORE_BYTES: Final = 4 * 1024 * 1024
 MAX_CARD_BYTES: Final = 4_096  # a card as text has less than a quarter of that

@@ -35,8 +35,8 @@ from veen.client.verify.labels import Labels, Target
 from veen.core import cbor
 from veen.core.errors import LimitError, MalformedError
 from veen.core.hashing import Ht
+from veen.core.labels import schema_id
 from veen.core.objects.speaking import MAX_SPEAKS_SEC, SPEAKS_SCHEMA, SpeaksBinding
-from veen.core.schema_id import schema_id
 
 MAX_LIFETIME_SEC: Final = 86_400
 MAX_MSGS_PER_LABEL: Final = 65_536

@@ -28,13 +28,15 @@ from veen.client.home import CARD, KEYSTORE, Home
 from veen.client.identity.card import IdentityCard
 from veen.client.identity.identity import Random
 from veen.client.identity.keystore import MAX_CARD_BYTES, MAX_KEYSTORE_BYTES, Keystore, SealedKeystore
-from veen.client.portable.set_check import EntryCheck, check_attachment, check_checkpoints
 from veen.client.portable.set_files import (
     ATTACHMENTS,
     MANIFEST,
+    EntryCheck,
     FileWriter,
     Listed,
     Manifest,
+    check_attachment,
+    check_checkpoints,
     check_file,
     copy_file,
     items,

@@ -12,14 +12,12 @@ from veen.client.errors import Dropped, HubRefused, ProofInvalid
 from veen.client.read.reading import Entry
 from veen.client.send.sealing import Prepared
 from veen.client.session import HubSession
-from veen.client.transport.base import ATTACHMENT, CAP_HEADER, NO_HEADERS
-from veen.client.transport.calls import Calls, is_not_found
+from veen.client.transport.calls import ATTACHMENT, CAP_HEADER, NO_HEADERS, Calls, is_not_found
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import VeenError
 from veen.core.hashing import H
 from veen.core.objects.tooling import AttachmentGrant
-from veen.core.sealing.attachment_root import Attachment
-from veen.core.sealing.ciphertext import open_attachment
+from veen.core.sealing.ciphertext import Attachment, open_attachment
 
 _AT_ONCE: Final = 8  # uploads in flight
 

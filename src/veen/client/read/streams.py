@@ -3,13 +3,19 @@
 Where labels rotate, a stream is many logs. Entries are merged by (ts*, epoch, stream_seq). A label is opened only when
 the merge comes near its time, so a stream of years needs memory for a few labels. Live, the labels around the present
 epoch are followed together, and whatever a hub answers late, twice or not at all, nothing is skipped or repeated.
+
+Reading the entries that a hub still has, and the ranges that retention has erased.
+
+`Client.read` ends with an error at an erased payload. Callers that must continue after it, such as a mirror, the policy
+agent or the query service, use `read_kept` and report the ranges.
 """
 
 import asyncio
 import contextlib
 import heapq
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from veen.client.errors import BadAnswer, HubRefused, NetworkError
 from veen.client.read.reading import Entry, LabelReader
@@ -18,6 +24,10 @@ from veen.client.transport.calls import is_not_found, is_transient
 from veen.client.verify.view import check_order
 from veen.core.objects.envelopes import StreamItem, StreamResponse
 from veen.core.objects.tooling import MAX_WAIT_SEC, TailRequest
+
+if TYPE_CHECKING:
+    from veen.client.client import Client
+    from veen.client.identity.keyring import Stream
 
 _TAIL_ITEMS: Final = 256
 _QUEUED: Final = 64  # entries of one label that wait for the reader
@@ -164,3 +174,77 @@ async def _tail(session: HubSession, label: bytes, first: int) -> tuple[StreamIt
         raise BadAnswer("tooling/tail: a page of another label than the one asked for")
     check_order(label, first, [item.stream_seq for item in page.items])
     return page.items
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedRange:
+    """Entries of one label whose payloads the hub has erased."""
+
+    label: bytes
+    first: int
+    last: int
+
+
+async def read_kept(
+    client: "Client", stream: "Stream", *, after: Mapping[bytes, int] | None = None
+) -> AsyncGenerator[Entry | ErasedRange, None]:
+    """Yield every entry of a stream that can be read, label by label in the order of epochs, and erased ranges.
+
+    `after` has positions by label; entries up to and including them are left out.
+    """
+    for epoch, label in sorted((epoch, label) for label, epoch in (await client.labels_of(stream)).items()):
+        async for item in read_kept_label(client, stream, epoch, label, (after or {}).get(label, 0) + 1):
+            yield item
+
+
+async def read_kept_label(
+    client: "Client", stream: "Stream", epoch: int, label: bytes, first: int
+) -> AsyncIterator[Entry | ErasedRange]:
+    """Yield the entries of one label from `first` on that can be read, and erased ranges."""
+    seq = first
+    while True:
+        try:
+            async for entry in client.read(stream, epoch=epoch, from_seq=seq):
+                yield entry
+                seq = entry.seq + 1
+            return
+        except HubRefused as exc:
+            if not is_pruned(exc):
+                if is_not_found(exc):
+                    return  # the label has no entries, or none from here on
+                raise
+        behind = await _behind_erased(client, stream, epoch, seq)
+        yield ErasedRange(label, seq, behind - 1)
+        seq = behind
+
+
+def is_pruned(error: HubRefused) -> bool:
+    """Return True if the hub refuses because it has erased the requested entries."""
+    return is_not_found(error) and error.detail.get("reason") == "pruned"
+
+
+async def _behind_erased(client: "Client", stream: "Stream", epoch: int, erased: int) -> int:
+    """Return the first readable position after an erased one, in O(log n) requests: runs are erased."""
+    size = (await client.checkpoint(stream, epoch=epoch)).upto_seq
+    step, low = 1, erased  # `low` is erased
+    while low + step <= size and await _is_erased(client, stream, epoch, low + step):
+        low, step = low + step, step * 2
+    high = min(low + step, size + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if middle <= size and await _is_erased(client, stream, epoch, middle):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+async def _is_erased(client: "Client", stream: "Stream", epoch: int, seq: int) -> bool:
+    try:
+        async for _ in client.read(stream, epoch=epoch, from_seq=seq, to_seq=seq, open=False):
+            return False
+    except HubRefused as exc:
+        if not is_pruned(exc):
+            raise
+        return True
+    return False

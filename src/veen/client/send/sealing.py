@@ -2,15 +2,19 @@
 
 Sealing is separate from sending, so it may run ahead, elsewhere, or in a thread. Each seal draws fresh randomness;
 bytes that were sealed once are only ever sent again as they are.
+
+Rules and advice about messages, applied before a message is sealed.
 """
 
 import hashlib
 import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from veen.client.errors import LocalError
 from veen.client.identity.identity import Random
+from veen.client.identity.keyring import StreamKeys
 from veen.core import cbor
 from veen.core.crypto import aead, hkdf
 from veen.core.crypto.ed25519 import SigningKey
@@ -18,11 +22,11 @@ from veen.core.errors import LimitError, OpenError
 from veen.core.hashing import H
 from veen.core.limits import Limits
 from veen.core.objects.msg import Msg
-from veen.core.objects.payload_hdr import PayloadHdr
-from veen.core.objects.profile import Profile
-from veen.core.sealing.attachment_root import ATTACHED_SCHEMA, Attached, Attachment
-from veen.core.sealing.attachments import SealedAttachments
-from veen.core.sealing.ciphertext import Binding, seal
+from veen.core.objects.profile import PayloadHdr, Profile
+from veen.core.sealing.ciphertext import ATTACHED_SCHEMA, Attached, Attachment, Binding, SealedAttachments, seal
+
+if TYPE_CHECKING:
+    from veen.client.client import Client
 
 BYTES_SCHEMA: Final = H(b"veen.bytes.v1")  # the default schema: any bytes
 _IKM_BYTES: Final = 32
@@ -198,3 +202,27 @@ class Sealer:
             raise LimitError("max_msg_bytes", len(raw), self._limits.max_msg_bytes)
         attachments = sealed.attachments if draft.attachments else None
         return Prepared(raw, self.label, client_seq, msg.leaf_hash(), attachments, auth_ref)
+
+
+class SendRule(Protocol):
+    """A rule that layers above the client pass to `Client.connect`; the client itself has none."""
+
+    async def check(
+        self, client: "Client", keys: StreamKeys, drafts: Sequence[Draft]
+    ) -> Sequence[LocalError | None] | None:
+        """Return a refusal or None for each draft; None for all of them at once if the rule is not about the stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelAdvice:
+    """The advice of a deployment for one label. The profiles of the hub limit what is possible."""
+
+    pad_blocks: tuple[int, ...] = ()  # the first one that a profile of the hub has is used
+    retention_sec: int | None = None  # time after which readers may forget a message without an expiry
+    per_sec: int | None = None  # the greatest number of messages per second of this sender
+
+
+class SendAdvisor(Protocol):
+    """A source of advice, asked once for each label of a connection."""
+
+    async def advice(self, client: "Client", keys: StreamKeys, label: bytes) -> LabelAdvice | None: ...

@@ -12,8 +12,7 @@ from typing import Final
 from veen.client.errors import BadAnswer, HubRefused, LocalError, NetworkError
 from veen.client.send.sealing import Prepared
 from veen.client.session import HubSession
-from veen.client.transport.base import NO_HEADERS, POW_HEADER
-from veen.client.transport.calls import error_of, is_transient, place_of, refusal_of
+from veen.client.transport.calls import NO_HEADERS, POW_HEADER, error_of, is_transient, place_of, refusal_of
 from veen.client.transport.calls import read as read_answer
 from veen.core import cbor
 from veen.core.entry import RECEIPT_HEAD

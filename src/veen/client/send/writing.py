@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from veen.client.errors import Divergence, HubRefused, NetworkError, ReceiptMismatch, RotationDue, UnknownStream
-from veen.client.read.resync import Resynced, apply_replay, replay
+from veen.client.read.reading import Resynced, apply_replay, replay
 from veen.client.send.sealing import Draft, Prepared, Sealer
 from veen.client.send.submitting import Delivered, Submitter
 from veen.client.session import HubSession
@@ -86,7 +86,7 @@ class Sent:
 
     def _repr_html_(self) -> str:
         """Return the card for notebooks."""
-        from veen.client.read.notebook import message_html
+        from veen.client.read.picture import message_html
 
         return message_html(self)
 

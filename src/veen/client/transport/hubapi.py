@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from veen.client.errors import BadAnswer
-from veen.client.transport.base import Transport
-from veen.client.transport.calls import NO_RETRY, NOTHING, Calls, Retry, error_of, read
+from veen.client.transport.calls import NO_RETRY, NOTHING, Calls, Retry, Transport, error_of, read
 from veen.client.transport.http import CALL_SECONDS
 from veen.client.transport.opening import open_transport
 from veen.core.objects.checkpoint import Checkpoint

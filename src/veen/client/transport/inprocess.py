@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from urllib.parse import parse_qsl
 
 from veen.client.errors import TimedOut
-from veen.client.transport.base import ATTACHMENT, CAP_HEADER, NO_HEADERS, POW_HEADER, Answer
+from veen.client.transport.calls import ATTACHMENT, CAP_HEADER, NO_HEADERS, POW_HEADER, Answer
 
 _OUTER: Final = "outer/"  # before a path of the outer log
 _LISTING: Final = {"streams": "streams_list"}  # read by a call without a body

@@ -27,7 +27,7 @@ from veen.client.errors import (
     Unreachable,
 )
 from veen.client.transport.addresses import credentials_of
-from veen.client.transport.base import CAP_HEADER, POW_HEADER, Answer
+from veen.client.transport.calls import CAP_HEADER, POW_HEADER, Answer
 from veen.client.transport.framed import FramedTransport
 from veen.client.transport.http import CALL_SECONDS, is_loopback, tls_of
 from veen.core.errors import ApiCode

@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from veen.client.errors import LocalError
 from veen.client.transport.addresses import SCHEMES, check_hub_url
-from veen.client.transport.base import Transport
+from veen.client.transport.calls import Transport
 from veen.client.transport.http import CALL_SECONDS, HttpTransport
 
 
@@ -46,7 +46,7 @@ def open_transport(
     except ValueError as exc:
         raise LocalError(f"not the address of a hub: {exc}") from exc
     if scheme == "file":
-        from veen.client.transport.file import FileTransport
+        from veen.client.transport.framed import FileTransport
 
         return FileTransport(url, **call)
     if scheme == "quic":

@@ -21,7 +21,7 @@ from veen.client.errors import (
     NetworkError,
     Unreachable,
 )
-from veen.client.transport.base import NO_HEADERS, Answer
+from veen.client.transport.calls import NO_HEADERS, Answer
 from veen.client.transport.framed import FramedTransport
 from veen.client.transport.http import CALL_SECONDS
 from veen.io.quic_link import client_configuration

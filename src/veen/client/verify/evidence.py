@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from veen.client.errors import BadAnswer, Divergence, HubRefused, ProofInvalid, Rewound
 from veen.client.identity.keyring import Stream
-from veen.client.read.resync import check_checkpoint
+from veen.client.read.reading import check_checkpoint
 from veen.client.session import HubSession
 from veen.client.transport.calls import is_not_found
 from veen.client.verify.advance import accuse
@@ -30,7 +30,7 @@ class Proven:
 
     def _repr_html_(self) -> str:
         """Return the picture of the proof, for notebooks."""
-        from veen.client.read.notebook import proof_html
+        from veen.client.read.picture import proof_html
 
         return proof_html(self)
 

@@ -16,8 +16,7 @@ from veen.client.identity.identity import Identity, Random
 from veen.client.identity.keyring import Keyring, Stream, StreamKeys, StreamRef
 from veen.client.read.attachments import Attachments
 from veen.client.read.reading import LabelReader
-from veen.client.send.rules import LabelAdvice
-from veen.client.send.sealing import Sealer
+from veen.client.send.sealing import LabelAdvice, Sealer
 from veen.client.send.writing import Sent, Writer
 from veen.client.session import HubSession
 from veen.client.state import RK_BYTES, LabelState, Mode, StateStore

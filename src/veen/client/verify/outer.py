@@ -12,11 +12,9 @@ from veen.client.session import HubSession
 from veen.client.transport.calls import is_not_found
 from veen.core.errors import FormatError
 from veen.core.objects.control import ControlRecord, OuterKey
-from veen.core.tlog.errors import NoteSignatureError, TlogError
-from veen.core.tlog.leaf import OuterLeaf
 from veen.core.tlog.note import LogCheckpoint, Note, VerifierKey, verify_signatures
-from veen.core.tlog.proof import TlogProof
-from veen.core.tlog.receipt import CoseReceipt
+from veen.core.tlog.proof import CoseReceipt, OuterLeaf, TlogProof
+from veen.core.tlog.tree import NoteSignatureError, TlogError
 
 _WIDTH: Final = 256
 _LENGTH_BYTES: Final = 2

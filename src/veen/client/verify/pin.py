@@ -35,7 +35,7 @@ from veen.core.objects.identity import (
 )
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import IdentityResponse
-from veen.core.pin_text import PinnedKey
+from veen.core.objects.trusted_root import PinnedKey
 
 _RECORD: Final = "pin record"
 _RECORD_VERSION: Final = 2  # 1 was an identity record whose times and hub_id were not signed: no longer read

@@ -11,8 +11,8 @@ from veen.client.errors import HubRefused, LocalError
 from veen.client.session import HubSession
 from veen.client.transport.calls import is_not_found
 from veen.client.verify.outer import OuterReader
-from veen.core.tlog.errors import QuorumError, WitnessPolicyError
 from veen.core.tlog.policy import CosignedCheckpoint, WitnessPolicy
+from veen.core.tlog.tree import QuorumError, WitnessPolicyError
 
 _MAX_BYTES: Final = 1 << 20
 

@@ -17,7 +17,7 @@ from veen.core.crypto import ed25519
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import FieldSizeError, FormatError, SignatureError
 from veen.core.hashing import Ht
-from veen.core.schema_id import schema_id
+from veen.core.labels import schema_id
 from veen.core.wire import Bytes32, Bytes64, Form, Part, Uint, Wire
 
 MAX_SPEAKS_SEC: Final = 87_000  # not_after - not_before: a day, the life of a key (KEX1+ §4.1), and ten minutes

@@ -5,16 +5,48 @@ pinned keys and extends to a key that a `key.rotate` record introduces, if the k
 and signed it. Trust never extends backwards: anybody may own an old key that introduces a trusted one. A pinned hub_id
 is a pin of the first key, of which it is the hash. A pinned root is trusted for all keys of an identity that it signed
 (D-121).
+
+Text form of a pin: `ed25519:HEX` is a key of a hub, `root:ed25519:HEX` a root key that signs identities (D-121).
+
+HEX are the 64 digits of the public key. `ed25519:` may be omitted in input.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from veen.core.errors import SignatureError
 from veen.core.objects.control import ControlRecord, KeyRotate
 from veen.core.objects.identity import HubIdentity, key_id_of
-from veen.core.pin_text import PinnedKey
+
+_ROOT: Final = "root:"
+_PREFIX: Final = "ed25519:"
+_DIGITS: Final = re.compile(r"[0-9A-Fa-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedKey:
+    """The key of a pin, and its kind."""
+
+    public: bytes
+    is_root: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a pin; raise ValueError with the expected form."""
+        rest = text.strip()
+        is_root = rest.startswith(_ROOT)
+        digits = rest.removeprefix(_ROOT).removeprefix(_PREFIX)
+        if not _DIGITS.fullmatch(digits):
+            raise ValueError(
+                f"expected ed25519: and 64 hex digits, or root:ed25519: and 64 hex digits for the root key of an"
+                f" ephemeral hub, found {text[:100]!r}"
+            )
+        return cls(bytes.fromhex(digits), is_root)
+
+    def to_text(self) -> str:
+        return f"{_ROOT if self.is_root else ''}{_PREFIX}{self.public.hex()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,20 @@
 The associated data binds both parts to the place of the message in its stream, so a ciphertext cannot be
 moved to another label, client or sequence number. Each seal sets up a fresh HPKE context from randomness that
 the caller passes in; a retry that changes any input must pass new randomness (D-09).
+
+Attachments: sealed beside the message, bound to it by att_root (spec §4.6, D-12 … D-16).
+
+veen.attached.v1, the general body that declares its attachments (D-16).
+
+Schemas without fields for attachments wrap their body in this one. Count and plaintext sizes are declared inside the
+encrypted body, so nobody can add, drop or swap an attachment undetected (spec §4.6).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from struct import Struct
-from typing import Final, Self
+from typing import Annotated, ClassVar, Final, Self
 
 from veen.core import cbor
 from veen.core.crypto import aead, hpke
@@ -24,12 +31,114 @@ from veen.core.errors import (
     OpenError,
     PaddingError,
     VeenError,
+    VerifyError,
 )
-from veen.core.hashing import tag_prefix, trunc_24, u32be, u64be
+from veen.core.hashing import H, Ht, tag_prefix, trunc_24, u32be, u64be
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.msg import Msg
-from veen.core.objects.payload_hdr import PayloadHdr
-from veen.core.sealing.attachments import SealedAttachments, open_attachments, open_one, seal_attachments
+from veen.core.objects.profile import PayloadHdr
+from veen.core.tree.mmr import Mmr, Tags
+from veen.core.wire import Bytes32, Form, Length, Uint, Wire
+
+_TAGS: Final = Tags(node="veen/att-node", root="veen/att-root", hash_single_peak=True)  # D-13
+EMPTY_ATT_ROOT: Final = Ht("veen/att-root", b"")
+
+
+def att_root_of(coids: Sequence[bytes]) -> bytes:
+    """Return the Merkle root over the coids in index order; always hashed, also for one peak or none (D-13)."""
+    if not coids:
+        return EMPTY_ATT_ROOT
+    tree = Mmr(tags=_TAGS)
+    for coid in coids:
+        tree.append(coid)
+    return tree.root()
+
+
+@dataclass(frozen=True, slots=True)
+class SealedAttachments:
+    """Ciphertexts and their content ids, by index from 0."""
+
+    ciphertexts: tuple[bytes, ...]
+    coids: tuple[bytes, ...]
+
+    def bind(self, hdr: PayloadHdr) -> PayloadHdr:
+        """Return `hdr` with att_root set; without attachments, leave it absent (spec §4.6 SHOULD)."""
+        root = att_root_of(self.coids)
+        if hdr.att_root not in (None, root):
+            raise VerifyError("payload_hdr.att_root does not match the attachments (I5)")
+        return replace(hdr, att_root=root) if self.coids else hdr
+
+
+def seal_attachments(context: hpke.Context, aad: bytes, plain: Sequence[bytes], limits: Limits) -> SealedAttachments:
+    """Seal each attachment under its own exported key. Limits first, then crypto (spec §14.2)."""
+    _check_limits(plain, limits, overhead=0)
+    ciphertexts = tuple(aead.seal(*_key_and_nonce(context, aad, i), b"", data) for i, data in enumerate(plain))
+    return SealedAttachments(ciphertexts, tuple(H(ciphertext) for ciphertext in ciphertexts))
+
+
+def open_attachments(
+    context: hpke.Context, aad: bytes, hdr: PayloadHdr, ciphertexts: Sequence[bytes], limits: Limits
+) -> tuple[bytes, ...]:
+    """Check att_root over what was supplied, then open each."""
+    _check_limits(ciphertexts, limits, overhead=16)
+    if att_root_of([H(ciphertext) for ciphertext in ciphertexts]) != hdr.att_root:
+        raise VerifyError("the attachments supplied are not those of this message: att_root differs (I5)")
+    return tuple(aead.open_(*_key_and_nonce(context, aad, i), b"", data) for i, data in enumerate(ciphertexts))
+
+
+def open_one(context: hpke.Context, aad: bytes, index: int, ciphertext: bytes, limits: Limits) -> bytes:
+    """Open one attachment by its index. The caller checks by the coid that it belongs to the message."""
+    _check_limits([ciphertext], limits, overhead=16)
+    return aead.open_(*_key_and_nonce(context, aad, index), b"", ciphertext)
+
+
+def _check_limits(attachments: Sequence[bytes], limits: Limits, *, overhead: int) -> None:
+    if len(attachments) > limits.max_attachments_per_msg:
+        raise LimitError("max_attachments_per_msg", len(attachments), limits.max_attachments_per_msg)
+    largest = max(map(len, attachments), default=0)
+    if largest > limits.max_attachment_bytes + overhead:
+        raise LimitError("max_attachment_bytes", largest - overhead, limits.max_attachment_bytes)
+
+
+def _key_and_nonce(context: hpke.Context, aad: bytes, index: int) -> tuple[bytes, bytes]:
+    key = context.export(b"veen/att-k" + u64be(index), 32)
+    return key, trunc_24(Ht("veen/att-nonce", aad + u64be(index)))
+
+
+ATTACHED_SCHEMA: Final = H(b"veen.attached.v1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment(Wire, kind="attachment"):
+    """One declared attachment; `size` is that of the plaintext."""
+
+    FORM: ClassVar[Form] = "body"
+
+    coid: Bytes32
+    size: Uint
+    name: str | None = None
+    media_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached(Wire, kind="veen.attached.v1"):
+    """A body together with the list of its attachments, by index from 0 (D-14)."""
+
+    FORM: ClassVar[Form] = "body"
+
+    body: bytes
+    attachments: Annotated[tuple[Attachment, ...], Length(0, DEFAULT_LIMITS.max_attachments_per_msg)]
+
+    def check(self, coids: Sequence[bytes], plaintexts: Sequence[bytes]) -> None:
+        """Raise VerifyError unless these are exactly the declared attachments."""
+        if not len(self.attachments) == len(coids) == len(plaintexts):
+            raise VerifyError(f"{len(self.attachments)} attachments are declared, {len(plaintexts)} were supplied")
+        for index, declared in enumerate(self.attachments):
+            if declared.coid != coids[index]:
+                raise VerifyError(f"attachment {index} is not the declared one: its coid differs")
+            if declared.size != len(plaintexts[index]):
+                raise VerifyError(f"attachment {index}: {declared.size} bytes declared, {len(plaintexts[index])} found")
+
 
 TAG_BYTES: Final = 16
 OPENING_BYTES: Final = 32

@@ -17,8 +17,7 @@ from typing import Final, Self
 
 from veen.core.crypto import ed25519
 from veen.core.hashing import u64be
-from veen.core.tlog.errors import NoteError, NoteSignatureError
-from veen.core.tlog.tree import HASH_BYTES
+from veen.core.tlog.tree import HASH_BYTES, NoteError, NoteSignatureError
 
 ED25519: Final = 0x01  # a signature over the text of a note
 COSIGNATURE: Final = 0x04  # a signature over the time and the text

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from veen.core.tlog.errors import NoteError, QuorumError, WitnessPolicyError
 from veen.core.tlog.note import COSIGNATURE, ED25519, LogCheckpoint, Note, VerifierKey, verify_signatures
+from veen.core.tlog.tree import NoteError, QuorumError, WitnessPolicyError
 
 _MAX_BYTES: Final = 1 << 20
 _MAX_LINES: Final = 10_000

@@ -12,8 +12,7 @@ from veen.core.objects.tooling import (
 )
 from veen.core.wire import Wire
 from veen.hub.api.access import Role
-from veen.hub.api.calls import Call
-from veen.hub.api.label_order import LabelOrder
+from veen.hub.api.calls import Call, LabelOrder
 from veen.hub.api.operations import Api, Handler
 from veen.hub.api.reply import JSON, Reply
 

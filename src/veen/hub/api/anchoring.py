@@ -15,10 +15,8 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import AnchorPublish, ControlRecord
 from veen.core.objects.tooling import AnchoredCheckpoint, AnchorRequest, AnchorResponse, AnchorsResponse
 from veen.hub.api.access import Role
-from veen.hub.api.calls import Call, bad_request
-from veen.hub.api.label_order import LabelOrder
+from veen.hub.api.calls import Call, LabelOrder, bad_request, hex_field, uint_field
 from veen.hub.api.operations import Api, Handler
-from veen.hub.api.query import hex_field, uint_field
 from veen.hub.api.reply import ApiError, Reply
 from veen.hub.process.housekeeping import in_thread
 from veen.storage.anchors import MAX_REF_BYTES, NONCE_BYTES, AnchorError

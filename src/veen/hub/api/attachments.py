@@ -25,9 +25,8 @@ from veen.core.objects.tooling import (
 )
 from veen.hub.admission.decide import Refuse, check_issuer, check_live, check_revocation
 from veen.hub.api.access import Role
-from veen.hub.api.calls import AttachmentStore, Call, bad_request, not_found
+from veen.hub.api.calls import AttachmentStore, Call, bad_request, hex_field, not_found, uint_field
 from veen.hub.api.operations import Api, Handler
-from veen.hub.api.query import hex_field, uint_field
 from veen.hub.api.reply import ApiError, Reply
 from veen.hub.process.config import AttachmentPolicy
 from veen.hub.sequencer.sequencer import NotPrimary

@@ -1,7 +1,17 @@
-"""The context that all operations of the API share: the services of the hub, and the reading of requests."""
+"""The context that all operations of the API share: the services of the hub, and the reading of requests.
+
+A cache of inclusion proofs (spec §3.4.1, GEN-21).
+
+A proof under the root of an entry's own receipt never changes (D-33), and writers and followers ask mostly for the
+newest entries. Losing a cached proof costs a few reads.
+
+Parameters of GET requests: few, short and strict.
+
+All labels by (epoch, label), for answers that list them in pages (D-65).
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
@@ -9,6 +19,7 @@ from veen.core import cbor
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import ApiCode, FormatError, VersionError
 from veen.core.limits import MAX_CAP_STREAMS, Limits
+from veen.core.lru import Lru
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.evidence import Equivocation
@@ -16,13 +27,13 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.recognise import parse_json
 from veen.core.tree.mmr import peak_nodes, root_of
+from veen.core.tree.proof import MmrProof, prove_inclusion
 from veen.core.wire import VERSION, Wire
 from veen.hub.admission.control_index import ControlIndex
+from veen.hub.admission.decide import Resolver
 from veen.hub.admission.policy import Policy
-from veen.hub.admission.resolver import Resolver
 from veen.hub.api.access import ANYBODY, Access, Denied, Principal, Role
 from veen.hub.api.read_worker import ReadWorker
-from veen.hub.api.recent_proofs import RecentProofs
 from veen.hub.api.reply import ApiError, Form
 from veen.hub.process.config import AttachmentPolicy
 from veen.hub.process.observe import Observer
@@ -33,6 +44,28 @@ from veen.storage.attachments import ChangedAttachments, EntryRef
 from veen.storage.keys.identity import MissingKeyError
 from veen.storage.label_files import LabelFiles, LabelHead
 from veen.storage.store import Store
+
+_CAPACITY: Final = 2_048
+
+
+class RecentProofs:
+    """Recent proofs; the least recently used one is dropped first."""
+
+    def __init__(self, capacity: int = _CAPACITY) -> None:
+        self._proofs: Lru[tuple[bytes, int], MmrProof] = Lru(capacity)
+
+    def __len__(self) -> int:
+        return len(self._proofs)
+
+    def prove(self, files: LabelFiles, stream_seq: int) -> MmrProof:
+        """Return the proof of an entry under the root in its own receipt."""
+        key = (files.label, stream_seq)
+        proof = self._proofs.get(key)
+        if proof is None:
+            proof = prove_inclusion(files.node_at, stream_seq)
+            self._proofs.put(key, proof)
+        return proof
+
 
 W = TypeVar("W", bound=Wire)
 
@@ -278,3 +311,69 @@ def is_other_version(data: bytes) -> bool:
         return bool(cbor.decode(data[2 : cbor.item_end(data, 2)]) != VERSION)
     except FormatError:
         return False
+
+
+_FLAGS: Final = {"1": True, "true": True, "0": False, "false": False}
+_U64_DIGITS: Final = 20
+
+
+def hex_field(query: Mapping[str, str], name: str, size: int) -> bytes:
+    text = query.get(name, "")
+    if len(text) == 2 * size and text == text.lower():
+        try:
+            value = bytes.fromhex(text)
+        except ValueError:
+            value = b""
+        if len(value) == size:  # fromhex also skips white space
+            return value
+    raise bad_request(f"expected {size} bytes in lower-case hex", name)
+
+
+def uint_field(query: Mapping[str, str], name: str, default: int) -> int:
+    text = query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= _U64_DIGITS and int(text) < 2**64):
+        raise bad_request("expected an unsigned 64-bit integer", name)
+    return int(text)
+
+
+def flag_field(query: Mapping[str, str], name: str) -> bool:
+    text = query.get(name, "0")
+    if text not in _FLAGS:
+        raise bad_request("expected 1 or 0", name)
+    return _FLAGS[text]
+
+
+_PAGE: Final = 64  # labels that are looked up in one turn of the event loop
+
+
+class LabelOrder:
+    """All labels in the order of the index; the store adds labels that the index does not have yet."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    def __len__(self) -> int:
+        return self._context.store.label_count
+
+    def last(self) -> LabelFiles | None:
+        """Return the label of the newest entry."""
+        return self._context.store.newest
+
+    async def iterate(
+        self, epoch_min: int, epoch_max: int, after: bytes | None, limit: int | None = None
+    ) -> AsyncIterator[LabelHead]:
+        """Yield labels of these epochs in order, after label `after` of the first one; at most `limit`."""
+        epoch, left = epoch_min, limit
+        while left is None or left > 0:
+            page = self._context.store.heads(epoch, after, _PAGE if left is None else min(left, _PAGE))
+            for head in page:
+                if head.epoch > epoch_max:
+                    return
+                yield head
+            if len(page) < _PAGE:
+                return
+            epoch, after = page[-1].epoch, page[-1].label
+            left = None if left is None else left - len(page)
+            await asyncio.sleep(0)

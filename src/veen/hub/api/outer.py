@@ -14,14 +14,11 @@ from typing import Final, Protocol
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.control import ControlRecord
-from veen.core.tlog.leaf import OuterLeaf
 from veen.core.tlog.note import LogCheckpoint, VerifierKey
-from veen.core.tlog.proof import TlogProof
-from veen.core.tlog.receipt import CoseReceipt
+from veen.core.tlog.proof import CoseReceipt, OuterLeaf, TlogProof
 from veen.hub.api.access import Role
-from veen.hub.api.calls import Call, bad_request, not_found
+from veen.hub.api.calls import Call, bad_request, not_found, uint_field
 from veen.hub.api.operations import Api, Handler
-from veen.hub.api.query import uint_field
 from veen.hub.api.reply import CBOR, Reply
 from veen.hub.process.housekeeping import in_thread
 from veen.storage.outer import OuterLogFiles

@@ -13,9 +13,8 @@ from veen.core.objects.policies import Authority, Revocation, SizeBound
 from veen.core.objects.tooling import MAX_LISTED, PolicyRecordsResponse, PolicyRequest, PolicyResponse
 from veen.core.wire import Wire
 from veen.hub.api.access import Role
-from veen.hub.api.calls import Call, bad_request
+from veen.hub.api.calls import Call, bad_request, uint_field
 from veen.hub.api.operations import Api, Handler
-from veen.hub.api.query import uint_field
 from veen.hub.api.reply import ApiError, Reply
 
 _MAX_ITEMS: Final = 16_384  # of CBOR: the greatest number of revocations and authorities

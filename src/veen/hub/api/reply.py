@@ -10,8 +10,7 @@ from veen.core.catalogue import catalogue
 from veen.core.errors import ApiCode, FormatError, MalformedError, Refusal, VeenError, VersionError
 from veen.core.objects.envelopes import ErrorEnvelope
 from veen.core.wire import Json, Wire
-from veen.hub.admission.decide import Refuse
-from veen.hub.admission.request_id import next_request_id
+from veen.hub.admission.decide import Refuse, next_request_id
 
 Form = Literal["cbor", "json"]
 

@@ -14,8 +14,7 @@ from veen.core.errors import VerifyError
 from veen.core.objects.control import ControlRecord, KeyRotate
 from veen.core.objects.identity import HubIdentity
 from veen.hub.admission.control_index import ControlIndex
-from veen.hub.process.at_rest import at_rest
-from veen.hub.process.startup import Sealing, rotation_records
+from veen.hub.process.startup import Sealing, at_rest, rotation_records
 from veen.hub.sequencer.clock import HubClock
 from veen.hub.sequencer.sequencer import NotDurable, Sequencer
 from veen.io.errors import CorruptError, StorageError

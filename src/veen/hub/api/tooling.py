@@ -50,13 +50,10 @@ from veen.core.tree.proof import MmrProof, prove_consistency, prove_inclusion
 from veen.core.wire import Wire
 from veen.hub.admission.decide import Refuse, check_derive, check_token
 from veen.hub.api.access import Role
-from veen.hub.api.calls import ApiContext, Call, bad_request, not_found
-from veen.hub.api.label_order import LabelOrder
+from veen.hub.api.calls import ApiContext, Call, LabelOrder, bad_request, flag_field, hex_field, not_found, uint_field
 from veen.hub.api.operations import Api, Handler
-from veen.hub.api.pages import open_page, page_bounds
-from veen.hub.api.query import flag_field, hex_field, uint_field
+from veen.hub.api.pages import Tails, open_page, page_bounds
 from veen.hub.api.reply import ApiError, Failure, Reply, dump_json
-from veen.hub.api.tail import Tails
 from veen.storage.keys.rotation import RotationUnderWayError
 from veen.storage.label_files import LabelHead
 from veen.storage.state import Cap

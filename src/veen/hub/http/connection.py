@@ -24,10 +24,8 @@ from veen.core.limits import Limits
 from veen.hub.api.access import ANYBODY, Principal
 from veen.hub.api.reply import ApiError, Reply
 from veen.hub.api.routes import SUBMIT, SUBMIT_BATCH
-from veen.hub.http.request_input import Reader, Request
-from veen.hub.http.responses import CONTINUE, LAST_CHUNK, chunk, head_of
-from veen.hub.http.server import HttpServer
-from veen.hub.http.sites import check_site
+from veen.hub.http.request_input import Reader, Request, check_site
+from veen.hub.http.server import CONTINUE, LAST_CHUNK, HttpServer, chunk, head_of
 from veen.hub.http.states import InputEvent, InputState, OutputEvent, OutputState, after_output
 from veen.hub.sequencer.sequencer import Outcome
 from veen.io.addresses import network_of

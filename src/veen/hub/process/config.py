@@ -43,8 +43,8 @@ from veen.hub.process.settings import (
     list_of,
 )
 from veen.io.addresses import is_loopback
+from veen.io.local import mode_of
 from veen.io.nats_link import NatsAddress
-from veen.io.secret_files import mode_of
 
 _MIN_TOKEN_CHARS: Final = 16
 _MAX_FILE_BYTES: Final = 1 << 20

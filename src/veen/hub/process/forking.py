@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.objects.trusted_root import TrustedKeys
-from veen.hub.process.at_rest import at_rest
+from veen.hub.process.startup import at_rest
 from veen.io.local import OsFs
 from veen.storage import layout
 from veen.storage.copies.copying import (

@@ -23,9 +23,8 @@ from veen.storage import layout
 from veen.storage.attachments import AttachmentFiles, make_is_erased
 from veen.storage.findings import LogFinding
 from veen.storage.index import ChunkRow, Index
-from veen.storage.maintenance.compress import is_chunk_compressed, pack_chunk, replace_chunk
 from veen.storage.maintenance.retention import Erasure, Periods, RetentionPolicy, plan, prepare
-from veen.storage.maintenance.scrub import Scrubber, ScrubState
+from veen.storage.maintenance.scrub import Scrubber, ScrubState, is_chunk_compressed, pack_chunk, replace_chunk
 
 _EVERY_SECONDS: Final = 60.0
 

@@ -19,8 +19,8 @@ from typing import Final
 
 from veen.hub.http.connection import Connection
 from veen.hub.http.server import HttpServer
+from veen.io.addresses import short_path
 from veen.io.local import OsFs
-from veen.io.unix_socket import short_path
 from veen.storage import layout
 
 _BACKLOG: Final = 16

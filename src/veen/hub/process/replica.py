@@ -18,8 +18,7 @@ from veen.core.objects.tooling import MAX_LISTED
 from veen.core.tlog.note import VerifierKey
 from veen.hub.admission.control_index import ControlIndex
 from veen.hub.api.access import Role
-from veen.hub.api.calls import Call
-from veen.hub.api.label_order import LabelOrder
+from veen.hub.api.calls import Call, LabelOrder
 from veen.hub.api.reply import ApiError, Reply, dump_json
 from veen.hub.api.tooling import GET_LATEST, GET_RANGE, checkpoint_answer, checkpoint_label, checkpoint_range
 from veen.hub.process.runtime import Hub

@@ -25,34 +25,31 @@ from veen.core.limits import Limits
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord, LimitsSet
 from veen.core.objects.evidence import Equivocation
+from veen.hub.admission.decide import Resolver
 from veen.hub.admission.policy import Policy
-from veen.hub.admission.resolver import Resolver
 from veen.hub.api.about import About
 from veen.hub.api.access import Access
 from veen.hub.api.anchoring import Anchoring
 from veen.hub.api.attachments import AttachmentOperations
-from veen.hub.api.calls import Services
-from veen.hub.api.label_order import LabelOrder
+from veen.hub.api.calls import LabelOrder, Services
 from veen.hub.api.operations import Api
 from veen.hub.api.outer import OuterOperations, ServedOuter
+from veen.hub.api.pages import Tails
 from veen.hub.api.policies import Policies
 from veen.hub.api.replication import Replication
 from veen.hub.api.reply import CLOCK_STEP
 from veen.hub.api.rotation import Rotation
-from veen.hub.api.tail import Tails
 from veen.hub.api.tooling import Tooling
 from veen.hub.http.server import HttpServer, HttpSettings
-from veen.hub.process.anchor_backend import anchor_backend
-from veen.hub.process.authority import AuthorityWatch
 from veen.hub.process.config import AttachmentPolicy, ConfigError, HubConfig, Reload
 from veen.hub.process.housekeeping import Housekeeping, in_thread
 from veen.hub.process.local_socket import LocalSocket
 from veen.hub.process.logs import EventLog, LogSink
 from veen.hub.process.observe import HubObserver
 from veen.hub.process.outer import OuterLog, read_policy
-from veen.hub.process.replicas import ReplicaWatch, check_writer
 from veen.hub.process.startup import (
     Sealing,
+    anchor_backend,
     check_index,
     data_fs,
     finish_rotations,
@@ -61,6 +58,7 @@ from veen.hub.process.startup import (
     save_limits,
 )
 from veen.hub.process.supervisor import Supervisor
+from veen.hub.process.watches import AuthorityWatch, ReplicaWatch, check_writer
 from veen.hub.sequencer.clock import HubClock, monotonic, read_clock, write_clock
 from veen.hub.sequencer.sequencer import NotPrimary, Sequencer
 from veen.hub.transports.all import Transports
@@ -73,11 +71,11 @@ from veen.storage import layout
 from veen.storage.anchors import NONCE_BYTES, AnchorBackend, AnchorError
 from veen.storage.attachments import AttachmentFiles
 from veen.storage.copies.copying import ForkOrigin, read_fork_origin
-from veen.storage.cursors import Capacity
 from veen.storage.index import Index
 from veen.storage.keys import identity as identities
 from veen.storage.keys.identity import HubKeys
 from veen.storage.label_files import LabelFiles, LabelHead
+from veen.storage.state import Capacity
 from veen.storage.store import Store
 
 _WATCH_SECONDS: Final = 1.0

@@ -3,11 +3,18 @@
 A hub never invents an identity (D-42): it creates one only for an empty directory, and an authority never does. A
 configured key begins a log only with a birth certificate (D-121). Limits may be lowered from start to start, never
 raised above spec §14 (D-75).
+
+A stopped hub's data directory, opened for a change that must be journaled.
+
+A journaled record carries a time that can never be taken back, so the clock is checked as at a start (D-167).
+
+The anchor backend that the configuration names (ANC-02).
 """
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,21 +25,24 @@ from veen.core.errors import LimitError, MalformedError
 from veen.core.labels import label_of, routing_key_of
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.checkpoint import Checkpoint
-from veen.core.objects.control import ControlRecord, KeyRotate
+from veen.core.objects.control import ControlRecord, KeyRotate, RequestDone
 from veen.core.objects.identity import HubIdentity, HubKey, canonical_json
-from veen.hub.process.config import ConfigError, HubConfig
+from veen.core.wire import Wire
+from veen.hub.process.config import Anchor, ConfigError, Engine, HubConfig
+from veen.hub.sequencer.clock import HubClock, read_clock
 from veen.io.errors import StorageError
 from veen.io.local import Fs, OsFs
 from veen.storage import journal as wal
 from veen.storage import layout
+from veen.storage.anchors import AnchorBackend, AnchorError, AnchorFile
 from veen.storage.copies.unfinished import check_finished
 from veen.storage.keys import identity as identities
 from veen.storage.keys import rotation as keyrotation
-from veen.storage.keys.directory import KeyDirFs
-from veen.storage.keys.identity import HubKeys, MissingIdentityError
+from veen.storage.keys.identity import HubKeys, KeyDirFs, MissingIdentityError
 from veen.storage.label_files import LabelFiles, LabelHead
 from veen.storage.scan import read_file
-from veen.storage.store import Store
+from veen.storage.store import Group, Store
+from veen.storage.timestamps import TimestampAuthority, TimestampTrust
 
 _KEY_SUFFIX: Final = ".key"
 _TRUTH: Final = (layout.LOG, layout.JOURNAL, layout.NODES, layout.OFFSETS, layout.ORIGIN)
@@ -237,3 +247,73 @@ class Sealing:
     def _label_before(self, label: bytes, epoch: int, stream_id: bytes | None) -> bytes:
         """Return the label of the epoch before, or the label itself where labels do not rotate (D-38)."""
         return label if not epoch or stream_id is None else label_of(self.routing_key, stream_id, epoch - 1)
+
+
+class AtRest:
+    """The store of a stopped hub and the keys to sign for it."""
+
+    def __init__(self, store: Store, sealing: Sealing, hub_ts: int) -> None:
+        self.store, self.sealing, self.hub_ts = store, sealing, hub_ts
+
+    @property
+    def keys(self) -> HubKeys:
+        return self.sealing.held
+
+    def journal(self, body: Wire, request_id: bytes | None = None) -> None:
+        """Append a control record, and one that names the request if it has an id. Both are durable and applied on
+        return."""
+        group = Group()
+        record = self._stage(body, group)
+        if request_id is not None:
+            self._stage(RequestDone(request_id=request_id, record=record.seq), group)
+        self.store.journal.write(group.payload())
+        self.store.apply(group)
+
+    def _stage(self, body: Wire, group: Group) -> ControlRecord:
+        key = self.sealing.signing_key_at(self.hub_ts)
+        record = ControlRecord.issue(key, self.store.state.control, body, hub_ts=self.hub_ts)
+        self.store.stage_control(record)
+        group.add_control(record)
+        return record
+
+
+@contextlib.contextmanager
+def at_rest(fs: Fs, now: int, *, accept_clock: bool = False) -> Iterator[AtRest]:
+    """Open the directory; at the end its journal is empty again. Raise LockedError if the hub runs.
+
+    Raise ClockStepError if `now` is too far ahead of the log, unless `accept_clock`. Nothing was changed then.
+    """
+    with fs.lock():
+        keys = identities.load(fs, now=now)
+        check_index(fs)
+        sealing = Sealing(keys)
+        store = Store.open(fs, DEFAULT_LIMITS, sealing.seal)
+        try:
+            clock = HubClock(lambda: now, max_step=Engine().max_clock_step)
+            clock.begin(store.state.hub_ts, read_clock(fs), accept=accept_clock)
+            sealing.replace(finish_rotations(fs, keys, store))
+            yield AtRest(store, sealing, max(now, store.state.hub_ts))  # never before a time in the log (D-28)
+            store.close()
+        except BaseException:
+            store.abandon()
+            raise
+
+
+def anchor_backend(config: Anchor, fs: Fs) -> AnchorBackend:
+    """Return the configured backend. Raise ConfigError if it cannot be used; an outage shows only when it is asked."""
+    if config.backend == "file":
+        if config.directory is None:
+            return AnchorFile(fs)
+        try:
+            config.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            hint = "Name a directory that the hub may write to."
+            raise ConfigError("", "anchor.directory", f"the directory cannot be used: {exc.strerror}", hint) from exc
+        return AnchorFile(OsFs(config.directory))
+    if config.certificates is None:
+        hint = "Give the root and the certificate of the timestamp authority as one PEM file."
+        raise ConfigError("", "anchor.certificates", "rfc3161 requires the certificates to trust", hint)
+    try:
+        return TimestampAuthority(config.url, TimestampTrust.read(config.certificates))
+    except AnchorError as exc:
+        raise ConfigError("", "anchor.backend", str(exc), "See docs/anchors.md.") from exc

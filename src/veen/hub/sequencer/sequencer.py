@@ -40,9 +40,8 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.policies import POLICY_BODIES
 from veen.core.objects.receipt import Receipt, issue_bytes
 from veen.core.wire import Wire
-from veen.hub.admission.decide import Refuse, check_structure, decide, with_location
+from veen.hub.admission.decide import Refuse, Resolver, check_structure, decide, with_location
 from veen.hub.admission.policy import Policy
-from veen.hub.admission.resolver import Resolver
 from veen.hub.process.observe import NullObserver, Observer
 from veen.hub.sequencer.clock import HubClock
 from veen.hub.sequencer.native_pool import NativePool, Verdict

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from veen.core.call_frames import MAX_OVERHEAD_BYTES, RequestFrame
+from veen.core.catalogue import install_hint
 from veen.core.entry import MSG_CLIENT_AT, MSG_LABEL_AT
 from veen.core.errors import ApiCode, FormatError, VeenError
-from veen.core.extras import install_hint
 from veen.core.objects.envelopes import SUBMIT_PREFIX, SubmitResponse
 from veen.hub.api.access import Principal
 from veen.hub.api.pages import open_page

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from veen.core.extras import install_hint
+from veen.core.catalogue import install_hint
 from veen.hub.http.server import HttpServer
 from veen.hub.process.config import ConfigError, HubConfig
 from veen.hub.transports.door import CallDoor

@@ -2,10 +2,8 @@
 
 from veen.lake.folds.api import fold_named, run
 from veen.lake.folds.on_spark import typed_frame, typed_rows
-from veen.lake.folds.repair import RepairedState, repair
-from veen.lake.folds.result import FoldResult
-from veen.lake.folds.states import EarlierState, WrittenState, load
-from veen.lake.folds.verify import StateCheck, StateClaim, claims_in, verify
+from veen.lake.folds.states import EarlierState, FoldResult, WrittenState, load
+from veen.lake.folds.verify import RepairedState, StateCheck, StateClaim, claims_in, repair, verify
 
 Claim, Verdict = StateClaim, StateCheck  # the names of earlier documents
 

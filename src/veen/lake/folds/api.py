@@ -19,23 +19,20 @@ from veen.core.labels import stream_id_of
 from veen.core.tree.mmr import Span
 from veen.io.places import open_fs
 from veen.lake.folds import states
-from veen.lake.folds.coverage import FoldCoverage, UnopenedCount, all_unopened
+from veen.lake.folds.coverage import FoldCoverage, UnopenedCount, all_unopened, check_columns
 from veen.lake.folds.errors import NoSuchFold, RootDiffers, RowsMissing
 from veen.lake.folds.inputs import LogInput
 from veen.lake.folds.on_spark import fold_on_spark, fold_typed
 from veen.lake.folds.owners import NO_EMITTERS, by_owner, owner_emitters, streams_without_owner
 from veen.lake.folds.planning import PlanName, has_native
-from veen.lake.folds.readers import reader_marks
-from veen.lake.folds.result import FoldResult
-from veen.lake.folds.states import EarlierState
-from veen.lake.folds.transport import check_columns
+from veen.lake.folds.states import EarlierState, FoldResult
 from veen.lake.folds.typed import are_typed
+from veen.lake.log.decryption import reader_marks
 from veen.lake.log.entries import Level
 from veen.lake.log.errors import OptionError
 from veen.lake.log.events import Mark, Prefix, make_prefix, read_events
 from veen.lake.log.keys import KeyFile, keys_for_tasks
-from veen.lake.log.prefix import Shortened, receipt_at
-from veen.lake.log.times import heads_at, marks_at
+from veen.lake.log.prefix import Shortened, heads_at, marks_at, receipt_at
 from veen.lake.spark.session import using_session
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.joined import Joined

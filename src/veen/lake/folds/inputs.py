@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from veen.io.places import open_fs
-from veen.lake.folds.transport import NEEDED, entries_in
+from veen.lake.folds.coverage import NEEDED, entries_in
 from veen.lake.log.columns import Column, ddl
 from veen.lake.log.events import EventJob, LogEntry
 from veen.lake.log.keys import KeyFile

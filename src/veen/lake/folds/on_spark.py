@@ -23,12 +23,20 @@ import pyarrow as pa
 from veen.core import cbor
 from veen.core.event import Event, Order
 from veen.core.tree.mmr import span_nodes
-from veen.lake.folds.coverage import FoldCoverage
+from veen.lake.folds.coverage import EVENTS, PARCELS, FoldCoverage, check_columns, merge_coverages, pack, unpack
 from veen.lake.folds.errors import FoldFailed, PlanUnfit
 from veen.lake.folds.inputs import FoldInput, input_of
-from veen.lake.folds.partials import KEYED, KEYS, AnyOrdered, merge_parts, rows_in_order, summarize_part, unite_parts
-from veen.lake.folds.planning import PlanName, plan_of
-from veen.lake.folds.transport import EVENTS, PARCELS, check_columns, merge_coverages, pack, unpack
+from veen.lake.folds.planning import (
+    KEYED,
+    KEYS,
+    AnyOrdered,
+    PlanName,
+    merge_parts,
+    plan_of,
+    rows_in_order,
+    summarize_part,
+    unite_parts,
+)
 from veen.lake.folds.typed import HALF, columns_of, decode_rows, event_columns
 from veen.lake.folds.windows import WALLET_EVENTS, Books, RangeSummary, WalletEvent, summarize_range, wallet_rows
 from veen.lake.log.columns import arrow_schema, ddl, to_batches

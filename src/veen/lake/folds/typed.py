@@ -13,9 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from veen.core import cbor
-from veen.lake.folds.coverage import FoldCoverage
+from veen.lake.folds.coverage import FoldCoverage, coverage_row
 from veen.lake.folds.errors import PlanUnfit
-from veen.lake.folds.transport import coverage_row
 from veen.lake.log.columns import Column
 from veen.lake.log.events import SILVER, SORT_KEYS, LogEntry
 from veen.overlays.crdt import CounterDelta, CounterFold, LwwFold, LwwSet, OrSetFold, OrSetOp

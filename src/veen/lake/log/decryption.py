@@ -6,10 +6,18 @@ missing     no file has it
 sealed      no key of the reader opens it
 malformed   it opens, but header or body break a rule
 ambiguous   it opens under more than one key of the stream (D-170)
+
+Skipped entries: the number and first position of each label and kind that became no event or row.
+
+Marks of readers: hashes of the keys that opened the entries of a state or table.
+
+Two readers with equal marks open the same entries. A reading leaves out entries that it cannot open, so its result is
+valid only for readers with the same mark.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from heapq import heapify, heappop, heappush
 from hmac import compare_digest
 from itertools import count
@@ -26,8 +34,8 @@ from veen.core.sealing.ciphertext import Opened, open_with_one
 from veen.io.local import Fs
 from veen.lake.log.columns import ENTRIES, Column, select_columns
 from veen.lake.log.entries import Level, ReadSpec, batches
+from veen.lake.log.prefix import Clock
 from veen.lake.log.slices import LabelStream, Slice
-from veen.lake.log.times import Clock
 
 REASONS: Final = ("damaged", "erased", "missing", "sealed", "malformed", "ambiguous")
 
@@ -208,3 +216,58 @@ def in_order(labels: Iterable[tuple[int, Iterator[P]]]) -> Iterator[P]:
         following = next(rest, None)
         if following is not None:
             heappush(heap, (following.order, next(ticket), following, rest))
+
+
+KINDS: Final = (*REASONS, "schema")  # the last: of another schema than the one that was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class SkipCount:
+    """Number of skipped entries and the first position."""
+
+    count: int
+    first_seq: int
+
+    def to_json(self) -> dict[str, int]:
+        return {"count": self.count, "first_seq": self.first_seq}
+
+
+@dataclass(slots=True)
+class Skips:
+    """Skipped entries by label and kind; a monoid. Owned by the loop that reads."""
+
+    counts: dict[tuple[bytes, str], SkipCount] = field(default_factory=dict)
+
+    def add(self, label: bytes, kind: str, first_seq: int, count: int = 1) -> None:
+        before = self.counts.get((label, kind))
+        if before is not None:
+            count, first_seq = count + before.count, min(first_seq, before.first_seq)
+        self.counts[label, kind] = SkipCount(count, first_seq)
+
+    def of(self, label: bytes) -> dict[str, SkipCount]:
+        return {kind: self.counts[label, kind] for kind in KINDS if (label, kind) in self.counts}
+
+    def totals(self) -> dict[str, int]:
+        """Return the sums over all labels; leave out kinds without any."""
+        sums = {kind: sum(skip.count for (_, k), skip in self.counts.items() if k == kind) for kind in KINDS}
+        return {kind: count for kind, count in sums.items() if count}
+
+    def to_tree(self) -> list[list[Any]]:
+        """Return sorted [label, kind, first_seq, count] lists, to send them between tasks."""
+        return [[label, kind, skip.first_seq, skip.count] for (label, kind), skip in sorted(self.counts.items())]
+
+    def absorb(self, tree: list[list[Any]]) -> None:
+        for label, kind, first_seq, number in tree:
+            self.add(label, kind, first_seq, number)
+
+
+def reader_mark(keyring: Keyring, stream_id: bytes, level: Level) -> str:
+    """Return a hash of the public read keys of a stream and of how entries are checked."""
+    public = sorted(keys.reader_pk for keys in reader_of(keyring, stream_id).keys)
+    return sha256(b"".join((level.encode(), b"\0", *public))).hexdigest()
+
+
+def reader_marks(keyring: Keyring, stream_ids: Iterable[bytes], level: Level) -> dict[bytes, str]:
+    """Return the mark of each of the streams that the keyring has."""
+    names = {keys.stream_id for keys in keyring.entries}
+    return {stream_id: reader_mark(keyring, stream_id, level) for stream_id in stream_ids if stream_id in names}

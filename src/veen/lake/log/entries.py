@@ -2,24 +2,19 @@
 
 Each entry of a pinned chunk is one row. The row of a damaged, erased or missing entry says so (`ok`, `reason`) and has
 the fields that can be trusted. No entry is left out and none stops the others.
+
+Sources of entries: a directory or bucket here, a hub in `veen.lake.log.remote`. A source is a small value.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from veen.core.entry import (
-    FRAME_HASH_AT,
-    HASH_BYTES,
-    HEAD_BYTES,
-    MSG_CLIENT_AT,
-    MSG_PROFILE_AT,
-    SIG_BYTES,
-)
+from veen.core.entry import FRAME_HASH_AT, HASH_BYTES, HEAD_BYTES, MSG_CLIENT_AT, MSG_PROFILE_AT, SIG_BYTES
 from veen.core.errors import VeenError, VerifyError
 from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.identity import HubIdentity
@@ -28,14 +23,14 @@ from veen.core.objects.receipt import Receipt
 from veen.core.run_check import Fault, Rule
 from veen.io.errors import CorruptError
 from veen.io.local import Fs
+from veen.io.places import open_fs
 from veen.lake.log.columns import ENTRIES, Column, arrow_schema
 from veen.lake.log.errors import SourceDamaged
-from veen.lake.log.slices import MAX_HOLE, Slice
+from veen.lake.log.slices import MAX_HOLE, Selection, Slice, label_slices
 from veen.storage import frame
 from veen.storage.copies import archive
-from veen.storage.pinned import ChunkRef, find_archive, read_chunk
-from veen.storage.rules import entry_fault
-from veen.storage.scan import item_of
+from veen.storage.pinned import ChunkRef, LogView, find_archive, pin, read_chunk
+from veen.storage.scan import entry_fault, item_of
 from veen.verify.vectors import Departs, Vector, decode, hashes_hold
 
 Level = Literal["none", "hash", "receipt", "full"]
@@ -337,3 +332,39 @@ def from_rows(rows: Iterable[Row], ref: ChunkRef, spec: ReadSpec) -> pa.Table:
     return pa.table(
         {column.name: pa.array([row.get(column.name) for row in filled], column.arrow) for column in columns}
     )
+
+
+class LogSource(Protocol):
+    """A source of entries: pinned and planned on the driver, read on executors."""
+
+    def pin(self, selection: Selection, after: Mapping[bytes, int] | None = None) -> LogView:
+        """Return the current heads of all labels, or at least of those that `selection` takes.
+
+        `after`: positions up to which labels were read; what lies before may be left out.
+        """
+
+    def slices(self, pinned: LogView, selection: Selection) -> Iterator[Slice]:
+        """Yield the ranges of entries that can hold selected ones, by label and position."""
+
+    def read(self, slices: Iterable[Slice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some slices."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySource:
+    """A data directory, on this machine or in any store that Arrow can read."""
+
+    uri: str
+
+    def pin(self, selection: Selection, after: Mapping[bytes, int] | None = None) -> LogView:
+        return pin(self.uri, selection.labels, after=after)
+
+    def slices(self, pinned: LogView, selection: Selection) -> Iterator[Slice]:
+        fs = open_fs(self.uri)
+        for label in sorted(pinned.labels):
+            yield from label_slices(fs, pinned.labels[label], selection)
+
+    def read(self, slices: Iterable[Slice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+        fs = open_fs(self.uri)
+        for part in slices:
+            yield from batches(fs, part, spec)

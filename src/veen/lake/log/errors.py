@@ -1,7 +1,7 @@
 """Errors of reading logs in bulk and of Spark; each has a hint that says what to do."""
 
+from veen.core.catalogue import install_hint
 from veen.core.errors import StatedError
-from veen.core.extras import install_hint
 
 
 class PipelineError(StatedError):

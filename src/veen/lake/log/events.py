@@ -1,4 +1,4 @@
-"""Events of a pinned prefix: `veen.lake.spark.events` has the same rows as a DataFrame (D-79, D-120).
+"""Events of a pinned prefix: `veen.lake.spark.runner` has the same rows as a DataFrame (D-79, D-120).
 
 The first step of tables, folds and products. Each entry is an `Event`, or an `Unread` with the reason; none is left
 out. Keys travel as the path of a key file and are read where tasks run.
@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from veen.client.identity.keyring import Keyring
-from veen.core.copies import encode_stored_header, read_stored_header
 from veen.core.errors import VeenError
-from veen.core.event import Event
+from veen.core.event import Event, encode_stored_header, read_stored_header
 from veen.core.objects.identity import HubIdentity
 from veen.io.local import Fs
 from veen.io.places import open_fs

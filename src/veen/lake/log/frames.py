@@ -17,11 +17,10 @@ import pyarrow as pa
 from veen.client.errors import ExtraMissing
 from veen.lake.log import columns
 from veen.lake.log.columns import Column, arrow_schema
-from veen.lake.log.entries import ReadSpec
+from veen.lake.log.entries import DirectorySource, LogSource, ReadSpec
 from veen.lake.log.keys import KeyFile
 from veen.lake.log.opened import OPENED, OPENED_LEAN, open_slices
 from veen.lake.log.options import Options
-from veen.lake.log.sources import DirectorySource, LogSource
 
 if TYPE_CHECKING:
     import duckdb

@@ -24,10 +24,8 @@ from veen.core.verdict import Because, Reason, StatedBy, Verdict
 from veen.io.local import OsFs
 from veen.lake.log.columns import ENTRIES, select_columns
 from veen.lake.log.entries import ReadSpec, batches
-from veen.lake.log.hub_link import HubFailed, HubLink
 from veen.lake.log.options import HubAddress
-from veen.lake.log.pages import Item, Run, runs, tables
-from veen.lake.log.remote import RemoteHub
+from veen.lake.log.remote import HubFailed, HubLink, Item, RemoteHub, Run, runs, tables
 from veen.lake.log.slices import Selection, Slice
 from veen.storage import frame, layout
 from veen.storage.pinned import LabelPin, LogView, pin, read_erased_spans, without

@@ -56,7 +56,7 @@ class Slice(NamedTuple):
     first: int
     last: int
     stream: LabelStream
-    before_ts: int = 0  # ts* before the first entry, or less: see `veen.lake.log.times`
+    before_ts: int = 0  # ts* before the first entry, or less: see `veen.lake.log.prefix`
 
     @classmethod
     def whole(cls, chunk: ChunkRef) -> "Slice":

@@ -31,17 +31,15 @@ from veen.lake.log.keys import KeyFile, keys_for_tasks
 from veen.lake.log.prefix import LabelRange, Prefix, make_prefix
 from veen.lake.log.slices import Slice
 from veen.lake.query.control import ExecutionControl, Progress
-from veen.lake.query.coverage import heads_of
 from veen.lake.query.descriptor import QueryDescriptor, new_result_id, normalise
-from veen.lake.query.digest import ResultDigest
-from veen.lake.query.engine import LocalSource, MatchSource, QueryOutcome, ResultSink, execute
+from veen.lake.query.digest import ResultDigest, heads_of
+from veen.lake.query.engine import LocalSource, MatchSource, QueryOutcome, ResultSink, execute, plan_query
 from veen.lake.query.errors import QUERY_REFUSALS, EvidenceFailed, ExecutionFailed, ForbiddenScope, InvalidDescriptor
 from veen.lake.query.evidence import Leaves
-from veen.lake.query.planning import plan_query
+from veen.lake.query.fields import seconds_of
 from veen.lake.query.recording import result_id_of
 from veen.lake.query.store import ResultStore
 from veen.lake.query.table_plan import PlannedSource, PlanReport, TablePlan, TableSource, log_plan, plan_tables
-from veen.lake.query.times import seconds_of
 from veen.storage.pinned import pin
 
 if TYPE_CHECKING:
@@ -455,7 +453,7 @@ def _open_source(
             yield PlannedSource(plan, [table, rest], proven)
         return
     from veen.lake.query.on_spark import SparkSource
-    from veen.lake.spark.control import control_jobs
+    from veen.lake.spark.progress import control_jobs
     from veen.lake.spark.session import spark_session
 
     session = spark or spark_session("veen query", log_bytes=prefix.size, register=False)

@@ -14,11 +14,18 @@ from typing import Any, Final, Literal, NamedTuple, Self, cast
 from veen.core import canonical
 from veen.core.canonical import Json
 from veen.core.labels import stream_id_of
-from veen.lake.query.conditions import Chosen, FieldCondition, absorb_conditions, conditions_of
+from veen.lake.query.clauses import (
+    Chosen,
+    FieldCondition,
+    RowOrder,
+    absorb_conditions,
+    check_order,
+    conditions_of,
+    limit_of,
+    orders_of,
+)
 from veen.lake.query.errors import InvalidDescriptor, UnsupportedVersion
-from veen.lake.query.fields import ALL, FieldPath
-from veen.lake.query.ordering import RowOrder, check_order, limit_of, orders_of
-from veen.lake.query.times import seconds_of, timestamp
+from veen.lake.query.fields import ALL, FieldPath, seconds_of, timestamp
 
 Mode = Literal["none", "spot", "full"]
 MODES: Final[tuple[Mode, ...]] = ("none", "spot", "full")

@@ -2,32 +2,105 @@
 
 `execute` is the same for every engine; an engine is only a `MatchSource`. `LocalSource` is the reference: one process,
 one entry after another, no Spark.
+
+Sampling of a spot check: a function of query_id and the number of the row (D-109, QRY-18).
+
+Planning: the entries that a query has to read, by the labels of its streams, pinned heads, and times of chunks.
+
+Entries that only the journal of a running hub has are included. Heads are pinned once, so one execution sees one
+prefix; a repeated execution takes the heads of the first (QRY-28).
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from hashlib import sha256
 from typing import Final, Protocol, TypeVar
 
 from veen.client.identity.keyring import Keyring
 from veen.core import canonical
+from veen.core.hashing import tag_prefix, u64be
+from veen.core.objects.identity import HubIdentity
 from veen.io.places import open_fs
-from veen.lake.log.decryption import in_order
-from veen.lake.log.prefix import LabelRange, Prefix
-from veen.lake.log.skips import Skips
+from veen.lake.log.decryption import Skips, in_order
+from veen.lake.log.prefix import LabelRange, Prefix, Shortened, make_prefix
 from veen.lake.log.slices import Slice
 from veen.lake.query.aggregate import GroupReceipts, Partial, row_of, total_ignored
+from veen.lake.query.clauses import first_rows
 from veen.lake.query.control import ExecutionControl
-from veen.lake.query.coverage import Coverage
-from veen.lake.query.descriptor import Aggregate, QueryDescriptor
-from veen.lake.query.digest import EvidenceHash, ResultDigest, RowsHash, RowsTree
-from veen.lake.query.errors import EvidenceFailed
+from veen.lake.query.descriptor import Aggregate, EvidencePolicy, QueryDescriptor
+from veen.lake.query.digest import Coverage, EvidenceHash, ResultDigest, RowsHash, RowsTree
+from veen.lake.query.errors import EvidenceFailed, ExecutionFailed
 from veen.lake.query.evidence import Leaves, Prover
+from veen.lake.query.fields import timestamp
 from veen.lake.query.matches import Match, Matcher, MatchTally
-from veen.lake.query.ordering import first_rows
-from veen.lake.query.sampling import sampler
-from veen.lake.query.times import timestamp
-from veen.storage.pinned import first_ts
+from veen.storage.pinned import first_ts, pin
+
+_TAG: Final = tag_prefix("veen/query-spot")
+
+
+def threshold(rate: int | Decimal) -> int:
+    """Return floor(rate · 2^64), without any rounding."""
+    over, under = rate.as_integer_ratio()
+    return (over << 64) // under
+
+
+def sampler(evidence: EvidencePolicy, query_id: str) -> Callable[[int], bool]:
+    """Return a function that is True for row numbers, from 0, to verify. A spot check always has row 0."""
+    if evidence.sample_rate is None:
+        return lambda _: evidence.mode == "full"
+    below = threshold(evidence.sample_rate)
+    seed = _TAG + query_id.encode() + b"\x00"
+
+    def is_sampled(row: int) -> bool:
+        return row == 0 or int.from_bytes(sha256(seed + u64be(row)).digest()[:8], "big") < below
+
+    return is_sampled
+
+
+def plan_query(
+    uri: str,
+    descriptor: QueryDescriptor,
+    *,
+    heads: Mapping[bytes, int] | None = None,
+    identity: HubIdentity | None = None,
+) -> Prefix:
+    """Pin the directory, find the labels of the scope, select chunks by time.
+
+    `heads` are those of an earlier execution: the same prefix is read again, or EvidenceFailed names what is gone.
+    `identity` is the hub's, where it is known from elsewhere; a directory of another hub is refused.
+    """
+    if not open_fs(uri).exists("log"):
+        raise ExecutionFailed(f"{uri}: there is no log")
+    pinned = pin(uri, reach=heads)
+    if identity is not None:
+        if pinned.identity is not None and pinned.identity.hub_id != identity.hub_id:
+            raise EvidenceFailed(
+                f"the directory is of hub {pinned.identity.hub_id.hex()}, not of {identity.hub_id.hex()}"
+            )
+        pinned = replace(pinned, identity=identity)
+    _check_covered(heads, pinned.labels)
+    times = descriptor.filter
+    try:
+        prefix = make_prefix(
+            uri,
+            streams=descriptor.stream_names,
+            upto=heads,
+            first_ts=times.first_ts,
+            last_ts=times.last_ts,
+            pinned=pinned,
+        )
+    except Shortened as exc:
+        raise EvidenceFailed(f"{exc}: the log was cut") from exc
+    _check_covered(heads, prefix.heads)  # also of the streams of the scope
+    return prefix
+
+
+def _check_covered(heads: Mapping[bytes, int] | None, labels: Mapping[bytes, object]) -> None:
+    if heads is not None and (gone := sorted(heads.keys() - labels.keys())):
+        raise EvidenceFailed(f"label {gone[0].hex()} was covered before and is missing in the directory now")
+
 
 NO_HUB: Final = "unidentified"
 _T = TypeVar("_T")

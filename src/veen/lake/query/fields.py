@@ -1,14 +1,43 @@
-"""Fields that a query can name: those of a recorder event, and dotted paths into its payload (QRY-08, SDR-01)."""
+"""Fields that a query can name: those of a recorder event, and dotted paths into its payload (QRY-08, SDR-01).
 
+Timestamps of the Query API: whole seconds of UTC, `2025-11-19T03:20:00Z`, and no other form (QRY-04, D-108).
+"""
+
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, Protocol, Self
 
 from veen.core.canonical import InvalidJson, Json, parse_canonical
 from veen.core.event import Order
-from veen.lake.query.times import timestamp
 from veen.overlays.recorder.events import MAX_TIME
+
+_FORM: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND: Final = timedelta(seconds=1)
+
+
+def seconds_of(text: str) -> int:
+    """Parse a timestamp into seconds since 1970. Raise ValueError for fractions, other zones and invalid dates."""
+    if _FORM.fullmatch(text) is None:
+        raise ValueError("expected YYYY-MM-DDTHH:MM:SSZ, without fractions of a second")
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError as exc:
+        raise ValueError("no such time") from exc
+    return (moment - _EPOCH) // _SECOND
+
+
+def timestamp(seconds: int) -> str:
+    """Format seconds since 1970. Raise ValueError outside of the years 1 to 9999."""
+    try:
+        moment = _EPOCH + timedelta(seconds=seconds)
+    except OverflowError as exc:
+        raise ValueError(f"{seconds} s is not in a year of four digits") from exc
+    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%SZ}"
+
 
 _MAX_PATH: Final = 32
 _MAX_NAME: Final = 1024

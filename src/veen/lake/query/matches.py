@@ -24,8 +24,7 @@ from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.io.local import Fs
-from veen.lake.log.decryption import Opener, reader_of
-from veen.lake.log.skips import Skips
+from veen.lake.log.decryption import Opener, Skips, reader_of
 from veen.lake.log.slices import Slice
 from veen.lake.query.aggregate import Partial, group_key
 from veen.lake.query.descriptor import Filter, QueryDescriptor

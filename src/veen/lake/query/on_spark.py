@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from veen.lake.log.columns import Column, ddl
 from veen.lake.log.keys import KeyFile
-from veen.lake.log.prefix import Prefix
+from veen.lake.log.prefix import Prefix, Times, with_times
 from veen.lake.log.slices import divide
-from veen.lake.log.times import Times, with_times
 from veen.lake.query.aggregate import Partial
 from veen.lake.query.descriptor import QueryDescriptor
 from veen.lake.query.engine import skip_missing

@@ -32,9 +32,17 @@ from veen.core.canonical import Json
 from veen.core.tree.mmr import Mmr, node_position
 from veen.io.inside import FileRefused, check_inside, read_path
 from veen.lake.query.control import Progress
-from veen.lake.query.coverage import Coverage
 from veen.lake.query.descriptor import QueryDescriptor, check_id
-from veen.lake.query.digest import EvidenceHash, PageProof, ResultDigest, RowsHash, RowsTree, hash_of, row_leaf
+from veen.lake.query.digest import (
+    Coverage,
+    EvidenceHash,
+    PageProof,
+    ResultDigest,
+    RowsHash,
+    RowsTree,
+    hash_of,
+    row_leaf,
+)
 from veen.lake.query.errors import (
     DuplicateQuery,
     InvalidDescriptor,

@@ -20,10 +20,8 @@ from veen.core.objects.receipt import Receipt
 from veen.io.local import Fs
 from veen.io.places import open_fs
 from veen.io.stores import TableStore
-from veen.lake.folds.readers import reader_mark
-from veen.lake.log.decryption import in_order
+from veen.lake.log.decryption import Skips, in_order, reader_mark
 from veen.lake.log.prefix import LabelRange, Prefix, receipt_at
-from veen.lake.log.skips import Skips
 from veen.lake.log.slices import Slice
 from veen.lake.query.aggregate import Partial
 from veen.lake.query.descriptor import Filter, QueryDescriptor
@@ -33,10 +31,9 @@ from veen.lake.query.table_rows import EVENTS, Spans, TableTask, may_have, runs_
 from veen.lake.tables.errors import TableDamaged
 from veen.lake.tables.index import RowCount
 from veen.lake.tables.loading import check_hub
-from veen.lake.tables.log import TableLog
-from veen.lake.tables.manifest import DataFile, TableHead, TableState
+from veen.lake.tables.manifest import DataFile, TableHead, TableLog, TableState
 from veen.lake.tables.parts import read_part
-from veen.lake.tables.typed import NO_VALUE, definition_of
+from veen.lake.tables.schema import NO_VALUE, definition_of
 from veen.overlays.recorder.events import EVENT, EVENTS_TABLE
 
 _RECORDED: Final = EVENT.id.hex()

@@ -19,11 +19,10 @@ from veen.core.canonical import Json
 from veen.core.event import Order
 from veen.io.stores import TableStore
 from veen.lake.log.decryption import in_order
-from veen.lake.query.conditions import TIME_FIELDS, FieldCondition
+from veen.lake.query.clauses import TIME_FIELDS, FieldCondition
 from veen.lake.query.descriptor import Filter, QueryDescriptor
-from veen.lake.query.fields import RecordedEvent
+from veen.lake.query.fields import RecordedEvent, seconds_of
 from veen.lake.query.matches import Match, match_of, takes
-from veen.lake.query.times import seconds_of
 from veen.lake.tables.index import FileIndex
 from veen.lake.tables.manifest import DataFile
 from veen.lake.tables.parts import read_part

@@ -2,7 +2,7 @@
 
 Tasks read files through Arrow, since only so are their bytes checked against the digests of the manifest; conditions,
 order, rows and aggregates are then expressions that Spark compiles. They mean exactly what
-`veen.lake.query.conditions`, `ordering` and `aggregate` mean, by two facts: equal values have equal canonical JSON, and
+`veen.lake.query.clauses`, `ordering` and `aggregate` mean, by two facts: equal values have equal canonical JSON, and
 Spark writes a parsed payload as the same JSON, as long as the payload has nothing that Spark would write or compare in
 another way.
 
@@ -28,7 +28,7 @@ from veen.core import canonical
 from veen.core.event import Order
 from veen.lake.log.columns import Column, arrow_schema, ddl
 from veen.lake.query.aggregate import Partial
-from veen.lake.query.conditions import COMPARE, FieldCondition
+from veen.lake.query.clauses import COMPARE, FieldCondition
 from veen.lake.query.descriptor import Aggregate, Metric, QueryDescriptor
 from veen.lake.query.fields import FieldPath
 from veen.lake.query.matches import Match
@@ -48,7 +48,7 @@ _SUMMED: Final = "DECIMAL(27,9)"  # a sum of 10^10 of them is a DECIMAL(37,9)
 _MAX_PAYLOAD: Final = 32_768  # bytes; Spark's parser has limits of its own, for names say, beyond this
 _WHOLE_DIGITS: Final = 20  # of numbers that are compared as _DECIMAL
 _MAX_LONG: Final = 1 << 63
-_NULL, _BOOLEAN, _NUMBER, _STRING, _COMPOUND = range(5)  # ranks of values, as `veen.lake.query.ordering` has them
+_NULL, _BOOLEAN, _NUMBER, _STRING, _COMPOUND = range(5)  # ranks of values, as `veen.lake.query.clauses` has them
 _FIXED: Final = (  # what each row has, besides the fields that a query needs
     *(column for column in MATCHES if column.name in ("bucket", *ORDER_KEYS, "label")),
     Column("result", "BINARY", pa.binary(), "of a row that was decided already: the row, or the key of its group"),
@@ -247,7 +247,7 @@ def _field(rows: pa.Table, name: str) -> Any:
 
 
 def _time_texts(times: pa.ChunkedArray) -> Any:
-    """Convert times to text as `veen.lake.query.times.timestamp` does."""
+    """Convert times to text as `veen.lake.query.fields.timestamp` does."""
     seconds = times.cast(pa.timestamp("s", tz="UTC")).cast(pa.int64()).cast(pa.timestamp("s"))
     return pc.strftime(seconds, format="%Y-%m-%dT%H:%M:%SZ")
 

@@ -25,16 +25,15 @@ from veen.core.event import Order
 from veen.core.objects.identity import HubIdentity
 from veen.io.places import open_fs
 from veen.lake.log.columns import Column, arrow_schema, to_batches
+from veen.lake.log.decryption import Skips
 from veen.lake.log.keys import KeyFile
-from veen.lake.log.prefix import Prefix
-from veen.lake.log.skips import Skips
+from veen.lake.log.prefix import Prefix, Times
 from veen.lake.log.slices import Slice
-from veen.lake.log.times import Times
 from veen.lake.query.aggregate import Partial
+from veen.lake.query.clauses import MAX_ORDERED
 from veen.lake.query.descriptor import QueryDescriptor
 from veen.lake.query.evidence import Prover
 from veen.lake.query.matches import Match, Matcher, MatchTally, Witness
-from veen.lake.query.ordering import MAX_ORDERED
 
 _BLOB_BYTES: Final = 1 << 20
 _MAX_GROUPS: Final = 100_000  # of a task before it passes on what it has

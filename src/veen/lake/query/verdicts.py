@@ -13,9 +13,8 @@ from veen.core.errors import VerifyError
 from veen.core.objects.identity import HubIdentity
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 from veen.lake.query.api import Comparison, Execution, Recorded, unknown_fields, verify
-from veen.lake.query.coverage import heads_of
-from veen.lake.query.digest import ResultDigest
-from veen.lake.query.planning import plan_query
+from veen.lake.query.digest import ResultDigest, heads_of
+from veen.lake.query.engine import plan_query
 from veen.storage.pinned import pin
 
 _UNREAD: Final = ("missing", "damaged")  # kinds of skipped entries whose bytes nobody compared

@@ -16,8 +16,8 @@ from veen.core.objects.tooling import MAX_LISTED, CheckpointRangeRequest
 from veen.io.places import open_fs
 from veen.lake.log import columns
 from veen.lake.log.columns import Column
-from veen.lake.log.hub_link import HubLink
 from veen.lake.log.options import Options
+from veen.lake.log.remote import HubLink
 from veen.storage.scan import inventory, read_file
 
 _RANGE: Final = "tooling/checkpoint_range"

@@ -17,10 +17,9 @@ from veen.core.errors import VeenError
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
-from veen.lake.log.bodies import json_of
 from veen.lake.log.errors import OptionError
 from veen.lake.log.keys import KeyFile
-from veen.lake.log.opened import RowOpener
+from veen.lake.log.opened import RowOpener, json_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,9 @@
-"""The runner: one Spark task for each part of some work, and jobs with descriptions and readable errors (D-120)."""
+"""The runner: one Spark task for each part of some work, and jobs with descriptions and readable errors (D-120).
+
+Events of a pinned prefix as a DataFrame: the rows of `veen.lake.log.events`, by tasks (D-79, D-120).
+
+frame = events_frame(spark, make_prefix("./hub"), KeyFile("reader.keys"))
+"""
 
 import gc
 import pickle
@@ -9,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 
 from veen.lake.log.columns import Column, ddl
+from veen.lake.log.entries import Level
 from veen.lake.log.errors import PipelineError, SparkFailed
-from veen.lake.log.prefix import Prefix
+from veen.lake.log.events import SILVER, EventJob, event_batches, prefix_of
+from veen.lake.log.keys import KeyFile
+from veen.lake.log.prefix import TIMES, Prefix, Times, survey_batches, times_by_slice, with_times
 from veen.lake.log.slices import Slice, divide
-from veen.lake.log.times import TIMES, Times, survey_batches, times_by_slice, with_times
 from veen.lake.spark.connect import parallelism
 from veen.lake.spark.session import describe
 from veen.lake.spark.settings import SparkSettings
@@ -141,3 +148,24 @@ def divide_timed(
     if len(tasks) <= 1:
         return tasks  # one task reads all slices in order, and needs to know nothing of others
     return with_times(tasks, survey_times(spark, prefix.uri, tasks, what="events: survey times", failure=failure))
+
+
+def events_frame(
+    spark: "SparkSession",
+    source: str | Prefix,
+    keys: KeyFile,
+    *,
+    parts: int | None = None,
+    verify: Level = "hash",
+    **selected: Any,
+) -> "DataFrame":
+    """Return the entries as a DataFrame with the columns of SILVER, unsorted: sort by SORT_KEYS where it matters.
+
+    The frame is of one prefix: call `make_prefix` first to have its cuts. `parts` is the number of tasks.
+    """
+    prefix = prefix_of(source, selected)
+    job = EventJob(prefix.uri, keys.absolute(), verify, prefix.identity)
+    tasks = divide_timed(spark, prefix, parts)
+    if not tasks:
+        return spark.createDataFrame([], ddl(SILVER))
+    return over(spark, tasks, lambda slices: event_batches(job, slices), SILVER)

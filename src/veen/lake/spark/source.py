@@ -2,7 +2,9 @@
 
 A DataFrame is one pinned prefix: heads are taken when it is made, and entries that come later belong to the next one.
 Partitions and readers are pickled, so they hold addresses and ranges; files and connections are opened in `read`, on
-the executor. Where entries come from, a directory or a hub, is behind `veen.lake.log.sources`.
+the executor. Where entries come from, a directory or a hub, is behind `veen.lake.log.entries`.
+
+Selection of chunks by the filters of a query.
 """
 
 import gc
@@ -17,8 +19,14 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    EqualTo,
     Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
     InputPartition,
+    LessThan,
+    LessThanOrEqual,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -26,15 +34,42 @@ from pyspark.sql.types import StructType
 from veen.io.places import open_fs
 from veen.lake.log import columns
 from veen.lake.log.columns import Column
-from veen.lake.log.entries import ReadSpec
+from veen.lake.log.entries import DirectorySource, LogSource, ReadSpec
 from veen.lake.log.errors import OptionError, PipelineError
 from veen.lake.log.opened import OPENED, OPENED_LEAN, open_slices
 from veen.lake.log.options import Options, WriteOptions
-from veen.lake.log.slices import Slice, budget, pack
-from veen.lake.log.sources import DirectorySource, LogSource
-from veen.lake.spark.filters import narrow_selection
+from veen.lake.log.slices import Selection, Slice, budget, pack
 from veen.storage import layout
 from veen.storage.pinned import LogView
+
+
+def narrow_selection(selection: Selection, condition: Filter) -> Selection:
+    """Narrow a selection by a filter on label, stream, position or time; ignore other filters."""
+    attribute: tuple[str, ...] = getattr(condition, "attribute", ())
+    value: Any = getattr(condition, "value", None)
+    if len(attribute) != 1 or value is None:
+        return selection
+    name = attribute[0]
+    if name in ("label", "stream_id") and isinstance(condition, (EqualTo, In)):
+        values = [value] if isinstance(condition, EqualTo) else [element for element in value if element is not None]
+        named = [bytes(element) for element in values]
+        return selection.narrow(labels=named) if name == "label" else selection.narrow(streams=named)
+    if name not in ("stream_seq", "hub_ts"):
+        return selection
+    if isinstance(condition, EqualTo):
+        return _narrow_bounds(selection, name, value, value)
+    if isinstance(condition, (GreaterThan, GreaterThanOrEqual)):
+        return _narrow_bounds(selection, name, value + isinstance(condition, GreaterThan), None)
+    if isinstance(condition, (LessThan, LessThanOrEqual)):
+        return _narrow_bounds(selection, name, None, value - isinstance(condition, LessThan))
+    return selection
+
+
+def _narrow_bounds(selection: Selection, name: str, first: int | None, last: int | None) -> Selection:
+    if name == "stream_seq":
+        return selection.narrow(first_seq=first, last_seq=last)
+    return selection.narrow(first_ts=first, last_ts=last)
+
 
 _HEADS: Final = "heads"
 _HUB_ID: Final = "hub_id"
@@ -220,7 +255,7 @@ class EntryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_hub(self, start: dict[str, Any], pinned: LogView) -> None:
         answering = self._hub_of(pinned).get(_HUB_ID)
         if answering is not None and start.get(_HUB_ID, answering) != answering:
-            from veen.lake.log.hub_link import HubDiverged
+            from veen.lake.log.remote import HubDiverged
 
             raise HubDiverged(f"the stream was read from hub {start[_HUB_ID]}, and {answering} answers now")
 

@@ -31,11 +31,10 @@ from veen.client.session import HubSession
 from veen.client.state import StateStore
 from veen.core.labels import epoch_at
 from veen.lake.log.errors import OptionError
-from veen.lake.log.hub_link import HubLink
+from veen.lake.log.keys import private_directory
 from veen.lake.log.options import WriteOptions
-from veen.lake.log.scratch import private_directory
-from veen.lake.spark.sent import SentFiles, Written, complete
-from veen.lake.spark.writing import RowRefused, RowSender, WritePlan, draft_of, open_keys
+from veen.lake.log.remote import HubLink
+from veen.lake.spark.writing import RowRefused, RowSender, SentFiles, WritePlan, Written, complete, draft_of, open_keys
 
 INPUT: Final = {
     "body": "BINARY, STRING, or a STRUCT or ARRAY, which becomes JSON",

@@ -6,15 +6,24 @@ tables.read(spark, "./tables", "silver").where("day = '2025-11-19' AND ok")
 """
 
 from veen.lake.tables.errors import LoadFailed, LogMoved, NoTable, OtherHub, TableBusy, TableDamaged
-from veen.lake.tables.frames import register_duckdb, to_arrow, to_polars
 from veen.lake.tables.gold import Refreshed, cuts_of, refresh, replace_gold, tables_of
 from veen.lake.tables.loading import LoadReport, load
-from veen.lake.tables.log import TableLog
+from veen.lake.tables.manifest import TableLog
 from veen.lake.tables.publishing import PublishedTable, PublishRefused, iceberg_catalog, publish
-from veen.lake.tables.reading import digest, read, rows, select_files
+from veen.lake.tables.reading import (
+    Shown,
+    TableShown,
+    digest,
+    read,
+    register_duckdb,
+    rows,
+    select_files,
+    show,
+    to_arrow,
+    to_polars,
+)
 from veen.lake.tables.rewriting import KEEP_SEC, Rewritten, Vacuumed, compact, erase, vacuum
 from veen.lake.tables.schema import COLUMNS, ddl_of
-from veen.lake.tables.showing import Shown, TableShown, show
 from veen.lake.tables.streaming import stream
 from veen.lake.tables.verifying import TableCheck, verify
 

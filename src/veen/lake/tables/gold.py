@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from veen.io.stores import TableStore
-from veen.lake.folds.readers import reader_marks
+from veen.lake.log.decryption import reader_marks
 from veen.lake.log.events import entry_of
 from veen.lake.log.keys import KeyFile
-from veen.lake.tables.log import TableLog
-from veen.lake.tables.manifest import Change, TableState
+from veen.lake.tables.manifest import Change, TableLog, TableState
 from veen.lake.tables.parts import read_part, write_part
 from veen.lake.tables.reading import read, rows
-from veen.lake.tables.schema import arrow_of
-from veen.lake.tables.states import definitions_of, is_state, state_entries, state_tables
+from veen.lake.tables.schema import arrow_of, definitions_of, is_state, state_entries, state_tables
 from veen.overlays.framework.registry import BUILTIN
 from veen.overlays.framework.snapshot import Cut, Snapshot
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from veen.io.inside import FileRefused
 from veen.lake.log.errors import OptionError
 from veen.lake.query.fields import FieldPath
-from veen.lake.tables.typed import is_typed, load_declarations
+from veen.lake.tables.schema import is_typed, load_declarations
 from veen.overlays.recorder.events import EVENTS_TABLE
 
 _MAX_VALUES: Final = 16  # of a column: so many are listed one by one

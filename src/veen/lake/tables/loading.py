@@ -18,23 +18,19 @@ from veen.core.objects.identity import HubIdentity
 from veen.io.local import Fs
 from veen.io.places import absolute, open_fs
 from veen.io.stores import TableStore
-from veen.lake.folds.readers import reader_mark
 from veen.lake.log.columns import ENTRIES, Column, arrow_schema, select_columns, to_batches
-from veen.lake.log.decryption import columns_of
+from veen.lake.log.decryption import columns_of, reader_mark
 from veen.lake.log.entries import Level, ReadSpec, batches
 from veen.lake.log.events import SILVER, EventJob, rows_of
 from veen.lake.log.keys import KeyFile
-from veen.lake.log.prefix import Prefix, make_prefix
+from veen.lake.log.prefix import Clock, Prefix, make_prefix
 from veen.lake.log.slices import Slice, budget
-from veen.lake.log.times import Clock
 from veen.lake.spark.runner import collect, divide_timed
 from veen.lake.tables.errors import LoadFailed, LogMoved, OtherHub
 from veen.lake.tables.index import index_of, paths_after
-from veen.lake.tables.log import TableLog
-from veen.lake.tables.manifest import Change, DataFile, TableHead, TableState
+from veen.lake.tables.manifest import Change, DataFile, TableHead, TableLog, TableState
 from veen.lake.tables.parts import TARGET_BYTES, PartWriter, read_part
-from veen.lake.tables.schema import BRONZE, arrow_of
-from veen.lake.tables.typed import definition_of, load_declarations, to_typed_batches
+from veen.lake.tables.schema import BRONZE, arrow_of, definition_of, load_declarations, to_typed_batches
 from veen.overlays.framework.typed_table import TypedTable
 from veen.overlays.recorder.events import EVENTS_TABLE
 from veen.storage.pinned import pin

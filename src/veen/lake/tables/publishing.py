@@ -21,8 +21,7 @@ from veen.io.inside import check_inside
 from veen.io.stores import LocalStore, TableStore, open_store
 from veen.lake.log.errors import PipelineError
 from veen.lake.tables.errors import NoTable, TableDamaged
-from veen.lake.tables.log import TableLog
-from veen.lake.tables.manifest import DataFile, TableState
+from veen.lake.tables.manifest import DataFile, TableLog, TableState
 from veen.lake.tables.reading import ready_tables
 from veen.lake.tables.schema import PARTITIONS, arrow_of, is_partitioned
 

@@ -2,9 +2,14 @@
 
 A DataFrame or an iteration is one version of a table: later changes do not reach it. Files that `compact` replaces
 remain until `vacuum`; files that `erase` replaces are removed at once, and a reader of an older version gets an error.
+
+Tables as Arrow, Polars or DuckDB tables, in one process: one version, each file held to its hash in the manifest.
+
+A summary of the tables, from the manifest alone.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -14,16 +19,31 @@ import pyarrow as pa
 from veen.core import cbor
 from veen.core.event import Order
 from veen.io.stores import TableStore
+from veen.lake.log.frames import polars_frame
 from veen.lake.spark.runner import over
 from veen.lake.tables.errors import NoTable
-from veen.lake.tables.log import TableLog
-from veen.lake.tables.manifest import DataFile, TableState
+from veen.lake.tables.manifest import DataFile, TableHead, TableLog, TableState
 from veen.lake.tables.parts import read_part
-from veen.lake.tables.schema import COLUMNS, DAY, HOUR, PARTITIONS, arrow_of, columns_of, ddl_of, is_partitioned, sid_of
-from veen.lake.tables.states import is_state, state_declarations, state_definition
-from veen.lake.tables.typed import definition_of, load_declarations
+from veen.lake.tables.schema import (
+    COLUMNS,
+    DAY,
+    HOUR,
+    PARTITIONS,
+    arrow_of,
+    columns_of,
+    ddl_of,
+    definition_of,
+    is_partitioned,
+    is_state,
+    load_declarations,
+    sid_of,
+    state_declarations,
+    state_definition,
+)
 
 if TYPE_CHECKING:
+    import duckdb
+    import polars
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -177,3 +197,88 @@ def digest(to: str | TableStore | TableLog, table: str = "silver", *, version: i
 def _plain(value: Any) -> Any:
     """Convert a timestamp to seconds, as bodies and receipts have it."""
     return int(value.timestamp()) if isinstance(value, datetime) else value
+
+
+def to_arrow(
+    to: str | TableStore,
+    table: str = "silver",
+    *,
+    version: int | None = None,
+    streams: Collection[bytes] | None = None,
+    first_ts: int | None = None,
+    last_ts: int | None = None,
+) -> pa.Table:
+    """Read one version of a table into memory, in the order of its files. The bounds select files, not rows."""
+    log = TableLog(to)
+    files = select_files(log.require_state(version), table, streams=streams, first_ts=first_ts, last_ts=last_ts)
+    parts = [read_part(log.store, table, file) for file in files]
+    return pa.concat_tables(parts) if parts else arrow_of(table).empty_table()
+
+
+def to_polars(to: str | TableStore, table: str = "silver", *, version: int | None = None) -> "polars.DataFrame":
+    """Read one version of a table into a Polars DataFrame. Requires the extra lake."""
+    return polars_frame(to_arrow(to, table, version=version))
+
+
+def register_duckdb(
+    connection: "duckdb.DuckDBPyConnection", to: str | TableStore, *, version: int | None = None
+) -> tuple[str, ...]:
+    """Register a view for each table that has files or is complete; return their names."""
+    state = TableLog(to).require_state(version)
+    names = tuple(sorted(name for name in ready_tables(state) if name not in COLUMNS or state.of(name)))
+    for name in names:
+        connection.register(name, to_arrow(to, name, version=state.version))
+    return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableShown:
+    """Summary of one table."""
+
+    table: str
+    rows: int
+    files: int
+    size: int
+    groups: int  # directories: stream and day, or folds
+    digest: str | None = None  # of the canonical row stream, if asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Summary of all tables of one place at one version."""
+
+    version: int
+    hub: str | None
+    tables: tuple[TableShown, ...]
+    heads: Mapping[str, TableHead]
+    states: Mapping[str, str]  # by fold: its state_hash
+    replaced: int  # files that wait for `vacuum`
+    indexes: tuple[str, ...] = ()  # paths of payloads
+
+
+def show(to: str | TableStore, *, version: int | None = None, digests: bool = False) -> Shown:
+    """Summarize the tables. With `digests` read every row, and so verify every file."""
+    log = TableLog(to)
+    state = log.require_state(version)
+    infos = []
+    for table in state.files:
+        files = state.of(table)
+        infos.append(
+            TableShown(
+                table=table,
+                rows=sum(file.rows for file in files),
+                files=len(files),
+                size=sum(file.size for file in files),
+                groups=len({file.group for file in files}),
+                digest=digest(log, table, version=state.version) if digests else None,
+            )
+        )
+    return Shown(
+        version=state.version,
+        hub=state.hub,
+        tables=tuple(sorted(infos, key=lambda file: file.table)),
+        heads=dict(sorted(state.heads.items())),
+        states={fold: meta["state_hash"] for fold, meta in sorted(state.meta.items())},
+        replaced=len(state.dead),
+        indexes=state.indexes,
+    )

@@ -17,13 +17,10 @@ from veen.lake.spark.runner import collect
 from veen.lake.tables.errors import LoadFailed
 from veen.lake.tables.gold import refresh
 from veen.lake.tables.loading import LOADED, RESULTS, check_hub
-from veen.lake.tables.log import MANIFESTS, TableLog, manifest_path
-from veen.lake.tables.manifest import TABLES, Change, DataFile, TableState
+from veen.lake.tables.manifest import MANIFESTS, TABLES, Change, DataFile, TableLog, TableState, manifest_path
 from veen.lake.tables.parts import TARGET_BYTES, read_part, write_part
 from veen.lake.tables.publishing import DELTA_LOG
-from veen.lake.tables.schema import arrow_of
-from veen.lake.tables.states import state_declarations
-from veen.lake.tables.typed import is_typed, load_declarations
+from veen.lake.tables.schema import arrow_of, is_typed, load_declarations, state_declarations
 from veen.storage.pinned import pin
 
 if TYPE_CHECKING:

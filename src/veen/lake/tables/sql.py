@@ -24,10 +24,9 @@ from veen.io.stores import TableStore
 from veen.lake.log.errors import PipelineError
 from veen.lake.query.descriptor import new_result_id
 from veen.lake.query.digest import RowsHash
-from veen.lake.query.times import timestamp
+from veen.lake.query.fields import timestamp
 from veen.lake.tables.errors import NoTable, TableDamaged
-from veen.lake.tables.log import TableLog
-from veen.lake.tables.manifest import TableState
+from veen.lake.tables.manifest import TableLog, TableState
 from veen.lake.tables.parts import read_part
 from veen.lake.tables.reading import ready_tables, select_files
 from veen.lake.tables.schema import COLUMNS, arrow_of, is_partitioned

@@ -15,8 +15,7 @@ from veen.lake.log.keys import KeyFile
 from veen.lake.log.prefix import Mark, make_prefix
 from veen.lake.tables.gold import refresh
 from veen.lake.tables.loading import LoadJob, check_hub, commit_prefix, complete_typed, definitions_of_typed
-from veen.lake.tables.log import TableLog
-from veen.lake.tables.manifest import TableState
+from veen.lake.tables.manifest import TableLog, TableState
 from veen.storage.pinned import pin
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from veen.io.stores import LocalStore, TableStore
 from veen.lake.log.prefix import receipt_at
 from veen.lake.tables.errors import TableDamaged
 from veen.lake.tables.loading import LOADED
-from veen.lake.tables.log import TableLog
-from veen.lake.tables.manifest import DataFile, TableHead, TableState
+from veen.lake.tables.manifest import DataFile, TableHead, TableLog, TableState
 from veen.lake.tables.parts import read_part
 from veen.lake.tables.publishing import DELTA_LOG, ICEBERG, LAKE_FORMATS, LakeFormat, open_lake, place_of
 from veen.lake.tables.reading import ready_tables

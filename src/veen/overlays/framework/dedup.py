@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from veen.core.copies import COPY_SCHEMA, copy_body, origin_passed_on
-from veen.core.event import Event
+from veen.core.event import COPY_SCHEMA, Event, copy_body, origin_passed_on
 from veen.overlays.framework.body import Draft
 
 

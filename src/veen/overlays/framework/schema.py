@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from veen.core.errors import VeenError
-from veen.core.schema_id import schema_id
-from veen.core.sealing.attachment_root import Attachment
+from veen.core.labels import schema_id
+from veen.core.sealing.ciphertext import Attachment
 from veen.core.wire import Wire
 from veen.overlays.framework.body import Draft
 

@@ -12,8 +12,8 @@ from importlib import import_module
 from math import isfinite
 from typing import Any, Final, Self, TypeGuard
 
+from veen.core.catalogue import install_hint
 from veen.core.errors import MalformedError, VeenError, VerifyError
-from veen.core.extras import install_hint
 
 MAX_TOKEN_BYTES: Final = 16_384
 _MIN_RSA_BITS: Final = 2_048

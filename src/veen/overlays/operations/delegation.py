@@ -23,8 +23,8 @@ from typing import Annotated, Any, Final, NamedTuple
 from veen.core import cbor
 from veen.core.errors import FormatError
 from veen.core.event import Event
+from veen.core.labels import schema_id
 from veen.core.objects.captoken import CapToken
-from veen.core.schema_id import schema_id
 from veen.core.wire import Anything, Bytes32, Length
 from veen.overlays.framework.body import Body, Draft, InvalidBody
 from veen.overlays.framework.decode import Typed, Violation

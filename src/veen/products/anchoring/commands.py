@@ -10,12 +10,12 @@ import click
 
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import CliSession, client_options
+from veen.cli.shared.connecting import hubs_of
 from veen.cli.shared.names import CONTEXT, STREAM
 from veen.cli.shared.output import Fail, Output
-from veen.cli.shared.overlay_values import HEX32
-from veen.cli.shared.pinned_hubs import hubs_of
+from veen.cli.shared.overlay_commands import HEX32
 from veen.cli.shared.text import short
-from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.cli.shared.verifying import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _state_at(
     session: CliSession, target: str, stream: str, hub_id: bytes, checkpoint: "Checkpoint"
 ) -> tuple[str, bytes, bytes]:
     from veen.cli.shared.authority import authority
-    from veen.products.anchoring.at_hub import BACKEND, publish_statement
+    from veen.products.anchoring.listing import BACKEND, publish_statement
 
     there = session.in_context(target)
     try:
@@ -379,7 +379,7 @@ def _position_of(session: CliSession, stream: str, label: bytes, reference: Path
     only says which root to compare with. Without it a root of today would accuse an anchor of yesterday.
     """
     from veen.core.evidence_file import is_evidence
-    from veen.products.anchoring.at_hub import read_position
+    from veen.products.anchoring.listing import read_position
 
     beside = _position_file(reference)
     if beside.is_file():
@@ -410,7 +410,7 @@ _WORDS: Final = {True: "yes", None: "unchecked"}
 
 def _check_listed(anchored: "ListedAnchor", directory: Path | None, certificates: Path | None) -> bool | None:
     """Return True, or None if no means to check it was given. Raise AnchorInvalid if it does not verify."""
-    from veen.products.anchoring.errors import AnchorInvalid
+    from veen.products.anchoring.listing import AnchorInvalid
 
     body = anchored.body
     backend: Any = None
@@ -432,7 +432,7 @@ def _check_listed(anchored: "ListedAnchor", directory: Path | None, certificates
 def _check_reference(
     session: CliSession, root: bytes, path: Path, certificates: Path | None, stated_by: str | None
 ) -> dict[str, Any]:
-    from veen.products.anchoring.errors import AnchorInvalid
+    from veen.products.anchoring.listing import AnchorInvalid
     from veen.storage.anchors import AnchorError
 
     data = path.read_bytes()
@@ -444,7 +444,7 @@ def _check_reference(
         return {"backend": "rfc3161", "time": stamped.isoformat()}
     from veen.core.evidence_file import EvidenceFault
     from veen.core.objects.trusted_root import TrustedKeys
-    from veen.products.anchoring.at_hub import BACKEND, check_statement
+    from veen.products.anchoring.listing import BACKEND, check_statement
 
     there = session if stated_by is None else session.in_context(stated_by)
     pinned = there.pinned

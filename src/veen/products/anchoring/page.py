@@ -12,17 +12,27 @@ from veen.client.transport.calls import is_not_found
 from veen.client.verify.outer import OuterReader
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import AnchorPublish
-from veen.core.tlog.errors import QuorumError
 from veen.core.tlog.note import verify_signatures
 from veen.core.tlog.policy import WitnessPolicy
+from veen.core.tlog.tree import QuorumError
 from veen.overlays.anchoring import AnchorFold
 from veen.products.anchoring.listing import ListedAnchor, anchors_of
 from veen.products.console.charts import Bead, beads
 from veen.products.console.errors import FormInvalid
 from veen.products.console.pages import Page
 from veen.products.console.pages.common import basis, digest, now
-from veen.products.console.report import DigestCell, LinkCell, MarkCell, MomentCell, Section
-from veen.products.console.views import CONSOLE, Console, PageView, Query, witnesses_of
+from veen.products.console.views import (
+    CONSOLE,
+    Console,
+    DigestCell,
+    LinkCell,
+    MarkCell,
+    MomentCell,
+    PageView,
+    Query,
+    Section,
+    witnesses_of,
+)
 from veen.products.console.writes import ConsoleWriter, WriteOutcome
 
 _MAX_LISTED = 200  # anchors of one label

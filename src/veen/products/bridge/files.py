@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from veen.client.home import PrivateFs
-from veen.products.bridge.bundle import MAX_BUNDLE_BYTES, SUFFIX
-from veen.products.bridge.errors import BridgeError
+from veen.products.bridge.bundle import MAX_BUNDLE_BYTES, SUFFIX, BridgeError
 
 _STATE: Final = "state.json"
 _FORM: Final = 1

@@ -25,8 +25,7 @@ from veen.core.labels import stream_id_of
 from veen.core.objects.captoken import CapToken
 from veen.overlays.airgap.bodies import IMPORT, OFFLINE, WITHHELD, ImportedEvent, ImportTarget, OfflineRecord
 from veen.products.bridge.audit import AuditEntry, Auditor
-from veen.products.bridge.bundle import BundleReader, Header
-from veen.products.bridge.errors import BridgeError, Rejected
+from veen.products.bridge.bundle import BridgeError, BundleReader, Header, Rejected
 from veen.products.bridge.files import REJECTED_BOUNDS, BridgeFiles
 from veen.products.bridge.link import link_note, read_link_note
 from veen.products.bridge.trust import TrustList

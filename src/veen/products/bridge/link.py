@@ -24,8 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from veen.products.bridge.bundle import MAX_BUNDLE_BYTES, SUFFIX, BundleReader
-from veen.products.bridge.errors import BridgeMisconfigured, LinkLost, Rejected
+from veen.products.bridge.bundle import MAX_BUNDLE_BYTES, SUFFIX, BridgeMisconfigured, BundleReader, LinkLost, Rejected
 from veen.products.bridge.files import INCOMING_BOUNDS, FolderBounds, publish_new
 
 _MAGIC: Final = b"VEB1"

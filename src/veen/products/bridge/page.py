@@ -29,8 +29,17 @@ from veen.products.console.charts import ChainBox, NumberRun, chain, ranges, row
 from veen.products.console.errors import BadAddress
 from veen.products.console.events import StreamEvents
 from veen.products.console.pages import Page
-from veen.products.console.report import DigestCell, LinkCell, MarkCell, MomentCell, Section
-from veen.products.console.views import CONSOLE, Console, PageView, Query
+from veen.products.console.views import (
+    CONSOLE,
+    Console,
+    DigestCell,
+    LinkCell,
+    MarkCell,
+    MomentCell,
+    PageView,
+    Query,
+    Section,
+)
 
 _GAP_AFTER: Final = 5  # the bundle crosses between the online and the offline log
 _MAX_ROWS: Final = 200

@@ -14,14 +14,13 @@ from veen.client.identity.keyring import Keyring
 from veen.core.errors import VeenError, VerifyError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.identity import HubIdentity
-from veen.core.objects.tooling.about import IdentityResponse
+from veen.core.objects.tooling.messages import IdentityResponse
 from veen.core.verdict import Because, Reason, StatedBy
 from veen.io.places import open_fs
 from veen.lake.log.prefix import Prefix, make_prefix, receipt_at
 from veen.overlays.airgap.bodies import OFFLINE, ONLINE
 from veen.products.bridge.audit import OFFLINE_LOG, ONLINE_LOG
-from veen.products.bridge.bundle import BundleReader
-from veen.products.bridge.errors import BridgeError, Rejected
+from veen.products.bridge.bundle import BridgeError, BundleReader, Rejected
 from veen.products.bridge.files import is_bundle_name
 from veen.products.bridge.importing import IMPORTED, IMPORTING, INCOMING, WAITING
 from veen.products.bridge.reconciling import (
@@ -39,7 +38,7 @@ from veen.products.bridge.trust import TrustList
 from veen.products.bridge.verify import identity_of
 from veen.storage.keys.identity import read_identity, read_signatures
 from veen.storage.pinned import LogView, pin
-from veen.verify.audit.control import read_control
+from veen.verify.audit.directory import read_control
 
 _BESIDE: Final = (INCOMING, WAITING, IMPORTING)  # folders beside `imported` that have bundles of the same bridge
 

@@ -22,8 +22,7 @@ from typing import Any, Final, Self
 
 from veen.client.errors import ClientError
 from veen.client.verify.pin import HubPin
-from veen.products.bridge.bundle import bridge_id_of
-from veen.products.bridge.errors import BridgeMisconfigured
+from veen.products.bridge.bundle import BridgeMisconfigured, bridge_id_of
 
 _ZONE: Final = re.compile(r"[a-z0-9-]{1,32}")
 _IMPORT: Final = "import/"

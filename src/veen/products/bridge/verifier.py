@@ -17,8 +17,7 @@ from typing import IO, Any, Final
 from veen.core import cbor
 from veen.core.errors import FormatError
 from veen.overlays.airgap.bodies import ImportedEvent, WithheldEvent
-from veen.products.bridge.bundle import MAX_ITEM_BYTES, BundleReader, Header, Trailer
-from veen.products.bridge.errors import Rejected, VerifierFailed
+from veen.products.bridge.bundle import MAX_ITEM_BYTES, BundleReader, Header, Rejected, Trailer, VerifierFailed
 from veen.products.bridge.trust import TrustList
 from veen.products.bridge.verify import BundleVerdict, ChainHead, Chains, Crossing, OutOfOrder, verify
 

@@ -22,13 +22,11 @@ from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import IdentityResponse
 from veen.core.run_check import MAX_WARNINGS, Fault, Pair, Rule, RunCheck, check_signatures, warning_of
-from veen.core.sealing.attachments import att_root_of
-from veen.core.sealing.ciphertext import TAG_BYTES, Binding, Opened, open_with_opening
+from veen.core.sealing.ciphertext import TAG_BYTES, Binding, Opened, att_root_of, open_with_opening
 from veen.core.tree.mmr import Mmr, root_of
 from veen.overlays.airgap.bodies import ImportedEvent, WithheldEvent
 from veen.overlays.recorder import events as sdr
-from veen.products.bridge.bundle import BundleAttachment, BundleEvent, BundleReader, Header, Trailer
-from veen.products.bridge.errors import Rejected
+from veen.products.bridge.bundle import BundleAttachment, BundleEvent, BundleReader, Header, Rejected, Trailer
 from veen.products.bridge.trust import TrustedSource, TrustList
 
 _BATCH: Final = 256  # events whose signatures are verified together

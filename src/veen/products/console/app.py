@@ -37,18 +37,21 @@ from veen.products.console.errors import (
 )
 from veen.products.console.guard import LOGIN, STATIC, BrowserAdmission, Guard, session_of
 from veen.products.console.pages import Page, PageWrite, Report, load_pages
-from veen.products.console.pages.audit import audit
-from veen.products.console.pages.capabilities import capabilities, revoke_token
-from veen.products.console.pages.discovery import discovery
-from veen.products.console.pages.equivocation import equivocation
-from veen.products.console.pages.identity import identity
-from veen.products.console.pages.operations import operations
-from veen.products.console.pages.settings import settings
-from veen.products.console.pages.wallet import wallet
-from veen.products.console.report import DigestCell, LinkCell, MarkCell, MomentCell
-from veen.products.console.uploads import MAX_UPLOAD_BYTES, judge, read_form
-from veen.products.console.views import CONSOLE, Console, PageView, fault_of, is_divergence
-from veen.products.console.writes import ConsoleWriter, WriteOutcome, read_fields
+from veen.products.console.pages.audit import audit, equivocation, settings
+from veen.products.console.pages.identity import capabilities, identity, revoke_token
+from veen.products.console.pages.operations import discovery, operations, wallet
+from veen.products.console.views import (
+    CONSOLE,
+    Console,
+    DigestCell,
+    LinkCell,
+    MarkCell,
+    MomentCell,
+    PageView,
+    fault_of,
+    is_divergence,
+)
+from veen.products.console.writes import MAX_UPLOAD_BYTES, ConsoleWriter, WriteOutcome, judge, read_fields, read_form
 
 _PATHS: Final = (("/overview", "Overview"), ("/streams", "Streams"), ("/checkpoints", "Checkpoints"))
 _REPORTS: Final = (

@@ -2,6 +2,10 @@
 
 The data of a page is its `.json` twin. A view returns verified data or raises; it never returns a part of the requested
 data without saying so.
+
+Pages made of sections: facts, a picture, a table. The template `report.html` renders any of them.
+
+A section is the form of facts for people; the twin of the page has the same facts as separate data.
 """
 
 import contextlib
@@ -23,9 +27,8 @@ from veen.client.client import Client
 from veen.client.errors import Equivocated, HubRefused, UnknownStream
 from veen.client.evidence_file import NoEntries
 from veen.client.identity.keyring import Keyring, StreamKeys
-from veen.client.read.picture import Picture
+from veen.client.read.picture import Picture, to_svg
 from veen.client.read.reading import Entry
-from veen.client.read.svg import to_svg
 from veen.client.send.captokens import TokenStore
 from veen.client.transport.calls import is_not_found
 from veen.client.verify.pin import HubPin
@@ -37,13 +40,61 @@ from veen.core.tlog.policy import WitnessPolicy
 from veen.overlays.framework.decode import Typed, decode
 from veen.overlays.framework.plain import plain
 from veen.overlays.framework.registry import BUILTIN
-from veen.products.console.charts import rates
-from veen.products.console.density import sample_numbers, strip, time_columns
+from veen.products.console.charts import rates, sample_numbers, strip, time_columns
 from veen.products.console.errors import BadAddress
 from veen.products.console.events import EventStore
 from veen.products.console.rates import HubRates
-from veen.products.console.report import Section
 from veen.products.console.writes import ConsoleWriter, WriteLog, WriteOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class DigestCell:
+    """Hex digits, shown shortened."""
+
+    digits: str
+
+
+@dataclass(frozen=True, slots=True)
+class MomentCell:
+    """A time in seconds."""
+
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCell:
+    """A link to a path of the console, from its root."""
+
+    text: Any
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkCell:
+    """A state in a word: `kind` is good, partly, bad or muted."""
+
+    text: str
+    kind: str
+
+
+Cell = Any  # text, a number, None, or one of the above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A card of a page. `note` is below the title, `empty` replaces a table without rows."""
+
+    title: str
+    note: str = ""
+    facts: tuple[tuple[str, Cell], ...] = ()
+    picture: str = ""  # SVG
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[Cell, ...], ...] = ()
+    empty: str = ""
+    kind: str = ""  # "bad" or "" of the card
+    text: str = ""  # shown unchanged, such as JSON
+    folded: bool = field(default=False)  # the table is behind a summary: the picture says the same
+
 
 CONSOLE: Final = "this console"
 PAGE_ENTRIES: Final = 50

@@ -19,14 +19,12 @@ from veen.client.send.captokens import TokenStore
 from veen.client.verify.pin import HubPin
 from veen.core.labels import stream_id_of
 from veen.hub.process.runtime import Hub
-from veen.products.demo.story import Story, expect, run_hub
-from veen.products.demo.tampering import flip, place_of
+from veen.products.demo.story import Story, expect, flip, place_of, run_hub
 from veen.products.recorder.adapters.tail import TailSource
 from veen.products.recorder.agent import Agent, AgentSource, Connect
-from veen.products.recorder.fields import Selectors
-from veen.products.recorder.heads import take
+from veen.products.recorder.events import Selectors
 from veen.products.recorder.roles import RecorderRole, equip, record_streams
-from veen.products.recorder.setup import Wanted, apply, read_history
+from veen.products.recorder.setup import Wanted, apply, read_history, take
 from veen.products.recorder.sink import Sinks
 from veen.products.recorder.spool import Spool, spool_key
 from veen.products.recorder.verify import RecorderReport, verify

@@ -25,8 +25,7 @@ from veen.lake.spark.audit import SparkEngine
 from veen.overlays import kv
 from veen.overlays.framework import body
 from veen.overlays.recorder import events as sdr
-from veen.products.demo.story import DOORS, STEPS, Story, connect, expect, run_hub, shorten
-from veen.products.demo.tampering import flip, place_of
+from veen.products.demo.story import DOORS, STEPS, Story, connect, expect, flip, place_of, run_hub, shorten
 from veen.verify.audit import AuditResult, audit
 from veen.verify.audit.report import document
 

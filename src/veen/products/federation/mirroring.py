@@ -6,32 +6,119 @@ the mirror with both signed statements. Entries that the source has erased are f
 
 The target's log is the state: a run finishes the work of an interrupted one, reads the records of its own key there,
 and continues behind them. So a run may be killed at any point and started again, without loss and without duplicates.
+
+Index of a copied stream: the originals that the target has, on disk and not in memory.
+
+The log of the target is the state, and this is an index of it: originals with a copy there, and the positions up to
+which both streams were read, with their roots. It belongs to two hubs, two streams and the keys whose copies count. If
+these differ, or a log has another root, it starts empty and both streams are read from the first entry.
+
+A bridge between two hubs that are both online: it copies streams repeatedly (001 spec-4 §6, K8S-11, K8S-12).
+
+Each pass is `mirroring.copy_stream` for every stream of the keyring that a selector names. The target's log is the
+state: after any crash and any number of restarts, an event of the source is in the target once, in the order of the
+source, under the keys of the stream. A source that contradicts verified history ends the bridge.
 """
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 from veen.client.client import Client
-from veen.client.errors import HubRefused
-from veen.client.read.kept import ErasedRange, is_pruned, read_kept_label
+from veen.client.errors import ClientError, Divergence, HubRefused, UnknownStream
+from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.client.read.reading import Entry
+from veen.client.read.streams import ErasedRange, is_pruned, read_kept_label
 from veen.client.send.sealing import Draft
 from veen.client.send.writing import Sent
 from veen.client.transport.calls import is_not_found
-from veen.core.copies import COPY_SCHEMA, MAX_VIA, copy_body, origin_passed_on
-from veen.core.errors import FormatError, VerifyError
-from veen.core.labels import label_of, routing_key_of, stream_id_of
+from veen.core.errors import FormatError, StatedError, VerifyError
+from veen.core.event import COPY_SCHEMA, MAX_VIA, copy_body, origin_passed_on
+from veen.core.labels import label_of, routing_key_of, schema_id, stream_id_of
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.evidence import Equivocation, Statement
 from veen.core.objects.receipt import Receipt
-from veen.core.schema_id import schema_id
 from veen.core.sealing.ciphertext import TAG_BYTES
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 from veen.core.wire import Bytes32, Form, Uint, Wire
 from veen.overlays.operations.mirror import MIRROR, FederationMirror, attest, hub_identifier
-from veen.products.federation.copy_index import CopyIndex, Side
+
+Side = Literal["source", "target"]
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS about (streams TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS cuts (
+    side TEXT NOT NULL, label BLOB NOT NULL, upto_seq INTEGER NOT NULL, mmr_root BLOB, PRIMARY KEY (side, label)
+);
+CREATE TABLE IF NOT EXISTS copies (original BLOB PRIMARY KEY, has_origin INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS gaps (label BLOB NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS gaps_by_end ON gaps (label, last);
+"""
+_FORGET: Final = """
+BEGIN; DELETE FROM about; DELETE FROM cuts; DELETE FROM copies; DELETE FROM gaps; COMMIT;
+"""
+
+
+class CopyIndex:
+    """The index of one copy. Without a database it is in a temporary file."""
+
+    def __init__(self, database: sqlite3.Connection | None = None) -> None:
+        self._db = sqlite3.connect("") if database is None else database
+        self._db.isolation_level = None
+        self._db.executescript(_SCHEMA)
+
+    def begin(self, between: str) -> None:
+        """Clear the index unless it belongs to `between`."""
+        if self._db.execute("SELECT streams FROM about").fetchone() != (between,):
+            self.forget()
+            self._db.execute("INSERT INTO about VALUES (?)", (between,))
+
+    def forget(self) -> None:
+        self._db.executescript(_FORGET)
+
+    def restart(self, between: str) -> None:
+        """Clear the index and assign it to `between`."""
+        self.forget()
+        self.begin(between)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def cuts(self, side: Side) -> dict[bytes, tuple[int, bytes | None]]:
+        """Return position and root, by label; no root where the payload was erased."""
+        rows = self._db.execute("SELECT label, upto_seq, mmr_root FROM cuts WHERE side = ?", (side,))
+        return {label: (upto, root) for label, upto, root in rows}
+
+    def advance(self, side: Side, cuts: Mapping[bytes, tuple[int, bytes | None]]) -> None:
+        """Note that these labels are read up to these positions."""
+        rows = [(side, label, upto, root) for label, (upto, root) in cuts.items()]
+        self._db.executemany("INSERT OR REPLACE INTO cuts VALUES (?, ?, ?, ?)", rows)
+
+    def add_copy(self, original: bytes, *, has_origin: bool) -> None:
+        """Note a copy. `has_origin`: it states the hub that its original comes from."""
+        self._db.execute(
+            "INSERT INTO copies VALUES (?, ?)"
+            " ON CONFLICT DO UPDATE SET has_origin = max(has_origin, excluded.has_origin)",
+            (original, has_origin),
+        )
+
+    def has_copy(self, original: bytes) -> bool:
+        return self._db.execute("SELECT 1 FROM copies WHERE original = ?", (original,)).fetchone() is not None
+
+    def has_origin(self, original: bytes) -> bool:
+        """Return True if a copy states that it is of this original."""
+        sql = "SELECT 1 FROM copies WHERE original = ? AND has_origin"
+        return self._db.execute(sql, (original,)).fetchone() is not None
+
+    def add_gap(self, label: bytes, first: int, last: int) -> None:
+        self._db.execute("INSERT INTO gaps VALUES (?, ?, ?)", (label, first, last))
+
+    def has_gap(self, label: bytes, seq: int) -> bool:
+        sql = "SELECT 1 FROM gaps WHERE label = ? AND last >= ? AND first <= ?"
+        return self._db.execute(sql, (label, seq, seq)).fetchone() is not None
+
 
 _BATCH: Final = 64
 _RECEIPT: Final = "receipt"  # in the metadata of a statement: later proof of a contradiction
@@ -615,3 +702,122 @@ def _runs(label: bytes, numbers: Sequence[int]) -> list[tuple[bytes, int, int]]:
         else:
             runs.append((label, number, number))
     return runs
+
+
+class NothingToBridge(StatedError):
+    """No stream of the keyring matches the selectors of a bridge."""
+
+    hint = (
+        "Add the read keys of the streams to the bridge's keystore: `veen id keyring add`; selectors are as in core/*."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgedStream:
+    """Result of one pass for one stream; `error` if it could not be copied and will be retried."""
+
+    stream: str
+    sent: int = 0
+    existed: int = 0
+    gaps: int = 0
+    error: ClientError | None = None
+
+
+def select_streams(keyring: Keyring, selectors: Sequence[str]) -> tuple[StreamKeys, ...]:
+    """Return the streams that selectors such as core/* name, each once, by name. Refuse a selector without a match."""
+    chosen: dict[bytes, StreamKeys] = {}
+    for selector in selectors:
+        matching = keyring.find_matching(selector)
+        if not matching:
+            raise NothingToBridge(f"no stream of the keyring matches {selector!r}")
+        chosen |= {keys.stream_id: keys for keys in matching}
+    readable = tuple(sorted(chosen.values(), key=lambda keys: str(keys.name)))
+    for keys in readable:
+        if keys.reader_sk is None:
+            raise NothingToBridge(f"the keystore has no read key of {keys.name}")
+    return readable
+
+
+class HubBridge:
+    """Copies streams from one connected client to another. Its memory only saves requests."""
+
+    def __init__(
+        self,
+        source: Client,
+        target: Client,
+        streams: Sequence[StreamKeys],
+        tokens: Sequence[CapToken] = (),
+        *,
+        now: Callable[[], int],
+        bridges: Collection[bytes] = (),
+        open_index: Callable[[str], CopyIndex] = lambda stream: CopyIndex(),
+    ) -> None:
+        """Set up the bridge. `open_index` opens the index that an earlier bridge left for a stream, named in hex."""
+        self._source, self._target, self._streams, self._now = source, target, streams, now
+        self._tokens = {
+            stream_id: token
+            for token in tokens
+            if token.subject_pk == target.client_id
+            for stream_id in token.allow.stream_ids
+        }
+        self.is_stale = False  # the target is no longer the hub of this connection: connect again
+        self._copied: dict[bytes, Mapping[bytes, int]] = {}  # stream -> how long its logs were when all was copied
+        self._indexes: dict[bytes, CopyIndex] = {}  # stream -> how far its copy is
+        self._open_index = open_index
+        self._bridges = frozenset(bridges)
+
+    async def run_once(self) -> list[BridgedStream]:
+        """Copy the new events of every stream. Raise Divergence if the source contradicts itself."""
+        try:
+            status = await self._target.status()
+        except ClientError as exc:
+            return [BridgedStream(stream=str(keys.name), error=exc) for keys in self._streams]
+        if status.hub_pk not in {key.hub_pk for key in self._target.pin.keys}:
+            self.is_stale = True  # a disposable hub was replaced, or has its next key
+            return []
+        return [await self._copy(keys) for keys in self._streams]
+
+    async def _copy(self, keys: StreamKeys) -> BridgedStream:
+        stream = str(keys.name)
+        try:
+            sizes = await self._sizes(stream)
+            if self._copied.get(keys.stream_id) == sizes:
+                return BridgedStream(stream=stream)
+            if keys.stream_id not in self._copied:
+                await self._target.recover(stream)
+                await self._target.resync(stream)  # the stored numbers of the bridge may be lost
+            token = self._tokens.get(keys.stream_id)
+            if token is not None:
+                await self._target.authorize(token)
+            report = await copy_stream(
+                self._source,
+                self._target,
+                stream,
+                stream,
+                now=self._now,
+                capability=token,
+                bridges=self._bridges,
+                index=self._index(keys.stream_id),
+            )
+        except (Divergence, UnknownStream):
+            raise
+        except ClientError as exc:
+            return BridgedStream(stream=stream, error=exc)
+        self._copied[keys.stream_id] = sizes
+        return BridgedStream(stream=stream, sent=report.sent, existed=report.existed, gaps=len(report.gaps))
+
+    def _index(self, stream_id: bytes) -> CopyIndex:
+        if stream_id not in self._indexes:
+            self._indexes[stream_id] = self._open_index(stream_id.hex())
+        return self._indexes[stream_id]
+
+    async def _sizes(self, stream: str) -> dict[bytes, int]:
+        """Return the number of entries of each log of a stream at the source."""
+        sizes = {}
+        for label, epoch in (await self._source.labels_of(stream)).items():
+            try:
+                sizes[label] = (await self._source.checkpoint(stream, epoch=epoch)).upto_seq
+            except HubRefused as exc:
+                if not is_not_found(exc):
+                    raise
+        return sizes

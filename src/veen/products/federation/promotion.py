@@ -9,7 +9,7 @@
 Entries that the primary acknowledged and the replica does not have cannot be restored: their receipts would contradict
 the receipts of the new primary at the same numbers. Without a fence their number is unknown, so the ranges are named
 and an operator must accept the loss. A primary that comes back asks its replicas and finds the record
-(`veen.hub.process.replicas`).
+(`veen.hub.process.watches`).
 """
 
 import asyncio
@@ -30,16 +30,15 @@ from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import FeedRequest, FeedResponse, HealthResponse
 from veen.core.tlog.note import VerifierKey
 from veen.core.tree.mmr import peak_nodes, root_of
-from veen.hub.process.at_rest import at_rest
 from veen.hub.process.replica import FollowedIdentity
+from veen.hub.process.startup import at_rest
 from veen.io.errors import CorruptError, StorageError
 from veen.io.local import Fs, OsFs
 from veen.products.federation.outer_copies import bound_key, lists_fence
 from veen.storage import layout
 from veen.storage.copies.replica import ReplicaMark, end_replica, read_mark, write_mark
 from veen.storage.keys import identity as identities
-from veen.storage.keys.directory import KeyDirFs
-from veen.storage.keys.identity import MissingKeyError
+from veen.storage.keys.identity import KeyDirFs, MissingKeyError
 from veen.storage.outer import OuterLogFiles, read_outer_key, write_outer_key
 from veen.storage.scan import read_file
 from veen.storage.store import Store

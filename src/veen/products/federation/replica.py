@@ -27,8 +27,7 @@ from typing import Final
 
 from veen.client.errors import BadAnswer, HubRefused, NetworkError, NotPinned
 from veen.client.session import HubSession
-from veen.client.transport.base import Transport
-from veen.client.transport.calls import NO_RETRY, Calls, Retry, is_not_found, is_transient
+from veen.client.transport.calls import NO_RETRY, Calls, Retry, Transport, is_not_found, is_transient
 from veen.client.transport.hubapi import label_pages
 from veen.client.verify.pin import HubPin
 from veen.core import cbor
@@ -58,10 +57,8 @@ from veen.hub.process.startup import data_fs, save_limits
 from veen.hub.sequencer.sequencer import CopiedEntry, Overloaded
 from veen.io.errors import NoSpaceError, StorageError
 from veen.io.local import Fs, OsFs
-from veen.products.federation.attachment_copies import AttachmentFollower
-from veen.products.federation.errors import ReplicaInconsistent
 from veen.products.federation.mirroring import equivocation_of
-from veen.products.federation.outer_copies import OuterFollower
+from veen.products.federation.outer_copies import AttachmentFollower, OuterFollower, ReplicaInconsistent
 from veen.storage import frame
 from veen.storage import journal as wal
 from veen.storage.copies.replica import (

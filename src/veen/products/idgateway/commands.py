@@ -10,7 +10,7 @@ from veen.cli.shared.authority import token_store
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
-from veen.cli.shared.overlay_values import HEX32
+from veen.cli.shared.overlay_commands import HEX32
 from veen.cli.shared.values import SPAN
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def serve(
 
     from veen.core.objects.policies import realm_id_of
     from veen.io.asgi_server import ListenAddress
-    from veen.products.idgateway.provider import ProviderSettings, check_url
+    from veen.products.idgateway.gateway import ProviderSettings, check_url
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("give --tls-cert and --tls-key together")
@@ -133,9 +133,8 @@ def serve(
 
         from veen.api.token_authority import TokenAuthority
         from veen.io.asgi_server import listening, make_server
-        from veen.products.idgateway.gateway import IdGateway
+        from veen.products.idgateway.gateway import IdGateway, ProviderClient
         from veen.products.idgateway.http import make_app
-        from veen.products.idgateway.provider import ProviderClient
 
         context = ssl.create_default_context(cafile=None if provider_ca is None else str(provider_ca))
         async with httpx2.AsyncClient(verify=context, trust_env=False) as http:

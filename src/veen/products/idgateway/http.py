@@ -21,11 +21,11 @@ from veen.products.idgateway.gateway import (
     LOGIN_SEC,
     IdGateway,
     LoginRefused,
+    ProviderFailed,
     SessionEnded,
     StateUnknown,
     TokenRefused,
 )
-from veen.products.idgateway.provider import ProviderFailed
 
 _log: Final = logging.getLogger(__name__)
 LOGIN_COOKIE: Final = "veen_login"

@@ -21,7 +21,7 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import StatedError
 from veen.products.kube.objects import HubFacts, Manifest, keys_secret_of, namespace_of
 from veen.products.kube.universe import Tenant, Universe
-from veen.storage.keys.directory import key_file_name, write_birth, write_private_key
+from veen.storage.keys.identity import key_file_name, write_birth, write_private_key
 
 _FACTS: Final = "facts.json"
 _ISSUER: Final = "issuer.key"

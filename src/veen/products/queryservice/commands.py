@@ -163,7 +163,7 @@ def _spark(place: LogPlace, progress: Any) -> Any:
     """Return one session for all queries; each principal has a separate pool in it."""
     if place.engine != "spark":
         return place.spark("veen query serve", progress)
-    from veen.lake.spark.control import FAIR
+    from veen.lake.spark.progress import FAIR
 
     return place.spark("veen query serve", progress, settings=FAIR)
 

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any, Final
 
 from veen import __version__
-from veen.lake.query.conditions import MAX_CONDITIONS, OPERATORS
-from veen.lake.query.ordering import MAX_LIMIT as MAX_ROW_LIMIT
+from veen.lake.query.clauses import MAX_CONDITIONS, OPERATORS
+from veen.lake.query.clauses import MAX_LIMIT as MAX_ROW_LIMIT
 from veen.lake.query.store import DEFAULT_LIMIT, MAX_LIMIT
 
 Schema = dict[str, Any]

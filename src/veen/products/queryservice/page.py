@@ -19,13 +19,12 @@ from veen.core import canonical
 from veen.lake.query import api
 from veen.lake.query.descriptor import QueryDescriptor, normalise
 from veen.lake.query.errors import QUERY_REFUSALS, EvidenceFailed
+from veen.lake.query.fields import timestamp
 from veen.lake.query.recording import AUDIT, REQUESTS, RESULTS
-from veen.lake.query.times import timestamp
 from veen.products.console.charts import NumberRun, ranges
 from veen.products.console.errors import BadAddress
 from veen.products.console.pages import Page
-from veen.products.console.report import DigestCell, LinkCell, MarkCell, Section
-from veen.products.console.views import CONSOLE, Console, PageView, Query
+from veen.products.console.views import CONSOLE, Console, DigestCell, LinkCell, MarkCell, PageView, Query, Section
 from veen.products.queryservice.history import QueryHistory
 
 _MAX_DESCRIPTOR: Final = 16_384

@@ -10,21 +10,25 @@ each query. A digest that was prepared and not recorded is recorded; everything 
 client that disconnects ends nothing: its query is recorded, and it may ask again. `max_seconds` limits an execution. An
 end that the log does not accept is recorded later. Rows are kept for a while, digests forever in the log. All methods
 belong to one event loop; queries are answered in threads.
+
+Places for executions, shared fairly among principals.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from veen.client.client import Client
 from veen.client.errors import HubRefused
-from veen.client.read.kept import ErasedRange
 from veen.client.read.reading import Entry
+from veen.client.read.streams import ErasedRange
 from veen.client.transport.calls import is_not_found
 from veen.core import canonical
 from veen.core.canonical import Json
@@ -35,7 +39,7 @@ from veen.lake.query.api import Engine, Keys
 from veen.lake.query.control import ExecutionControl
 from veen.lake.query.descriptor import QueryDescriptor, normalise
 from veen.lake.query.digest import ResultDigest
-from veen.lake.query.engine import ResultSink
+from veen.lake.query.engine import ResultSink, plan_query
 from veen.lake.query.errors import (
     QUERY_REFUSALS,
     DuplicateQuery,
@@ -45,27 +49,60 @@ from veen.lake.query.errors import (
     QueryError,
     QueryNotFound,
 )
-from veen.lake.query.planning import plan_query
-from veen.lake.query.recording import (
-    ACCESSES,
-    EXECUTIONS,
-    REQUESTS,
-    RESULTS,
-    make_failed,
-    make_result,
-    make_submitted,
-)
+from veen.lake.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS, make_failed, make_result, make_submitted
 from veen.lake.query.store import DEFAULT_LIMIT, ResultPage, ResultStore, Status
 from veen.overlays.framework.body import Draft
 from veen.overlays.operations import queryaudit
 from veen.products.queryservice.history import QueryHistory, RecordedRequest
-from veen.products.queryservice.observe import ServiceMetrics, line
+from veen.products.queryservice.observe import ResultRetention, ServiceMetrics, line
 from veen.products.queryservice.principals import Principals, QueryPrincipal
-from veen.products.queryservice.retention import ResultRetention
-from veen.products.queryservice.slots import FairSlots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class FairSlots:
+    """Gives a free place to the principal with the fewest, then to the longest waiting. Belongs to one event loop.
+
+    With several places the last is not for a principal that has all the others, so nobody waits behind the queries of
+    one person alone.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count, self._most = count, max(1, count - 1)  # of all, and of one principal
+        self._taken: Counter[str] = Counter()  # by principal
+        self._waiting: list[tuple[str, asyncio.Future[None]]] = []  # in the order in which they came
+
+    @asynccontextmanager
+    async def place(self, who: str, turn: "asyncio.Future[None]") -> AsyncIterator[None]:
+        """Wait for a place and hold it. An exception that is set on `turn` ends the waiting."""
+        self._waiting.append((who, turn))
+        self._grant()
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:  # given, and not wanted any more
+                self._release(who)
+            raise
+        try:
+            yield
+        finally:
+            self._release(who)
+
+    def _release(self, who: str) -> None:
+        self._taken[who] -= 1
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._taken.total() < self._count:
+            self._waiting = [(who, turn) for who, turn in self._waiting if not turn.done()]
+            ready = [(who, turn) for who, turn in self._waiting if self._taken[who] < self._most]
+            if not ready:
+                return
+            who, turn = min(ready, key=lambda waiting: self._taken[waiting[0]])  # of equal ones the first
+            self._taken[who] += 1
+            turn.set_result(None)
+
 
 _log = logging.getLogger(__name__)
 _STREAMS: Final = (REQUESTS, RESULTS, EXECUTIONS)

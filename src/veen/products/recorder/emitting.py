@@ -8,8 +8,15 @@ from veen.client.identity.keyring import StreamKeys
 from veen.client.send.sealing import Draft
 from veen.client.send.writing import Outcome
 from veen.products.recorder.adapters.lines import record_of_line
-from veen.products.recorder.events import MAX_PAYLOAD, UNBOUNDED, SourceRecord, draft_of, fit_record, to_bytes
-from veen.products.recorder.fields import Selectors
+from veen.products.recorder.events import (
+    MAX_PAYLOAD,
+    UNBOUNDED,
+    Selectors,
+    SourceRecord,
+    draft_of,
+    fit_record,
+    to_bytes,
+)
 from veen.products.recorder.rules import RecorderRules, find_draft_fault
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 
 from veen.client.errors import LocalError
 from veen.core.canonical import Json
-from veen.products.recorder.fields import words_of
+from veen.products.recorder.events import words_of
 
 PREFIX: Final = "audit.integrity."
 SEQUENCE: Final = "audit.sequence.number"

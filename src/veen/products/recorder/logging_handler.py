@@ -34,8 +34,7 @@ from veen.client.send.captokens import TokenStore
 from veen.client.transport.calls import Retry
 from veen.core.canonical import Json
 from veen.products.recorder.agent import Agent, AgentSource, Pace
-from veen.products.recorder.events import SourceRecord, fit_record, to_bytes
-from veen.products.recorder.fields import words_of
+from veen.products.recorder.events import SourceRecord, fit_record, to_bytes, words_of
 from veen.products.recorder.sink import Sinks, SpoolSink
 from veen.products.recorder.spool import Spool, SpoolFull, SpoolItem, spool_key
 

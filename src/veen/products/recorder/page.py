@@ -16,8 +16,17 @@ from veen.products.console.charts import GridCell, grid
 from veen.products.console.events import MAX_EVENTS, StreamEvents
 from veen.products.console.pages import Page
 from veen.products.console.pages.common import now
-from veen.products.console.report import DigestCell, LinkCell, MarkCell, MomentCell, Section
-from veen.products.console.views import CONSOLE, Console, PageView, Query
+from veen.products.console.views import (
+    CONSOLE,
+    Console,
+    DigestCell,
+    LinkCell,
+    MarkCell,
+    MomentCell,
+    PageView,
+    Query,
+    Section,
+)
 from veen.products.recorder.events import LOSS, OWN_STREAM
 from veen.products.recorder.roles import record_streams
 from veen.products.recorder.verify import Agents, RecorderReport, verify

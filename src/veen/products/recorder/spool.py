@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Final
 
 from veen.client.errors import LocalError
 from veen.client.identity.identity import Identity
-from veen.client.local_database import LocalDatabase
+from veen.client.state import LocalDatabase
 from veen.core.crypto import aead, hkdf
 from veen.core.errors import OpenError
 from veen.core.hashing import u64be

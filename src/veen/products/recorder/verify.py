@@ -58,7 +58,6 @@ from veen.products.recorder.events import (
     STOP,
     payload_json,
 )
-from veen.products.recorder.heads import Chain, identity_of, read_chain, select_covered
 from veen.products.recorder.integrity import (
     SEQUENCE,
     IntegrityKeys,
@@ -68,7 +67,7 @@ from veen.products.recorder.integrity import (
     sequence_of,
 )
 from veen.products.recorder.rules import find_mapping_fault, find_size_fault, payload_size
-from veen.products.recorder.setup import read_history
+from veen.products.recorder.setup import Chain, identity_of, read_chain, read_history, select_covered
 
 _COUNTED: Final = ("syslog", "logging")  # adapters whose positions end in a number that grows by one
 Report = Callable[[str, str], None]  # of a code and its words, for the entry at hand

@@ -21,9 +21,16 @@ from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import PolicyRecordsResponse, PolicyRequest, PolicyResponse
 from veen.overlays.federation.realm import RealmState
 from veen.products.selftest.core import identity
-from veen.products.selftest.probe import HubProbe, expect_refusal, open_probe
-from veen.products.selftest.suite import CheckFailed, NotChecked, Suite, expect
-from veen.products.selftest.world import World
+from veen.products.selftest.suite import (
+    CheckFailed,
+    HubProbe,
+    NotChecked,
+    Suite,
+    World,
+    expect,
+    expect_refusal,
+    open_probe,
+)
 
 _POLICY: Final = "tooling/policy"
 _NO_ADMIN: Final = "not checked: no admin token (--admin-token-file FILE)"

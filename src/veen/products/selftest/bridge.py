@@ -13,8 +13,7 @@ from veen.products.bridge.exporting import OUTGOING, Exporter, ExportOptions
 from veen.products.bridge.files import BridgeFiles
 from veen.products.bridge.importing import FOLDERS, INCOMING, Importer, ImportOptions
 from veen.products.bridge.trust import TrustList
-from veen.products.selftest.suite import Suite, expect
-from veen.products.selftest.world import World
+from veen.products.selftest.suite import Suite, World, expect
 
 _BRIDGE: Final = "selftest"
 _EVENTS: Final = 100

@@ -8,13 +8,13 @@ import click
 
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import FILE, CliSession, client_options, several
-from veen.cli.shared.first_contact import FIRST_USE_OPTION
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
+from veen.cli.shared.pinning import FIRST_USE_OPTION
 
 if TYPE_CHECKING:
     from veen.core.crypto.ed25519 import SigningKey
-    from veen.products.selftest.world import HubAt
+    from veen.products.selftest.suite import HubAt
 
 _KEY_BYTES: Final = 32
 _MAX_KEY_FILE: Final = 256
@@ -94,7 +94,7 @@ def _run(output: Output, name: str, hub: "HubAt | None", peer: "HubAt | None" = 
 
 def _select_hub(session: CliSession, **access: Any) -> "HubAt | None":
     """Return the hub of --hub or --context; None without one."""
-    from veen.products.selftest.world import HubAt
+    from veen.products.selftest.suite import HubAt
 
     settings = session.settings
     if settings.hub.value is None:
@@ -220,7 +220,7 @@ def run_federated(
     veen selftest federated --context a --peer-hub http://127.0.0.1:8081 --peer-pin ed25519:HEX
     """
     from veen.client.verify.pin import HubPin
-    from veen.products.selftest.world import HubAt
+    from veen.products.selftest.suite import HubAt
 
     # A default context, which nobody named here, is the first of two hubs only if there is a second one.
     is_alone = peer_hub is None and peer_pin is None and session.settings.is_implied("hub")

@@ -10,8 +10,7 @@ from typing import Final
 from veen.client.client import Client
 from veen.client.errors import BadAnswer, Divergence, HubRefused
 from veen.client.send.sealing import Attach
-from veen.client.transport.base import ATTACHMENT, NO_HEADERS, Answer, Transport
-from veen.client.transport.calls import Retry, error_of, place_of, read
+from veen.client.transport.calls import ATTACHMENT, NO_HEADERS, Answer, Retry, Transport, error_of, place_of, read
 from veen.core.errors import MalformedError, Refusal, VeenError
 from veen.core.hashing import H
 from veen.core.labels import epoch_at
@@ -19,9 +18,7 @@ from veen.core.limits import Limits
 from veen.core.objects.envelopes import SUBMIT_PREFIX
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import HealthResponse, ReadyResponse, StatusResponse
-from veen.products.selftest.probe import expect_refusal, open_probe, stream_of
-from veen.products.selftest.suite import CheckFailed, Suite, expect
-from veen.products.selftest.world import World
+from veen.products.selftest.suite import CheckFailed, Suite, World, expect, expect_refusal, open_probe, stream_of
 
 _SCOPES: Final = ("open", "enforced")
 _ATTACHMENT: Final = b"an attachment of a self-test" * 40

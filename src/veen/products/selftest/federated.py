@@ -15,8 +15,8 @@ from veen.client.session import HubSession
 from veen.client.transport.calls import NO_RETRY, Calls
 from veen.client.transport.http import HttpTransport
 from veen.core.errors import VeenError, VerifyError
+from veen.core.labels import schema_id
 from veen.core.objects.evidence import Equivocation
-from veen.core.schema_id import schema_id
 from veen.hub.process.config import load
 from veen.hub.process.replica import ReplicaHub
 from veen.io.local import OsFs
@@ -25,9 +25,7 @@ from veen.overlays.framework.link import send
 from veen.overlays.framework.state import state_hash
 from veen.products.federation.mirroring import attest_stream, check_mirror, copy_stream
 from veen.products.federation.replica import ReplicaFollower, open_replica
-from veen.products.selftest.reading import fold_over
-from veen.products.selftest.suite import NotChecked, Suite, expect
-from veen.products.selftest.world import World
+from veen.products.selftest.suite import NotChecked, Suite, World, expect, fold_over
 from veen.verify.directory import verify_data
 
 _NOTE: Final = schema_id("veen.selftest.note.v1")

@@ -12,9 +12,7 @@ from veen.overlays.id.delegation import delegate
 from veen.overlays.id.drafts import Addressed
 from veen.overlays.id.fold import IdFold
 from veen.overlays.kv import put
-from veen.products.selftest.reading import events_of, fold_over, same_state
-from veen.products.selftest.suite import Check, expect
-from veen.products.selftest.world import World
+from veen.products.selftest.suite import Check, World, events_of, expect, fold_over, same_state
 
 _TRUSTING: Final = 2  # the number of a hub of our own
 

@@ -17,10 +17,8 @@ from veen.overlays.rpc import messages as rpc
 from veen.overlays.rpc.caller import Caller, NoAnswer, RpcFailed
 from veen.overlays.rpc.server import CallContext, Server
 from veen.products.selftest.identities import IDENTITY_CHECKS
-from veen.products.selftest.reading import events_of, fold_over, same_state
-from veen.products.selftest.suite import Suite, expect
+from veen.products.selftest.suite import Suite, World, events_of, expect, fold_over, same_state
 from veen.products.selftest.wallets import WALLET_CHECKS
-from veen.products.selftest.world import World
 
 
 async def _pair(world: World, stream: str) -> tuple[Client, Client, StreamKeys]:

@@ -26,15 +26,13 @@ from veen.client.transport.calls import Retry
 from veen.core.labels import stream_id_of
 from veen.products.recorder.adapters.lines import Lines
 from veen.products.recorder.agent import Agent, AgentSource, Pace
-from veen.products.recorder.heads import read_chain, take
 from veen.products.recorder.replay import check_edges, replay_range, replay_window
 from veen.products.recorder.roles import RecorderRole, equip, record_streams
-from veen.products.recorder.setup import Wanted, apply, read_history
+from veen.products.recorder.setup import Wanted, apply, read_chain, read_history, take
 from veen.products.recorder.sink import Sinks
 from veen.products.recorder.spool import Spool, spool_key
 from veen.products.recorder.verify import verify
-from veen.products.selftest.suite import Suite, expect
-from veen.products.selftest.world import World
+from veen.products.selftest.suite import Suite, World, expect
 
 _PIPELINE_HUB: Final = 1  # hubs of our own, one for each check
 _CRASHING_HUB: Final = 2

@@ -15,9 +15,7 @@ from veen.overlays.wallet.bridge import BridgedReferences, verify_entry
 from veen.overlays.wallet.ids import wallet_id_of
 from veen.overlays.wallet.policy import owners_by
 from veen.overlays.wallet.statements import statement
-from veen.products.selftest.reading import events_of, fold_over, same_state
-from veen.products.selftest.suite import Check, expect
-from veen.products.selftest.world import World
+from veen.products.selftest.suite import Check, World, events_of, expect, fold_over, same_state
 
 _REALM: Final = realm_id_of("selftest")
 

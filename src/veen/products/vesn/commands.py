@@ -146,7 +146,7 @@ def import_(output: Output, directory: Path, archive: Path, trust: "Trust", allo
     \b
     veen vesn import ./old-log --to ./archive --hub-pk 8a88e3dd…
     """
-    from veen.products.vesn.archive import SetRefused, import_set
+    from veen.products.vesn.files import SetRefused, import_set
 
     try:
         with output.progress("importing"):
@@ -170,7 +170,7 @@ def inspect(output: Output, path: Path) -> None:
     veen vesn inspect ./old-log/receipts.cborl --ndjson
     """
     from veen.products.vesn.files import DirectorySource
-    from veen.products.vesn.inspecting import records_of, summary_of
+    from veen.products.vesn.lines import records_of, summary_of
 
     if not path.is_dir():
         with DirectorySource(path.parent) as source, output.records("records", ("kind", "fields")) as records:

@@ -11,7 +11,7 @@ from typing import Final
 from veen.core.cbor import U64_MAX
 from veen.core.tree.mmr import Mmr
 from veen.products.vesn.errors import Finding, Problem, Violation
-from veen.products.vesn.merkle import att_root_of, new_mmr
+from veen.products.vesn.ledger import att_root_of, new_mmr
 from veen.products.vesn.objects import (
     DEFAULT_PROFILE,
     CapToken,

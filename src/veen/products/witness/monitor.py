@@ -24,11 +24,10 @@ from veen.core.hashing import H
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.evidence import Equivocation
-from veen.core.tlog.errors import QuorumError, TlogError
-from veen.core.tlog.leaf import CONTROL_LEAF, OuterLeaf
 from veen.core.tlog.note import LogCheckpoint, Note
 from veen.core.tlog.policy import WitnessPolicy
-from veen.core.tlog.tree import HASH_BYTES, TreeCursor, leaf_hash
+from veen.core.tlog.proof import CONTROL_LEAF, OuterLeaf
+from veen.core.tlog.tree import HASH_BYTES, QuorumError, TlogError, TreeCursor, leaf_hash
 
 _MAX_FINDINGS: Final = 1000  # of one poll of one source
 _MAX_QUESTIONS: Final = 1000  # checkpoints that a source is asked for in one poll

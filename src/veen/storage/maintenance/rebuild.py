@@ -42,8 +42,7 @@ from veen.storage.index import (
 from veen.storage.journal import Journal, Placed
 from veen.storage.keys import identity as identities
 from veen.storage.label_files import map_head
-from veen.storage.runs import LabelRun, runs_of
-from veen.storage.scan import LabelFold, ScannedEntry, Seal, chunk_items, inventory, read_file
+from veen.storage.scan import LabelFold, LabelRun, ScannedEntry, Seal, chunk_items, inventory, read_file, runs_of
 
 _BLOCK: Final = 1 << 20
 _ROWS: Final = 50_000

@@ -3,12 +3,24 @@
 `scrub_step` does all the work: from a position and a budget of bytes, it returns its findings and the next position.
 The thread only adds the clock. Each round begins with the manifest, which shows chunks that are not listed and would
 not be missed otherwise.
+
+The manifest: the entries of each label and epoch in sealed chunks, by keys alone (spec §3.4.1, STOR-19).
+
+Its leaves are the rows of the index with the key (epoch, label, start_seq, end_seq). The key has everything that
+completeness depends on, so no segment is opened, however large the log is.
+
+Compression of sealed chunks, if the limit registry enables it (spec §4.8.4).
+
+Only chunk files are compressed, only when they are sealed and retired, and each is replaced atomically: readers see one
+form or the other, and both contain the same frames. Offsets, sizes and hashes are those of the plain chunk.
 """
 
 import threading
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 from veen.core.tree.mmr import Mmr
@@ -17,9 +29,86 @@ from veen.io.local import Fs
 from veen.storage import layout
 from veen.storage.findings import LogFinding
 from veen.storage.index import ChunkRow, Index
-from veen.storage.maintenance.compress import is_chunk_compressed
-from veen.storage.manifest import check_manifest
-from veen.storage.scan import chunk_frames
+from veen.storage.reader import inflate
+from veen.storage.scan import chunk_frames, is_compressed, read_file
+
+
+def check_manifest(index: Index) -> Iterator[LogFinding]:
+    """Yield ranges in no chunk, or in two, up to the start of each label's active chunk."""
+    for (label, active_start), leaves in groupby(index.manifest(), key=lambda leaf: leaf[:2]):
+        following = 1
+        for _, _, start_seq, end_seq in leaves:
+            if start_seq is None or end_seq is None:  # a label without sealed chunks
+                break
+            if start_seq != following:
+                yield _gap(label, following, start_seq)
+            following = end_seq + 1
+        if following != active_start:
+            yield _gap(label, following, active_start)
+
+
+def _gap(label: bytes, expected: int, next_seq: int) -> LogFinding:
+    what = (
+        f"entries {expected} to {next_seq - 1} are in no chunk"
+        if next_seq > expected
+        else f"entry {next_seq} is in two chunks"
+    )
+    return LogFinding(layout.INDEX, 0, "gap", f"label {label.hex()}: {what}")
+
+
+_LEVEL: Final = 6  # fixed: the algorithm and its parameters are part of the deterministic configuration
+
+
+def is_chunk_compressed(fs: Fs, path: str) -> bool:
+    file = fs.open(path)
+    try:
+        return is_compressed(file.read_at(0, 1))
+    finally:
+        file.close()
+
+
+def compress_chunk(fs: Fs, label: bytes, chunk: ChunkRow) -> int | None:
+    """Compress one sealed and retired chunk of a hub at rest; return the bytes saved, None if it was compressed.
+
+    CorruptError is raised for a damaged chunk, because compressed damage would be harder to locate.
+    """
+    path = layout.chunk(label, chunk.start_seq, chunk.end_seq)
+    if (packed := pack_chunk(fs, label, chunk)) is None:
+        return None
+    data, saved = packed
+    return saved if replace_chunk(fs, path, data) else None
+
+
+def pack_chunk(fs: Fs, label: bytes, chunk: ChunkRow) -> tuple[bytes, int] | None:
+    """Return the compressed bytes of a chunk and the bytes saved; None if it is compressed already.
+
+    Raise FileNotFoundError if it is missing, CorruptError if it is damaged.
+    """
+    path = layout.chunk(label, chunk.start_seq, chunk.end_seq)
+    if is_chunk_compressed(fs, path):
+        return None
+    hashes = Mmr()
+    for _, entry in chunk_frames(fs, path):
+        hashes.append(entry.entry_hash)
+    if not hashes.size or hashes.root() != chunk.entry_hashes_root:
+        raise CorruptError(path, 0, "its entries are not those that were sealed")
+    plain = read_file(fs, path)
+    data = zlib.compress(plain, _LEVEL)
+    if inflate(data, len(plain), path) != plain:
+        raise CorruptError(path, 0, "compression does not give the same bytes back")
+    return data, len(plain) - len(data)
+
+
+def replace_chunk(fs: Fs, path: str, data: bytes) -> bool:
+    """Replace a chunk by its compressed form; return False if it was erased meanwhile, because it must not come back.
+
+    Nothing may remove the chunk while this runs: beside a running hub it runs between two retirements.
+    """
+    if not fs.exists(path):
+        return False
+    fs.replace(path, data)
+    return True
+
 
 _TICK_SEC: Final = 0.25
 _REST_SEC: Final = 1.0  # between two looks at whether there is a rate again

@@ -27,9 +27,9 @@ from veen.storage import layout
 from veen.storage.control_state import control_records
 from veen.storage.pinned import ChunkRef, LabelPin, LogView, pin, read_chunk, without
 from veen.storage.scan import read_file
+from veen.verify.audit.chunk import read_archive
 from veen.verify.audit.findings import LogFinding, sort_findings
 from veen.verify.audit.outer import OuterFiles
-from veen.verify.audit.peaks import read_archive
 from veen.verify.entry import read_entry
 from veen.verify.identity import signatures_of
 

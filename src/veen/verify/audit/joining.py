@@ -11,7 +11,7 @@ from veen.core.limits import Limits
 from veen.core.run_check import Authors, AuthorSpan, RunCheck
 from veen.core.tree.mmr import root_of
 from veen.storage import layout
-from veen.storage.rules import EntryFault, entry_fault
+from veen.storage.scan import EntryFault, entry_fault
 from veen.verify.audit.chunk import ChunkReport, ChunkTask
 from veen.verify.audit.context import AuditContext
 from veen.verify.audit.findings import LogFinding

@@ -34,16 +34,21 @@ from veen.storage.control_state import fence_fault
 from veen.storage.pinned import ChunkRef, LabelPin, LogView, pin
 from veen.verify.audit import findings as found_tables
 from veen.verify.audit import tables
-from veen.verify.audit.anchored import check_anchored
-from veen.verify.audit.chunk import ChunkReport, ChunkTask, ClaimedCheck, check_chunk, check_claimed
+from veen.verify.audit.chunk import ChunkReport, ChunkTask, ClaimedCheck, Frontier, check_chunk, check_claimed
 from veen.verify.audit.context import SIGNATURES, AuditContext, AuditOptions, Level, list_profiles
-from veen.verify.audit.control import Control, read_control
-from veen.verify.audit.directory import cannot_open, check_directory, check_ends, read_identity, settle_active
+from veen.verify.audit.directory import (
+    Control,
+    cannot_open,
+    check_directory,
+    check_ends,
+    read_control,
+    read_identity,
+    settle_active,
+)
 from veen.verify.audit.engine import AuditEngine, PythonEngine
 from veen.verify.audit.findings import LogFinding, sort_findings, without_control
 from veen.verify.audit.joining import JoinedLabel, LabelJoin
-from veen.verify.audit.outer import OuterFiles, WitnessVerdict, check_outer
-from veen.verify.audit.peaks import Frontier
+from veen.verify.audit.outer import OuterFiles, WitnessVerdict, check_anchored, check_outer
 from veen.verify.audit.previous import Previous
 from veen.verify.identity import pin_fault
 from veen.verify.seals import Peaks, read_signed_peaks

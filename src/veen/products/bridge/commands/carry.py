@@ -146,7 +146,7 @@ def receive(output: Output, directory: Path, medium: Path | None, address: str |
     veen bridge receive --dir /srv/bridge --from /media/stick
     veen bridge receive --dir /srv/bridge --udp 10.77.0.2:4000 --wait 3600
     """
-    from veen.products.bridge.errors import LinkLost
+    from veen.products.bridge.bundle import LinkLost
     from veen.products.bridge.files import INCOMING_BOUNDS, BridgeFiles, copy_bundle, is_bundle_name
     from veen.products.bridge.importing import FOLDERS, INCOMING
     from veen.products.bridge.link import LinkReceiver, parse_address

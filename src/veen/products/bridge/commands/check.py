@@ -9,13 +9,12 @@ import click
 from veen.cli.shared.command import CliSession, client_options, identity_options
 from veen.cli.shared.files import OBJECT_FILE, hex32
 from veen.cli.shared.output import Output
-from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
-from veen.cli.shared.verifying import read_as
+from veen.cli.shared.verifying import end_by, read_as, show_verdict, verdict_json
 from veen.core.verdict import Outcome
 
 if TYPE_CHECKING:
     from veen.lake.log.prefix import Prefix
-    from veen.products.bridge.roles import RoleFinding, RoleHolder
+    from veen.products.bridge.audit import RoleFinding, RoleHolder
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -27,7 +26,7 @@ _TRUST: Final = click.option("--trust", type=_FILE, required=True, help="File wi
 
 def _holder(session: CliSession, role: str, name: str) -> "RoleHolder":
     from veen.client.send.captokens import TokenStore
-    from veen.products.bridge.roles import RoleHolder
+    from veen.products.bridge.audit import RoleHolder
 
     home, identity_name = session.place_of(name)
     keystore = session.open_keystore(home, identity_name)
@@ -67,8 +66,8 @@ def doctor(
     \b
     veen bridge doctor --exporter exporter --online-log online-log --zone online
     """
-    from veen.products.bridge.errors import BridgeMisconfigured
-    from veen.products.bridge.roles import ROLES, judge
+    from veen.products.bridge.audit import ROLES, judge
+    from veen.products.bridge.bundle import BridgeMisconfigured
 
     names = dict(zip(ROLES, (exporter, online_log, importer, offline_log), strict=True))
     holders = [_holder(session, role, name) for role, name in names.items() if name is not None]
@@ -90,7 +89,7 @@ def doctor(
 def _at_hub(session: CliSession, zone: str, holders: "list[RoleHolder]") -> "list[RoleFinding]":
     from veen.client.errors import HubRefused
     from veen.client.transport.calls import is_not_found
-    from veen.products.bridge.roles import judge_at_hub
+    from veen.products.bridge.audit import judge_at_hub
 
     client = session.client()
     findings = []

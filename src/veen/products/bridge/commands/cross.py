@@ -12,7 +12,7 @@ import click
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import IDENTITY, STREAM
 from veen.cli.shared.output import Output
-from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.cli.shared.verifying import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _run(work: "Coroutine[Any, Any, T]") -> "T":
 
 
 def _log_session(session: CliSession, log_identity: str) -> CliSession:
-    from veen.products.bridge.errors import BridgeMisconfigured
+    from veen.products.bridge.bundle import BridgeMisconfigured
 
     other = session.as_identity(log_identity)
     if (other.home, other.identity_name) == (session.home, session.identity_name):
@@ -304,7 +304,7 @@ async def _select(
     directory: Path,
     withheld: Sequence[str],
 ) -> None:
-    from veen.products.bridge.selecting import Selector
+    from veen.products.bridge.exporting import Selector
 
     chooser = session.as_identity(selector)
     async with _connect(chooser) as client, _connect(session) as reader:
@@ -384,7 +384,7 @@ def _import_verdict(outcomes: "Sequence[ImportOutcome]", progress: "Sequence[Cha
 
 
 def _fail_if_rejected(outcomes: "Sequence[ImportOutcome]") -> None:
-    from veen.products.bridge.errors import Rejected
+    from veen.products.bridge.bundle import Rejected
 
     for outcome in outcomes:
         if outcome.result == "rejected" and outcome.code is not None:
@@ -507,8 +507,7 @@ def anchor(
     veen bridge anchor online --identity online-log --token-file hub-admin.token
     veen bridge anchor report --report report.json --identity auditor --token-file hub-admin.token
     """
-    from veen.products.bridge.anchoring import REPORTS, SignedReport, anchor_stream, record_report
-    from veen.products.bridge.audit import OFFLINE_LOG, ONLINE_LOG
+    from veen.products.bridge.audit import OFFLINE_LOG, ONLINE_LOG, REPORTS, SignedReport, anchor_stream, record_report
 
     if (what == "report") != (report_file is not None):
         raise click.UsageError("`report` and --report FILE go together")

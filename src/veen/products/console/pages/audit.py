@@ -1,19 +1,36 @@
 """Audit page: results of `veen audit run --out DIR`, and the range of each log that this console has read, as grids.
 
 A cell of the second grid is a run of entries: read and verified by this console, or not read.
+
+Equivocation page: two contradicting statements of one hub side by side, with the differences marked.
+
+Settings page: the settings of this console and its limits. They are chosen at start.
 """
 
 import json
 from pathlib import Path
 from typing import Any, Final
 
+from veen import __version__
 from veen.client.errors import HubRefused
 from veen.client.transport.calls import is_not_found
 from veen.core.errors import VeenError
+from veen.core.objects.evidence import Equivocation
 from veen.products.console.charts import GridCell, grid
 from veen.products.console.errors import BadAddress
-from veen.products.console.report import DigestCell, LinkCell, MarkCell, Section
-from veen.products.console.views import CONSOLE, Console, PageView, Query, fault_of
+from veen.products.console.events import MAX_EVENTS
+from veen.products.console.views import (
+    CONSOLE,
+    Console,
+    DigestCell,
+    LinkCell,
+    MarkCell,
+    PageView,
+    Query,
+    Section,
+    fault_of,
+)
+from veen.products.console.writes import MAX_FORM_BYTES, MAX_UPLOAD_BYTES, compare_fields
 
 _CELLS: Final = 32
 _MAX_ENTRIES: Final = 2_000  # of one stream, that a visit of the page reads
@@ -161,3 +178,153 @@ def _run_sections(run: dict[str, Any]) -> list[Section]:
             empty="No findings.",
         )
     ]
+
+
+_MAX_FILES: Final = 50
+_MAX_BYTES: Final = 1 << 20
+
+
+async def equivocation(console: Console, query: Query) -> PageView:
+    reports = [_verify_file(console, name, data) for name, data in _files(console.local.evidence)]
+    reports += [_verify_file(console, "met by this console", exc.evidence.to_bytes()) for exc in console.equivocations]
+    sections: list[Section] = []
+    for report in reports:
+        sections += report_sections(report)
+    good = [report for report in reports if report["verdict"] == "verified"]
+    return PageView(
+        template="report.html",
+        title="Equivocation",
+        command="veen equivocation show FILE",
+        data={"reports": reports},
+        verified_by=CONSOLE if good else None,
+        verified_what=f"{len(good)} of {len(reports)} reports prove that a hub signed two histories."
+        if reports
+        else "no report is known: no command of this machine and not this console met a hub with two histories.",
+        sections=tuple(sections),
+    )
+
+
+def _files(directory: Path | None) -> list[tuple[str, bytes]]:
+    if directory is None or not directory.is_dir():
+        return []
+    paths = sorted(path for path in directory.iterdir() if path.is_file() and path.stat().st_size <= _MAX_BYTES)
+    return [(path.name, path.read_bytes()) for path in paths[:_MAX_FILES]]
+
+
+def _verify_file(console: Console, name: str, data: bytes) -> dict[str, Any]:
+    try:
+        evidence = Equivocation.from_bytes(data)
+        evidence.verify()
+    except VeenError as exc:
+        return {"file": name, "verdict": "failed", "error": fault_of(exc), "fields": [], "hub_pks": []}
+    pinned = {key.hub_pk for key in console.pin.keys}
+    return {
+        "file": name,
+        "verdict": "verified",
+        "error": None,
+        "of_this_hub": bool(pinned & set(evidence.hub_pks)),
+        "hub_pks": [key.hex() for key in evidence.hub_pks],
+        "kinds": [evidence.first.KIND, evidence.second.KIND],
+        "fields": compare_fields(evidence),
+    }
+
+
+def report_sections(report: dict[str, Any]) -> list[Section]:
+    if report["verdict"] != "verified":
+        error = report["error"]
+        return [
+            Section(
+                title=f"{report['file']}: proves nothing",
+                facts=(("Code", error["code"]), ("Why", error["cause"])),
+            )
+        ]
+    whose = "the hub of this console" if report["of_this_hub"] else "another hub than that of this console"
+    return [
+        Section(
+            title=f"{report['file']}: two statements of {whose}",
+            kind="bad",
+            facts=(
+                ("Verdict", MarkCell("✕ it convicts the hub: both are signed, and both cannot be true", "bad")),
+                ("Signed by", DigestCell(report["hub_pks"][0])),
+            ),
+            columns=("Field", f"First: {report['kinds'][0]}", f"Second: {report['kinds'][1]}", ""),
+            rows=tuple(
+                (
+                    field["name"],
+                    _value(field["first"]),
+                    _value(field["second"]),
+                    MarkCell("differs", "bad") if field["differs"] else "",
+                )
+                for field in report["fields"]
+            ),
+        )
+    ]
+
+
+def _value(value: Any) -> Any:
+    return DigestCell(value) if isinstance(value, str) and len(value) > 16 else value
+
+
+async def settings(console: Console, query: Query) -> PageView:
+    local = console.local
+    running = {
+        "hub": console.url,
+        "identity": console.identity,
+        "pin": console.pin.to_text(),
+        "release": __version__,
+        "streams": len(console.keyring.entries),
+        "data_dir": None if local.data_dir is None else str(local.data_dir),
+        "audits": [str(path) for path in local.audits],
+        "witnesses": None if local.witness_policy is None else list(local.witness_policy.witnesses),
+        "write": console.writer is not None,
+        **local.settings,
+    }
+    bounds = {"events_of_a_fold": MAX_EVENTS, "upload_bytes": MAX_UPLOAD_BYTES}
+    return PageView(
+        template="report.html",
+        title="Settings",
+        command="veen config show",
+        data={"settings": running, "bounds": bounds},
+        verified_by=None,
+        verified_what="these are settings of this machine, not facts of a log.",
+        sections=(
+            Section(
+                title="This console",
+                facts=(
+                    ("Hub", console.url),
+                    ("Identity", console.identity),
+                    ("Pinned key", DigestCell(console.pin.newest.hub_pk.hex())),
+                    ("Streams of the keyring", len(console.keyring.entries)),
+                    ("Data directory", running["data_dir"] or "not given: queries are not answered here"),
+                    ("Audits", ", ".join(map(str, local.audits)) or "none given"),
+                    (
+                        "Writing",
+                        "never: this console is read-only"
+                        if console.writer is None
+                        else f"as {console.identity}: messages, anchors, revocations (--allow-write)",
+                    ),
+                    (
+                        "Witness policy",
+                        "none: cosignatures are not verified"
+                        if local.witness_policy is None
+                        else f"{len(local.witness_policy.witnesses)} witnesses",
+                    ),
+                    *local.settings.items(),
+                ),
+            ),
+            Section(
+                title="Appearance",
+                note="Light or dark follows the setting of your browser or system. The browser stores nothing but the "
+                "session cookie.",
+            ),
+            Section(
+                title="Bounds",
+                columns=("What", "At most"),
+                rows=(
+                    ("entries of a stream that a page folds", f"{MAX_EVENTS:,}"),
+                    ("size of a file to verify", f"{MAX_UPLOAD_BYTES // 1024**2} MiB"),
+                    ("size of a message to send", f"{MAX_FORM_BYTES // 1024} KiB as a form"),
+                ),
+            ),
+        ),
+    )

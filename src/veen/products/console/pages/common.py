@@ -4,8 +4,7 @@ import time
 from typing import Any
 
 from veen.products.console.events import FoldedStreams
-from veen.products.console.report import DigestCell, LinkCell, MarkCell, Section
-from veen.products.console.views import CONSOLE, PageView
+from veen.products.console.views import CONSOLE, DigestCell, LinkCell, MarkCell, PageView, Section
 
 
 def now() -> int:

@@ -13,8 +13,8 @@ import click
 
 from veen.cli.shared.command import FILE
 from veen.cli.shared.files import hex32
-from veen.cli.shared.first_contact import FIRST_USE_OPTION, first_use, not_pinned, say_trusted
 from veen.cli.shared.output import Fail, Output, output_options
+from veen.cli.shared.pinning import FIRST_USE_OPTION, first_use, not_pinned, say_trusted
 from veen.cli.shared.values import SPAN
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from veen.client.home import Home
     from veen.client.identity.keystore import Keystore
     from veen.core.objects.captoken import CapToken
-    from veen.products.federation.bridging import BridgedStream
+    from veen.products.federation.mirroring import BridgedStream
 
 _MAX_KEYSTORE_BYTES: Final = 16 << 20
 _KEYSTORE: Final = "keystore.enc"
@@ -80,7 +80,7 @@ def copy(
     """
     import asyncio
 
-    from veen.products.federation.bridging import select_streams
+    from veen.products.federation.mirroring import select_streams
 
     keystore = _open_keystore(keys, passphrase_file)
     selectors = [selector.strip() for selector in streams.split(",") if selector.strip()]
@@ -152,7 +152,7 @@ async def _run(
     import asyncio
 
     from veen.client.errors import ClientError, Divergence
-    from veen.products.federation.bridging import HubBridge, select_streams
+    from veen.products.federation.mirroring import HubBridge, select_streams
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -14,12 +14,11 @@ from veen.cli.shared.command import FILE, CliSession, client_options, several
 from veen.cli.shared.files import hex32
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
-from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
+from veen.cli.shared.verifying import end_by, show_verdict, verdict_json
 
 if TYPE_CHECKING:
     from veen.client.client import Client
-    from veen.products.federation.copy_index import CopyIndex
-    from veen.products.federation.mirroring import MirrorCheck, MirrorReport
+    from veen.products.federation.mirroring import CopyIndex, MirrorCheck, MirrorReport
 
 T = TypeVar("T")
 
@@ -143,7 +142,7 @@ def _mirror(
 def _index(session: CliSession, source: "Client", target: "Client", streams: tuple[str, str]) -> "CopyIndex":
     """Open the index that earlier runs of this copy have left in the cache."""
     from veen.core.hashing import Ht
-    from veen.products.federation.copy_index import CopyIndex
+    from veen.products.federation.mirroring import CopyIndex
 
     name = Ht("veen/copy-index", "\0".join((source.hub_id.hex(), target.hub_id.hex(), *streams)).encode()).hex()
     return CopyIndex(session.home.copies_fs(session.identity_name).database(f"{name[:32]}.sqlite"))

@@ -57,7 +57,7 @@ def _wish_options(command: F) -> F:
 def _wish(session: CliSession, overlay: str, **fields: Any) -> "ConnectWish":
     from veen.client.config.file import read
     from veen.core.objects.profile import PRESETS
-    from veen.core.pin_text import PinnedKey
+    from veen.core.objects.trusted_root import PinnedKey
     from veen.overlays.discovery.bodies import overlay_id_of
     from veen.overlays.discovery.connect import ConnectWish
     from veen.overlays.framework.registry import BUILTIN
@@ -190,7 +190,7 @@ def apply(
     veen connect apply calc --method add --confirm ed25519:9f2c… --cap calc.cap
     veen rpc call hex:5d1f… add '[1, 2]' --context calc
     """
-    from veen.client.config.edit import change
+    from veen.client.config.projects import change
     from veen.client.home import PrivateFs
 
     result = _plan(session, wish, source)
@@ -257,7 +257,7 @@ def _request_token(
     """Ask the issuer of a service for a token of the client key in use. Raise CONNECT.TOKEN if it refuses."""
     from veen.client.errors import UnknownStream
     from veen.overlays.rpc.caller import NoAnswer, RpcFailed
-    from veen.products.issuance.asking import ask_token
+    from veen.products.issuance.service import ask_token
 
     subject_pk, stream = session.keystore.identity.client_id, f"hex:{place.stream_id.hex()}"
 
@@ -287,8 +287,8 @@ def _why(result: "ConnectPlan", *kinds: str) -> str:
 
 def _confirm_key(session: CliSession, row: dict[str, Any], confirm: str | None) -> str:
     """Return the key to pin, once the hub has shown the advertised identity and the user has confirmed it."""
-    from veen.cli.shared.first_contact import ask, read_claim
-    from veen.core.pin_text import PinnedKey
+    from veen.cli.shared.pinning import ask, read_claim
+    from veen.core.objects.trusted_root import PinnedKey
 
     claim = read_claim(row["url"], session.settings.path("ca_file"), None)
     if claim.hub_id != row["hub_id"] or row["hub_pk"] not in (claim.first_pk, claim.current_pk):

@@ -10,7 +10,7 @@ from veen.cli.shared.authority import CAP, authority
 from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Output
-from veen.cli.shared.overlay_values import HEX32
+from veen.cli.shared.overlay_commands import HEX32
 from veen.cli.shared.values import SPAN
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def serve(
 
     from veen.overlays.rpc.caller import RpcFailed
     from veen.overlays.rpc.server import Server
-    from veen.products.issuance.policy import IssuancePolicy
-    from veen.products.issuance.service import METHOD, TokenIssuer
+    from veen.products.issuance.service import METHOD, IssuancePolicy, TokenIssuer
 
     policy = IssuancePolicy.from_toml(policy_file.read_text("utf-8"))
     identity = session.keystore.identity

@@ -45,7 +45,7 @@ kube = LazyGroup(
         "job": ("veen.products.kube.commands.jobs:job", "Run a command or a self-test once, inside a cluster."),
         "rotate-keys": ("veen.products.kube.commands.lifecycle:rotate_keys", "Give a hub its next key."),
         "spark-pods": (
-            "veen.products.kube.commands.spark:spark_pods",
+            "veen.products.kube.commands.jobs:spark_pods",
             "Pod templates and settings for Spark beside a hub.",
         ),
         "tenant": ("veen.products.kube.commands.group:tenant", "Tenants of a universe: new, list, destroy."),
@@ -205,8 +205,7 @@ def validate(
     \b
     veen kube render | veen kube validate - --without-secrets
     """
-    from veen.products.kube.rules import check_manifests
-    from veen.products.kube.schemas import VERSIONS, check_schemas
+    from veen.products.kube.rules import VERSIONS, check_manifests, check_schemas
 
     objects = [o for file in files for o in documents(file)]
     faults = check_manifests(objects, secrets=find_mounted_secrets(objects) if without_secrets else frozenset())

@@ -10,18 +10,18 @@ from click import argument, option
 from veen.cli.label.realm import MAKE_KEYS, AdminRealm, realm_options
 from veen.cli.shared.authority import read_token, token_store
 from veen.cli.shared.command import CliSession, client_options
+from veen.cli.shared.connecting import hubs_of
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.nouns import NounGroup, Outgoing
 from veen.cli.shared.output import Fail, Output
-from veen.cli.shared.overlay_values import HEX32
-from veen.cli.shared.pinned_hubs import hubs_of
+from veen.cli.shared.overlay_commands import HEX32
 from veen.cli.shared.values import SIZE, SPAN
 from veen.overlays.framework.plain import plain
 from veen.products.policy.commands.sources import PolicySources, agent_of, policy_options, realm_fold
 
 if TYPE_CHECKING:
     from veen.client.client import Client
-    from veen.client.pinned_hub import PinnedHub
+    from veen.client.session import PinnedHub
     from veen.overlays.federation.policy import RealmPolicy
     from veen.products.policy.agent import HubReport, PolicyAgent
 
@@ -417,7 +417,7 @@ def _shown(item: Any) -> dict[str, Any]:
 
 async def _hub_row(hub: "PinnedHub", wanted: "RealmPolicy") -> dict[str, Any]:
     from veen.client.errors import HubRefused, NetworkError
-    from veen.products.policy.hubs import policy_link
+    from veen.products.policy.agent import policy_link
 
     row: dict[str, Any] = {"hub": hub.name, "kex1_plus": None, "auth1": None, "records": None, "missing": None}
     try:

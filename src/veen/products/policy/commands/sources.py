@@ -13,10 +13,10 @@ from veen.cli.shared.authority import read_token
 from veen.cli.shared.command import CliSession
 from veen.cli.shared.files import OBJECT_FILE
 from veen.cli.shared.names import CONTEXT, STREAM
-from veen.cli.shared.overlay_values import HEX32
+from veen.cli.shared.overlay_commands import HEX32
 
 if TYPE_CHECKING:
-    from veen.client.pinned_hub import PinnedHub
+    from veen.client.session import PinnedHub
     from veen.overlays.federation.realm import RealmFold
     from veen.overlays.framework.fold import AnyFold
     from veen.overlays.framework.snapshot import Snapshot
@@ -147,8 +147,7 @@ def agent_of(
     hubs: "Sequence[PinnedHub]" = (),
     report: "Callable[[HubReport], None]" = lambda report: None,
 ) -> "PolicyAgent":
-    from veen.products.policy.agent import PolicyAgent
-    from veen.products.policy.hubs import policy_link
+    from veen.products.policy.agent import PolicyAgent, policy_link
 
     streams, folds = sources.streams(session), sources.folds(session)
     opened = {hub.name: partial(policy_link, hub) for hub in hubs}
@@ -160,8 +159,7 @@ class CachedStates:
     """The states of the agent's folds in the cache of the home (`KeptStates` of the agent)."""
 
     def __init__(self, session: CliSession, folds: "Sequence[AnyFold]", streams: Sequence[str]) -> None:
-        from veen.cli.shared.fold_cache import FoldCache
-        from veen.cli.shared.folding import read_keys
+        from veen.cli.shared.folding import FoldCache, read_keys
 
         keys, fs = read_keys(session, streams), session.home.folds_fs(session.identity_name)
         hub_id = session.client().hub_id
@@ -181,7 +179,7 @@ class CachedStates:
         return snapshots
 
     def save(self, snapshots: "Mapping[str, Snapshot]") -> None:
-        from veen.cli.shared.fold_cache import CachedFold
+        from veen.cli.shared.folding import CachedFold
 
         for name, snapshot in snapshots.items():
             self._caches[name].save(CachedFold(snapshot=snapshot, ts=0, unopened=0))

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from typing import BinaryIO, Final
 
 from veen.products.recorder.adapters.registry import SourceInvalid
-from veen.products.recorder.events import SourceRecord, json_object, text_of
-from veen.products.recorder.fields import Selectors
+from veen.products.recorder.events import Selectors, SourceRecord, json_object, text_of
 from veen.products.recorder.redaction import Redactor, redact
 from veen.products.recorder.sink import SpoolSink
 

@@ -31,9 +31,8 @@ from typing import Any, Final
 
 from veen.core.canonical import InvalidJson, Json, parse
 from veen.io.web_listener import Tokens, WebAnswer, WebRequest, is_authorized
-from veen.products.recorder.adapters.http import PushSource
-from veen.products.recorder.events import SourceRecord
-from veen.products.recorder.fields import value_at, words_of
+from veen.products.recorder.adapters.webhook import PushSource
+from veen.products.recorder.events import SourceRecord, value_at, words_of
 from veen.products.recorder.integrity import SEQUENCE, is_signed, sequence_of, to_typed
 from veen.products.recorder.redaction import Opening, Redactor, redact
 from veen.products.recorder.sink import SpoolSink

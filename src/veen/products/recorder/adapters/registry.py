@@ -21,7 +21,7 @@ from typing import Any, Final
 from veen.client.errors import LocalError
 from veen.client.home import read_secret
 from veen.io.addresses import is_loopback
-from veen.products.recorder.fields import Selectors
+from veen.products.recorder.events import Selectors
 from veen.products.recorder.sink import Adapter
 
 GROUP: Final = "veen.recorder.adapters"

@@ -22,8 +22,7 @@ from veen.client.errors import LocalError
 from veen.core.canonical import Json
 from veen.io.addresses import network_of
 from veen.io.shares import Shares
-from veen.products.recorder.events import UNKNOWN, SourceRecord, text_of
-from veen.products.recorder.fields import words_of
+from veen.products.recorder.events import UNKNOWN, SourceRecord, text_of, words_of
 from veen.products.recorder.redaction import Redactor, redact
 from veen.products.recorder.sink import SpoolSink
 

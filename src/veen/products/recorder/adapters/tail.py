@@ -9,7 +9,7 @@ from typing import Final
 
 from veen.products.recorder.adapters.lines import record_of_line
 from veen.products.recorder.adapters.logfiles import LinesMissing, LinesRead, LogDirectory, LogFiles, Place
-from veen.products.recorder.fields import Selectors
+from veen.products.recorder.events import Selectors
 from veen.products.recorder.sink import SpoolSink
 
 _POLL_SECONDS: Final = 0.25

@@ -9,23 +9,67 @@ and different content is recorded and marked (`_src.repeat`); `veen recorder ver
 without an id are recorded each time.
 
 With a secret a webhook accepts only requests with a valid X-Hub-Signature-256; `_src.signature` shows the check.
+
+Base class of sources that receive records over HTTP.
 """
 
 import asyncio
 import base64
+import hashlib
 import hmac
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from veen.client.errors import LocalError
 from veen.core.canonical import InvalidJson, Json, encode, parse
-from veen.io.web_listener import Tokens, WebAnswer, WebRequest, is_authorized
-from veen.products.recorder.adapters.http import PushSource
-from veen.products.recorder.events import SourceRecord, text_of
-from veen.products.recorder.fields import Selectors, seconds_of, words_of
+from veen.io.web_listener import Tokens, WebAnswer, WebListener, WebRequest, is_authorized, token_of
+from veen.products.recorder.events import Selectors, SourceRecord, seconds_of, text_of, words_of
 from veen.products.recorder.redaction import Redactor, redact
 from veen.products.recorder.sink import SpoolSink
+
+
+class PushSource(ABC):
+    """A source that receives records over HTTP. Subclasses answer the requests."""
+
+    def __init__(self, host: str, port: int, *, token: Tokens, tls: ssl.SSLContext | None) -> None:
+        self._token = token
+        self._listener = WebListener(host, port, self._handle, unavailable=(LocalError,), tls=tls)
+        self._sink: SpoolSink | None = None
+
+    @property
+    def port(self) -> int:
+        return self._listener.port
+
+    @property
+    def ready(self) -> asyncio.Event:
+        return self._listener.ready
+
+    async def run(self, sink: SpoolSink) -> None:
+        self._sink = sink
+        await self._listener.run()
+
+    async def _handle(self, request: WebRequest) -> WebAnswer:
+        assert self._sink is not None  # noqa: S101 - set before the listener runs
+        return await self._answer(request, self._sink)
+
+    def _about(self, request: WebRequest, sink: SpoolSink) -> dict[str, Json]:
+        """Return the known facts about a sender: its address, and the certificate or token that it presented."""
+        about: dict[str, Json] = {}
+        if (peer := request.peer if sink.redactor is None else sink.redactor.name(request.peer)) is not None:
+            about["peer"] = peer
+        token = token_of(request, self._token)
+        if request.certificate is not None:
+            about["sender"] = f"cert:{hashlib.sha256(request.certificate).hexdigest()[:16]}"
+        elif token is not None:
+            about["sender"] = f"token:{sink.digest(token.encode())[:16]}"
+        return about
+
+    @abstractmethod
+    async def _answer(self, request: WebRequest, sink: SpoolSink) -> WebAnswer: ...
+
 
 Form = Literal["cloudevents", "webhook", "kubernetes"]
 

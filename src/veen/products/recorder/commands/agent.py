@@ -12,11 +12,10 @@ from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.connecting import connector
 from veen.cli.shared.names import STREAM
 from veen.cli.shared.output import Fail, Output
-from veen.products.recorder.commands.role import role_of
+from veen.products.recorder.commands.init import role_of
 
 if TYPE_CHECKING:
-    from veen.products.recorder.agent import AgentSource
-    from veen.products.recorder.agent_config import AgentConfig
+    from veen.products.recorder.agent import AgentConfig, AgentSource
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _LISTENERS: Final = ("syslog", "otlp", "cloudevents", "webhook", "kubernetes")
@@ -56,7 +55,7 @@ def agent(
     veen recorder agent --identity web --source syslog:127.0.0.1:5514 --stream record/app/web
     veen recorder agent --identity web --config /etc/veen/agent.toml
     """
-    from veen.products.recorder.agent_config import AgentConfig
+    from veen.products.recorder.agent import AgentConfig
 
     if (config_file is None) == (source is None) or (source is None) != (stream is None):
         raise click.UsageError("give --config FILE, or --source and --stream")

@@ -13,11 +13,11 @@ recorder = LazyGroup(
     table={
         "agent": ("veen.products.recorder.commands.agent:agent", "Record events of sources until stopped."),
         "checkpoint": (
-            "veen.products.recorder.commands.checkpoint:checkpoint",
+            "veen.products.recorder.commands.writing:checkpoint",
             "Write one root over all streams, now or regularly.",
         ),
         "emit": (
-            "veen.products.recorder.commands.emit:emit",
+            "veen.products.recorder.commands.writing:emit",
             "Record one event, or the lines of standard input, with receipts.",
         ),
         "init": (
@@ -25,19 +25,19 @@ recorder = LazyGroup(
             "Create roles, keys and tokens; write the configuration.",
         ),
         "map": (
-            "veen.products.recorder.commands.mapping:map_",
+            "veen.products.recorder.commands.writing:map_",
             "Assign event types to streams; rename or split streams.",
         ),
         "replay": (
-            "veen.products.recorder.commands.replay:replay",
+            "veen.products.recorder.commands.reading:replay",
             "Show the events of a range or time window, with proven edges.",
         ),
         "status": (
-            "veen.products.recorder.commands.status:status",
+            "veen.products.recorder.commands.reading:status",
             "Show streams, the last checkpoint, agents and due work.",
         ),
         "verify": (
-            "veen.products.recorder.commands.verify:verify",
+            "veen.products.recorder.commands.reading:verify",
             "Verify all streams, period by period.",
         ),
     },

@@ -1,4 +1,7 @@
-"""`veen recorder init`: roles, keys, tokens and the configuration at the hub (SDR-02 … SDR-06)."""
+"""`veen recorder init`: roles, keys, tokens and the configuration at the hub (SDR-02 … SDR-06).
+
+The identity that a command uses in a recorder.
+"""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -9,13 +12,20 @@ from veen.cli.shared.command import CliSession, client_options
 from veen.cli.shared.connecting import connector
 from veen.cli.shared.output import Fail, Output
 from veen.cli.shared.values import SIZE, SPAN
-from veen.products.recorder.commands.role import role_of
 
 if TYPE_CHECKING:
     from veen.client.home import Home
     from veen.client.identity.identity import Identity
     from veen.products.recorder.roles import Equipped, RecorderRole
     from veen.products.recorder.setup import Wanted
+
+
+def role_of(session: CliSession, home: "Home", name: str) -> "RecorderRole":
+    """Open the identity `name`."""
+    from veen.client.send.captokens import TokenStore
+    from veen.products.recorder.roles import RecorderRole
+
+    return RecorderRole(session.open_keystore(home, name), TokenStore(home.tokens_fs(name)), lambda: home.lock(name))
 
 
 def _pairs(values: tuple[str, ...], what: str) -> dict[str, list[str]]:
@@ -88,9 +98,8 @@ def init(
 
     from veen.client.identity.rotation import MAX_LIFETIME_SEC
     from veen.core.limits import DEFAULT_LIMITS
-    from veen.products.recorder.roles import check_roles
+    from veen.products.recorder.roles import MAX_SUCCESSORS, check_roles
     from veen.products.recorder.setup import Wanted
-    from veen.products.recorder.successors import MAX_SUCCESSORS
 
     if max_payload is not None and not 1024 <= max_payload <= DEFAULT_LIMITS.max_body_bytes - 16_384:
         raise click.UsageError("--max-payload is from 1KiB to 1007KiB: an event must fit into one message")

@@ -10,8 +10,8 @@ import click
 
 from veen.cli.lazy import LazyGroup
 from veen.cli.shared.command import CliSession, client_options
+from veen.cli.shared.connecting import POLICY, read_policy_file, run_with_session
 from veen.cli.shared.output import Output, output_options
-from veen.cli.shared.witness_policy import POLICY, read_policy_file, run_with_session
 
 if TYPE_CHECKING:
     from veen.core.tlog.note import LogCheckpoint, Note, VerifierKey
@@ -35,7 +35,7 @@ policy = LazyGroup("policy", help="Policies in the language of C2SP: logs, witne
 
 def _fs(directory: Path, *, create: bool) -> Any:
     from veen.io.local import OsFs
-    from veen.products.witness.store import WitnessStateError
+    from veen.products.witness.service import WitnessStateError
 
     if create:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def key(output: Output, directory: Path, name: str | None, url: str | None) -> N
     \b
     veen witness key ./w1 --name witness.example/w1 --url http://127.0.0.1:8081
     """
-    from veen.products.witness.store import witness_key
+    from veen.products.witness.service import witness_key
 
     _, vkey = witness_key(_fs(directory, create=name is not None), name)
     line = f"witness {vkey.name} {vkey}" + (f" {url}" if url else "")
@@ -94,8 +94,7 @@ async def _run(output: Output, directory: Path, logs: "WitnessPolicy", name: str
 
     from veen.client.errors import LocalError
     from veen.io.web_listener import WebListener
-    from veen.products.witness.service import WitnessService
-    from veen.products.witness.store import WitnessStore, witness_key
+    from veen.products.witness.service import WitnessService, WitnessStore, witness_key
 
     fs = _fs(directory, create=True)
     signing, vkey = witness_key(fs, name)
@@ -137,7 +136,7 @@ def evidence(output: Output, directory: Path, out: Path | None) -> None:
     veen witness evidence ./w1 --out forks
     """
     from veen.core.hashing import H
-    from veen.products.witness.store import WitnessStore
+    from veen.products.witness.service import WitnessStore
 
     store = WitnessStore(_fs(directory, create=False))
     try:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from veen.cli.shared.command import CliSession, client_options
+from veen.cli.shared.connecting import POLICY, open_session, read_policy_file
 from veen.cli.shared.output import Fail, Output
-from veen.cli.shared.verdicts import end_by, show_verdict, verdict_json
-from veen.cli.shared.witness_policy import POLICY, open_session, read_policy_file
+from veen.cli.shared.verifying import end_by, show_verdict, verdict_json
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
 
 if TYPE_CHECKING:
