@@ -35,9 +35,8 @@ from veen.overlays.discovery import bodies as discovery
 from veen.overlays.discovery.directory import DirectoryFold
 from veen.overlays.federation import realm
 from veen.overlays.federation.realm import RealmFold, admin_streams
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.decode import decode
 from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.schema import Draft, decode
 from veen.overlays.framework.snapshot import Cut
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.id import drafts as ids
@@ -58,7 +57,7 @@ from veen.overlays.operations.recovery import Guards, RecoveryFold
 from veen.overlays.operations.state_checkpoint import StateCheckpointFold
 from veen.overlays.wallet import LedgerFold
 from veen.overlays.wallet import drafts as wallets
-from veen.overlays.wallet.ids import wallet_id_of, wallet_stream
+from veen.overlays.wallet.bodies import wallet_id_of, wallet_stream
 
 EVENTS: Final = 200_000
 MEMORY_EVENTS: Final = 300_000

@@ -30,7 +30,7 @@ from veen.core.sealing.ciphertext import Binding, seal
 from veen.io.local import OsFs
 from veen.lake.log.keys import KeyFile, write_keys
 from veen.overlays import kv
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.recorder import events as sdr
 from veen.storage import frame
 from veen.storage.index import Index

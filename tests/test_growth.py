@@ -21,7 +21,8 @@ from veen.core.objects.control import LabelOpen
 from veen.io.local import OsFs
 from veen.lake.tables.manifest import DataFile
 from veen.lake.tables.reading import _by_hour
-from veen.overlays.framework import decode, fold
+from veen.overlays.framework import fold
+from veen.overlays.framework import schema as decode
 from veen.products.policy.agent import PolicyAgent
 from veen.products.recorder.integrity import SequenceNumbers
 from veen.storage.pinned import pin

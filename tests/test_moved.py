@@ -67,7 +67,7 @@ def test_a_name_that_never_was_is_not_found():
     ("module", "name", "today"),
     [
         ("veen.overlays.operations.content", "File", "ContentFile"),
-        ("veen.overlays.rpc.server", "Context", "CallContext"),
+        ("veen.overlays.rpc.ends", "Context", "CallContext"),
         ("veen.overlays.wallet", "Policy", "WalletPolicy"),
         ("veen.overlays.wallet.approvals", "Approval", "TransferApproval"),
         ("veen.overlays.wallet.bridge", "Seen", "BridgedReferences"),

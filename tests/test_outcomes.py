@@ -20,11 +20,10 @@ from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import open_msg
 from veen.hub.process.forking import fork, verify_all
 from veen.io.local import OsFs
-from veen.overlays.framework.body import Body, InvalidBody
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.registry import BUILTIN, Overlay, Registry
 from veen.overlays.framework.runner import MemorySource, Runner
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Body, InvalidBody, Schema, SchemaSet
 from veen.overlays.framework.snapshot import Cut, Snapshot
 from veen.overlays.framework.state import state_hash
 from veen.storage.copies.copying import origin_of

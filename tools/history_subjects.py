@@ -25,10 +25,8 @@ from veen.overlays.airgap import bodies as airgap
 from veen.overlays.discovery import bodies as discovery
 from veen.overlays.discovery import directory
 from veen.overlays.federation import realm
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.decode import Issue, decode
-from veen.overlays.framework.dedup import Mirrors
-from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.fold import AnyFold, Mirrors
+from veen.overlays.framework.schema import Draft, Issue, decode
 from veen.overlays.framework.snapshot import Cut
 from veen.overlays.framework.state import state_bytes
 from veen.overlays.id import drafts as id_drafts
@@ -53,8 +51,8 @@ from veen.overlays.recorder import config as recorder_config
 from veen.overlays.recorder import events as recorder_events
 from veen.overlays.rpc import messages as rpc
 from veen.overlays.wallet import LedgerFold, WalletPolicy, drafts
+from veen.overlays.wallet.bodies import wallet_id_of, wallet_stream
 from veen.overlays.wallet.drafts import body_of
-from veen.overlays.wallet.ids import wallet_id_of, wallet_stream
 from veen.overlays.wallet.letter import LetterLedgerFold
 from veen.overlays.wallet.policy import owners_by
 

@@ -34,7 +34,7 @@ from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import Binding, seal
 from veen.core.tree.mmr import Mmr
 from veen.core.wire import Wire
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.framework.state import Free
 
 DIRECTORY: Final = OUTPUT.parent / "histories"

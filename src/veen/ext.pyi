@@ -4,18 +4,18 @@ from dataclasses import dataclass
 
 from veen.core.event import Order as Order
 from veen.overlays.framework.args import Arg as Arg
-from veen.overlays.framework.body import Body as Body
-from veen.overlays.framework.body import Draft as Draft
-from veen.overlays.framework.body import InvalidBody as InvalidBody
-from veen.overlays.framework.decode import Typed as Typed
-from veen.overlays.framework.decode import Violation as Violation
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.nouns import Noun as Noun
 from veen.overlays.framework.nouns import Verb as Verb
 from veen.overlays.framework.registry import Overlay as Overlay
 from veen.overlays.framework.runner import Runner as Runner
+from veen.overlays.framework.schema import Body as Body
+from veen.overlays.framework.schema import Draft as Draft
+from veen.overlays.framework.schema import InvalidBody as InvalidBody
 from veen.overlays.framework.schema import Schema as Schema
 from veen.overlays.framework.schema import SchemaSet as SchemaSet
+from veen.overlays.framework.schema import Typed as Typed
+from veen.overlays.framework.schema import Violation as Violation
 from veen.overlays.framework.snapshot import Cut as Cut
 from veen.overlays.framework.snapshot import Snapshot as Snapshot
 from veen.overlays.framework.snapshot import SnapshotRefused as SnapshotRefused

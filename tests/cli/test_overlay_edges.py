@@ -70,7 +70,7 @@ OVERLAY = textwrap.dedent("""
     from dataclasses import dataclass
     from typing import ClassVar
 
-    from veen.overlays.framework.body import Body
+    from veen.overlays.framework.schema import Body
     from veen.overlays.framework.fold import Compact
     from veen.overlays.framework.registry import Overlay
     from veen.overlays.framework.schema import Schema, SchemaSet

@@ -21,7 +21,7 @@ from veen.lake.log.keys import KeyFile, write_keys
 from veen.lake.query import api
 from veen.overlays import kv
 from veen.overlays.wallet import drafts
-from veen.overlays.wallet.ids import wallet_id_of, wallet_stream
+from veen.overlays.wallet.bodies import wallet_id_of, wallet_stream
 from veen.storage.pinned import pin
 from veen.verify.audit.report import document
 

@@ -18,8 +18,8 @@ from veen.core.tree.mmr import Mmr
 from veen.lake.log.columns import arrow_schema
 from veen.lake.log.events import SILVER, Unread, rows_of
 from veen.overlays import crdt, crud, kv, queue
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.fold import NO_MIRRORS, Mirrors
+from veen.overlays.framework.schema import Draft
 from veen.overlays.framework.snapshot import Cut, Snapshot
 from veen.overlays.rpc import messages as rpc
 from veen.overlays.wallet import LedgerFold, WalletPolicy, drafts

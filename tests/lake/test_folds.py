@@ -22,14 +22,13 @@ from veen.lake.folds.errors import NoSuchFold, NotBound, PlanUnfit, RootDiffers,
 from veen.lake.folds.planning import plan_of
 from veen.lake.log.events import Unread, entry_of, event_of, rows_of
 from veen.overlays.crud import CrudFold
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.framework.joined import Joined
+from veen.overlays.framework.fold import NO_MIRRORS, Joined, Mirrors
 from veen.overlays.framework.ordered import LateEvent, Ordered
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvFold
 from veen.overlays.queue import QueueFold
 from veen.overlays.wallet import LedgerFold, WalletPolicy, drafts
-from veen.overlays.wallet.ids import wallet_stream
+from veen.overlays.wallet.bodies import wallet_stream
 from veen.overlays.wallet.policy import owners_by
 
 PARTS = (1, 2, 7, 64)

@@ -29,8 +29,7 @@ from veen.lake.folds.errors import FoldFailed, PlanUnfit
 from veen.lake.folds.on_spark import fold_native
 from veen.lake.folds.planning import has_native
 from veen.lake.log.keys import write_keys
-from veen.overlays.framework.dedup import NO_MIRRORS
-from veen.overlays.framework.joined import Joined
+from veen.overlays.framework.fold import NO_MIRRORS, Joined
 from veen.overlays.framework.ordered import Ordered
 from veen.overlays.wallet import LedgerFold, WalletPolicy
 from veen.overlays.wallet.policy import owners_by

@@ -38,7 +38,7 @@ from veen.overlays.anchoring import AnchorFold
 from veen.overlays.discovery.bodies import advertise, retire
 from veen.overlays.discovery.directory import DirectoryFold
 from veen.overlays.framework import registry
-from veen.overlays.framework.joined import Joined
+from veen.overlays.framework.fold import Joined
 from veen.overlays.framework.registry import BUILTIN, Overlay, Registry
 from veen.overlays.framework.schema import SchemaClash
 from veen.overlays.framework.typed_table import StateTable, TypedColumn

@@ -27,9 +27,8 @@ from veen.lake.tables.manifest import TableLog, manifest_of, read_manifest
 from veen.lake.tables.schema import load_declarations, state_entries
 from veen.overlays import crdt, crud, kv
 from veen.overlays.framework import registry
-from veen.overlays.framework.body import Body
 from veen.overlays.framework.registry import Overlay
-from veen.overlays.framework.schema import Schema
+from veen.overlays.framework.schema import Body, Schema
 from veen.overlays.framework.state import Free
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.framework.typed_table import COLUMN_KINDS, TypedColumn, TypedTable

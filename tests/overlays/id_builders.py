@@ -6,7 +6,7 @@ from dataclasses import replace
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.event import Event
 from veen.core.hashing import H
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.fold import NO_MIRRORS, Mirrors
 from veen.overlays.id.drafts import Addressed
 from veen.overlays.id.fold import IdFold
 from veen.overlays.id.ids import ctx_id_of, org_id_of, realm_id_of

@@ -8,11 +8,11 @@ from typing import Any
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H, Ht
 from veen.core.labels import schema_id
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.operations import access, agreement, delegation, mirror, paid, publication, queryaudit, recovery
 from veen.overlays.operations.common import account_id_of, operation_id_of
 from veen.overlays.wallet import LedgerFold, WalletPolicy, drafts
-from veen.overlays.wallet.ids import wallet_id_of
+from veen.overlays.wallet.bodies import wallet_id_of
 from veen.overlays.wallet.policy import owners_by
 from veen.testing.events import FakeLog
 

@@ -12,10 +12,8 @@ from veen.core import cbor
 from veen.core.errors import MalformedError
 from veen.core.wire import NULL, Fields
 from veen.overlays import crdt, crud, kv, queue
-from veen.overlays.framework.body import Body, Draft, InvalidBody
-from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.framework.registry import BUILTIN
-from veen.overlays.framework.schema import Schema
+from veen.overlays.framework.schema import Body, Draft, InvalidBody, Issue, Schema, Typed, decode
 from veen.overlays.rpc import messages as rpc
 from veen.testing.events import FakeLog
 

@@ -9,9 +9,8 @@ from tests.overlays.wallet_reference import ANN, BOB, BRIDGE, CAT, DAN, DAY, OWN
 
 from veen.core.hashing import H
 from veen.overlays import crdt, crud, kv, queue
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.decode import Issue, decode
-from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.fold import Mirrors
+from veen.overlays.framework.schema import Draft, Issue, decode
 from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.overlays.id import drafts as id_drafts
 from veen.overlays.id.bodies import REVOCATION, IdRevocationRecord
@@ -20,9 +19,8 @@ from veen.overlays.id.fold import IdFold
 from veen.overlays.id.ids import ctx_id_of, group_id_of, org_stream, principal_stream
 from veen.overlays.rpc import messages as rpc
 from veen.overlays.wallet import LedgerFold, WalletPolicy, drafts
-from veen.overlays.wallet.bodies import OPEN, TRANSFER
+from veen.overlays.wallet.bodies import OPEN, TRANSFER, wallet_stream
 from veen.overlays.wallet.bridge import BridgedReferences
-from veen.overlays.wallet.ids import wallet_stream
 from veen.overlays.wallet.policy import owners_by
 from veen.overlays.wallet.rules import Wallet
 from veen.testing.events import FakeLog

@@ -4,7 +4,7 @@ import pytest
 
 from veen.core.hashing import H
 from veen.overlays import crdt, kv
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.fold import NO_MIRRORS, Mirrors
 from veen.testing.events import FakeLog
 
 BRIDGE = H(b"bridge")

@@ -7,7 +7,7 @@ from tests.overlays.operation_builders import BANK, BOB, ROOT, cap, refs
 from veen.client.transport.inprocess import InProcess
 from veen.core import cbor
 from veen.core.event import Event
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.operations import access, delegation
 
 STREAM = ORDERS.stream_id

@@ -32,11 +32,10 @@ from veen.overlays.discovery.bodies import (
     retire,
     service_id_of,
 )
-from veen.overlays.discovery.directory import DirectoryFold, Publishers
-from veen.overlays.discovery.query import MAX_LIMIT, answer
+from veen.overlays.discovery.directory import MAX_LIMIT, DirectoryFold, Publishers, answer
 from veen.overlays.discovery.server import DiscoveryServer, FoldedDirectory, ask
-from veen.overlays.framework.body import Draft, InvalidBody
-from veen.overlays.rpc.caller import NoAnswer
+from veen.overlays.framework.schema import Draft, InvalidBody
+from veen.overlays.rpc.ends import NoAnswer
 from veen.testing.events import FakeLog
 from veen.testing.laws import check_laws
 from veen.testing.links import FakeHub

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.overlays.id_builders import ACME_ID, ALICE, ALICE_APP, APP, DH, PHONE
 
-from veen.overlays.framework.body import Draft, InvalidBody
-from veen.overlays.framework.decode import Issue, Typed, decode
-from veen.overlays.framework.schema import AnySchema
+from veen.overlays.framework.schema import AnySchema, Draft, InvalidBody, Issue, Typed, decode
 from veen.overlays.id import bodies, drafts
 from veen.overlays.id.bodies import check_handle
 from veen.overlays.id.ids import device_id_of, group_id_of

@@ -22,7 +22,7 @@ from tests.overlays.id_builders import (
 
 from veen.core.errors import VerifyError
 from veen.core.hashing import H
-from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.fold import Mirrors
 from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.overlays.id import bodies, drafts
 from veen.overlays.id.fold import IdFold

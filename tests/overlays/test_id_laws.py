@@ -7,7 +7,7 @@ from tests.examples import examples
 from tests.overlays.id_builders import APP, BRIDGE, DH, SHOP, IdLog, key
 
 from veen.core.hashing import H
-from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.fold import Mirrors
 from veen.overlays.framework.state import state_bytes
 from veen.overlays.id import drafts
 from veen.overlays.id.fold import IdFold

@@ -3,7 +3,7 @@
 import pytest
 
 from veen.overlays import kv
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.framework.state import Free
 from veen.testing.events import FakeLog
 

@@ -9,7 +9,7 @@ from veen.core.hashing import H
 from veen.core.objects.policies import Authority
 from veen.overlays import crdt, crud, kv, queue
 from veen.overlays.federation import realm
-from veen.overlays.framework.joined import Joined
+from veen.overlays.framework.fold import Joined
 from veen.overlays.rpc import messages as rpc
 from veen.testing.laws import check_laws
 

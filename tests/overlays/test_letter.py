@@ -13,8 +13,7 @@ from tests.overlays.by_the_letter import Wallets, last_writers, state0
 from tests.overlays.id_builders import ACME_ID, ALICE_APP, APP, BOB_APP, IdLog
 from tests.overlays.wallet_reference import ANN, BOB, BRIDGE, DAY, World, opened, worlds, xfer
 
-from veen.overlays.framework.dedup import Mirrors
-from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.fold import AnyFold, Mirrors
 from veen.overlays.framework.registry import BUILTIN
 from veen.overlays.framework.state import state_hash
 from veen.overlays.id import drafts as id_drafts

@@ -26,8 +26,8 @@ from veen.core import cbor
 from veen.core.errors import CapabilityError, FormatError
 from veen.core.hashing import H, Ht
 from veen.core.labels import OPERATIONS
-from veen.overlays.framework.body import Draft
 from veen.overlays.framework.registry import BUILTIN
+from veen.overlays.framework.schema import Draft
 from veen.overlays.id import drafts as identity
 from veen.overlays.id.delegation import NewKey, rotate_device
 from veen.overlays.id.fold import IdFold

@@ -9,7 +9,7 @@ from tests.overlays.operation_builders import ALICE, BOB, ID, MAIN, OTHER_ID, SI
 
 from veen.core.errors import FormatError
 from veen.core.hashing import Ht, u32be, u64be
-from veen.overlays.framework.decode import Violation
+from veen.overlays.framework.schema import Violation
 from veen.overlays.operations.content import BadPath, ContentFile, list_root, tree_root
 from veen.overlays.operations.publication import PublicationFold, check_content, publish
 from veen.testing.events import FakeLog

@@ -7,7 +7,7 @@ from tests.examples import examples
 from tests.overlays.operation_builders import ALICE, BANK, BOB, MAIN, ROOT, SIDE, account, cap, refs
 
 from veen.core.hashing import H
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.naming import label_class as labelclass
 from veen.overlays.naming import schema_registry as schemaregistry
 from veen.overlays.operations import access, agreement, delegation, mirror, paid, publication, queryaudit, recovery

@@ -13,8 +13,7 @@ from veen.overlays.framework.runner import MemorySource, Runner
 from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.overlays.framework.state import state_bytes
 from veen.overlays.rpc import messages as rpc
-from veen.overlays.rpc.caller import Caller, NoAnswer
-from veen.overlays.rpc.server import CallContext, Server
+from veen.overlays.rpc.ends import CallContext, Caller, NoAnswer, Server
 
 
 @contextlib.asynccontextmanager

@@ -12,12 +12,12 @@ from tests.overlays.speaking_builders import IDS, PRINCIPALS, REALM, STREAM, Key
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.hashing import H, u64be
 from veen.core.objects.speaking import SPEAKS_SCHEMA, SpeaksBinding
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.operations import access, agreement, delegation, mirror, paid, publication, queryaudit, recovery
 from veen.overlays.operations.common import account_id_of, operation_id_of
 from veen.overlays.wallet import LedgerFold, WalletPolicy, drafts
+from veen.overlays.wallet.bodies import wallet_id_of
 from veen.overlays.wallet.bridge import BridgedReferences
-from veen.overlays.wallet.ids import wallet_id_of
 from veen.overlays.wallet.policy import INSTITUTION, WalletGrant
 
 ALICE, BOB, CAROL = PRINCIPALS

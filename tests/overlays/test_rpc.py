@@ -4,7 +4,7 @@ import cbor2
 import pytest
 
 from veen.core.hashing import H
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.rpc import messages as rpc
 from veen.testing.events import FakeLog
 

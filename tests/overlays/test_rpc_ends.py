@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from veen.core.hashing import H
-from veen.overlays.framework.body import Draft
 from veen.overlays.framework.link import send
+from veen.overlays.framework.schema import Draft
+from veen.overlays.rpc import ends as rpc_server
 from veen.overlays.rpc import messages as rpc
-from veen.overlays.rpc import server as rpc_server
-from veen.overlays.rpc.caller import Backoff, Caller, NoAnswer, RpcFailed
-from veen.overlays.rpc.server import CallContext, Handler, Server
+from veen.overlays.rpc.ends import Backoff, CallContext, Caller, Handler, NoAnswer, RpcFailed, Server
 from veen.testing.links import FakeHub
 
 PATIENT = 30.0  # seconds that no passing test ever waits

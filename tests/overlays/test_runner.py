@@ -11,9 +11,8 @@ from veen.core.event import Event
 from veen.core.hashing import H, u64be
 from veen.core.objects.profile import PayloadHdr
 from veen.overlays import crdt, crud, kv
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.merge_tree import MergeTree
-from veen.overlays.framework.runner import MemorySource, Runner, cut_at
+from veen.overlays.framework.runner import MemorySource, MergeTree, Runner, cut_at
+from veen.overlays.framework.schema import Draft
 from veen.overlays.framework.state import state_bytes
 from veen.testing.events import FakeLog, label_of
 

@@ -7,8 +7,7 @@ import pytest
 from veen.core import cbor
 from veen.core.event import Event
 from veen.core.objects.profile import PayloadHdr
-from veen.overlays.framework.body import InvalidBody
-from veen.overlays.framework.decode import Issue, Typed
+from veen.overlays.framework.schema import InvalidBody, Issue, Typed
 from veen.overlays.recorder import events as sdr
 
 CLIENT = b"\x07" * 32

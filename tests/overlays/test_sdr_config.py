@@ -8,7 +8,7 @@ from veen.core.event import Event
 from veen.core.hashing import Ht, u64be
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.profile import PayloadHdr
-from veen.overlays.framework.body import InvalidBody
+from veen.overlays.framework.schema import InvalidBody
 from veen.overlays.recorder import config
 from veen.overlays.recorder.checkpoint import (
     EMPTY_ROOT,

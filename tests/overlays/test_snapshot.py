@@ -6,7 +6,7 @@ import pytest
 
 from veen.core.objects.checkpoint import Checkpoint
 from veen.overlays import crdt, kv, queue
-from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.fold import Mirrors
 from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.testing.events import FakeLog, label_of
 

@@ -34,8 +34,8 @@ from tests.overlays.speaking_builders import (
 from veen.core import cbor
 from veen.core.hashing import H
 from veen.core.objects.speaking import SPEAKS_END_SCHEMA, SPEAKS_SCHEMA, SpeaksBinding
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.dedup import Mirrors, copy_draft
+from veen.overlays.framework.fold import Mirrors, copy_draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.framework.speaking import MAX_OLDER
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.operations.agreement import AgreementFold, confirm, define

@@ -7,8 +7,8 @@ from tests.examples import examples
 
 from veen.core import cbor
 from veen.core.hashing import H
-from veen.overlays.framework.decode import Issue, decode
 from veen.overlays.framework.registry import BUILTIN
+from veen.overlays.framework.schema import Issue, decode
 from veen.overlays.framework.snapshot import Cut
 from veen.overlays.kv import KvFold
 from veen.overlays.operations.state_checkpoint import (

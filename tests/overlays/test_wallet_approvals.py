@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.overlays.wallet_reference import ANN, ANY_TIME, BOB, CAT, World, opened, xfer
 
 from veen.core.crypto.ed25519 import SigningKey
-from veen.overlays.framework.decode import Typed
+from veen.overlays.framework.schema import Typed
 from veen.overlays.wallet import LedgerFold, drafts
 from veen.overlays.wallet.approvals import (
     NotApproved,
@@ -19,8 +19,7 @@ from veen.overlays.wallet.approvals import (
     digest_of,
     find_unapproved,
 )
-from veen.overlays.wallet.bodies import TRANSFER, Transfer
-from veen.overlays.wallet.ids import approval_hash
+from veen.overlays.wallet.bodies import TRANSFER, Transfer, approval_hash
 
 KEYS = [SigningKey(bytes([n]) * 32) for n in range(4)]
 TWO_OF_THREE = Quorum(threshold=2, approvers=frozenset(key.public for key in KEYS[:3]))

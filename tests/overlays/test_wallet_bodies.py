@@ -8,13 +8,21 @@ from tests.overlays.wallet_reference import ANN, BOB, OWNERS, REALM, World, open
 
 from veen.core.catalogue import catalogue
 from veen.core.errors import FieldSizeError, FormatError
-from veen.overlays.framework.body import Draft, InvalidBody
-from veen.overlays.framework.decode import Issue, decode
+from veen.overlays.framework.schema import Draft, InvalidBody, Issue, decode
 from veen.overlays.wallet import drafts
-from veen.overlays.wallet.bodies import OPERATIONS, SCHEMAS, Limit, Open, Transfer
+from veen.overlays.wallet.bodies import (
+    OPERATIONS,
+    SCHEMAS,
+    Limit,
+    Open,
+    Transfer,
+    approval_hash,
+    transfer_id_of,
+    wallet_id_of,
+    wallet_stream,
+)
 from veen.overlays.wallet.codes import CODES
 from veen.overlays.wallet.conformance import CLAIMED, Conformance, claims_of
-from veen.overlays.wallet.ids import approval_hash, transfer_id_of, wallet_id_of, wallet_stream
 
 
 def ht(tag: str, data: bytes) -> bytes:

@@ -19,12 +19,11 @@ from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import Binding, open_msg, seal
 from veen.core.tree.mmr import MmrTree
 from veen.core.tree.proof import prove_inclusion
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.fold import Mirrors
+from veen.overlays.framework.schema import Draft
 from veen.overlays.wallet import LedgerFold, WalletPolicy, drafts
-from veen.overlays.wallet.bodies import OPEN
+from veen.overlays.wallet.bodies import OPEN, wallet_stream
 from veen.overlays.wallet.bridge import Authorities, BridgedReferences, NotAuthoritative, copy_of, verify_entry
-from veen.overlays.wallet.ids import wallet_stream
 
 FOLD = LedgerFold(mirrors=Mirrors.by([BRIDGE]), policy=ANY_TIME)
 

@@ -10,10 +10,10 @@ from tests.examples import examples
 from tests.overlays.wallet_reference import ANY_TIME, BRIDGE, STATE0, Reference, World, drafts_of_wallets, worlds
 
 from veen.core.hashing import H
-from veen.overlays.framework.decode import Violation
-from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.fold import Mirrors
 from veen.overlays.framework.ordered import Table
 from veen.overlays.framework.runner import MemorySource, Runner
+from veen.overlays.framework.schema import Violation
 from veen.overlays.framework.state import state_bytes
 from veen.overlays.wallet import LedgerFold, WalletPolicy, flows
 from veen.overlays.wallet.bodies import Adjust, Deposit, Transfer, WalletBody, Withdraw

@@ -19,12 +19,11 @@ from tests.overlays.wallet_reference import (
 )
 
 from veen.core.hashing import H
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.decode import Violation
-from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.fold import Mirrors
+from veen.overlays.framework.schema import Draft, Violation
 from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.overlays.wallet import LedgerFold, WalletGrant, WalletPolicy, drafts
-from veen.overlays.wallet.ids import wallet_id_of, wallet_stream
+from veen.overlays.wallet.bodies import wallet_id_of, wallet_stream
 from veen.overlays.wallet.policy import END_USER, INSTITUTION
 from veen.overlays.wallet.rules import UNOPENED, Wallet, WalletOwner
 

@@ -13,7 +13,7 @@ from veen.core.errors import ProofError, VerifyError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.tree.mmr import MmrTree
 from veen.core.tree.proof import prove_inclusion
-from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.fold import Mirrors
 from veen.overlays.wallet import LedgerFold, drafts
 from veen.overlays.wallet.statements import statement
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from veen.core.event import Event
 from veen.core.hashing import H, Ht, u64be
 from veen.core.objects.profile import PayloadHdr
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.wallet import WalletPolicy, drafts
+from veen.overlays.wallet.bodies import wallet_id_of, wallet_stream
 from veen.overlays.wallet.drafts import body_of
-from veen.overlays.wallet.ids import wallet_id_of, wallet_stream
 
 DAY = 86_400
 REALM = H(b"realm")

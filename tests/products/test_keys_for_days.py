@@ -20,7 +20,7 @@ from veen.core.objects.captoken import CapToken
 from veen.core.objects.speaking import SPEAKS_SCHEMA
 from veen.lake.log.options import HubAddress, WriteOptions
 from veen.lake.spark.writing import RowSender, WritePlan
-from veen.overlays.framework.decode import Issue
+from veen.overlays.framework.schema import Issue
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.events import payload_json
 from veen.products.recorder.roles import equip

@@ -34,7 +34,7 @@ from veen.core.objects.captoken import CapToken
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.speaking import SPEAKING_SCHEMAS, AuthorKey
 from veen.core.objects.tooling import StatusResponse
-from veen.overlays.framework.body import Draft as OverlayDraft
+from veen.overlays.framework.schema import Draft as OverlayDraft
 from veen.overlays.framework.stream import fold_events
 from veen.overlays.kv import KvEntry, KvFold, delete, put
 

@@ -11,7 +11,7 @@ from veen.client.send.captokens import HeldToken, TokenStore
 from veen.client.send.grants import TokenGrant
 from veen.client.send.writing import Sent
 from veen.core.objects.captoken import CapToken
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 
 # Between two searches for a renewed or new token: a search reads and verifies all of them.
 _LOOK_AGAIN_SEC: Final = 60.0

@@ -12,10 +12,8 @@ from typing import Final, NamedTuple
 from veen.core.event import Order
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.wire import Bytes32, Uint
-from veen.overlays.framework.body import Body, Draft
-from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.ordered import Ordered, Table
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Body, Draft, Schema, SchemaSet, Typed, Violation
 from veen.overlays.framework.typed_table import StateTable
 
 

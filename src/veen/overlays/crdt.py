@@ -13,10 +13,8 @@ from veen.core.event import Order
 from veen.core.hashing import H
 from veen.core.sealing.ciphertext import att_root_of
 from veen.core.wire import Bytes32, Length, Uint
-from veen.overlays.framework.body import Body, Draft, InvalidBody
-from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.fold import Compact
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Body, Draft, InvalidBody, Schema, SchemaSet, Typed
 from veen.overlays.framework.spans import Additive, Spans
 from veen.overlays.framework.typed_table import StateTable, TypedColumn
 

@@ -16,11 +16,9 @@ from typing import Annotated, Any, Final
 
 from veen.core.wire import Choice, TextMap, Uint
 from veen.overlays.framework.args import Arg
-from veen.overlays.framework.body import Body, Draft, InvalidBody
-from veen.overlays.framework.decode import Typed, Violation
 from veen.overlays.framework.nouns import Noun, Verb
 from veen.overlays.framework.ordered import Ordered, Table
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Body, Draft, InvalidBody, Schema, SchemaSet, Typed, Violation
 from veen.overlays.framework.state import Free
 from veen.overlays.framework.typed_table import StateTable
 

@@ -10,11 +10,9 @@ from typing import Annotated, Any, Final, NamedTuple
 from veen.core.event import Order
 from veen.core.wire import Anything, Choice, Uint
 from veen.overlays.framework.args import Arg
-from veen.overlays.framework.body import Body, Draft, InvalidBody
-from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.fold import Compact
 from veen.overlays.framework.nouns import Noun, Verb
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Body, Draft, InvalidBody, Schema, SchemaSet, Typed
 from veen.overlays.framework.state import Free
 from veen.overlays.framework.typed_table import StateTable
 

@@ -18,12 +18,10 @@ from veen.core.event import Order
 from veen.core.hashing import Ht
 from veen.core.wire import Anything, Bytes32, Choice
 from veen.overlays.framework.args import Arg
-from veen.overlays.framework.body import Body, Draft, InvalidBody
-from veen.overlays.framework.decode import Typed, Violation
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.fold import NO_MIRRORS, Mirrors
 from veen.overlays.framework.nouns import Noun, Verb
 from veen.overlays.framework.ordered import Ordered, Table
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Body, Draft, InvalidBody, Schema, SchemaSet, Typed, Violation
 from veen.overlays.framework.state import Free
 from veen.overlays.framework.typed_table import StateTable
 

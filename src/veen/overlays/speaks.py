@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.ordered import Table
-from veen.overlays.framework.schema import SchemaSet
+from veen.overlays.framework.schema import SchemaSet, Typed
 from veen.overlays.framework.speaking import Bound, Principal, Speaking, SpeakingKey, SpeakingRecord, principal_of
 from veen.overlays.framework.state import state_record
 from veen.overlays.framework.typed_table import StateTable

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from veen.core.event import Event
 from veen.core.hashing import H, Ht, u64be
 from veen.core.objects.profile import PayloadHdr
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 
 
 def label_of(stream: str, epoch: int = 0) -> bytes:

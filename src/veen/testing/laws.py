@@ -23,10 +23,9 @@ from hypothesis import strategies as st
 
 from veen.core.event import Event, Order
 from veen.core.hashing import H, Ht
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.dedup import Mirrors, copy_draft
-from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.fold import AnyFold, Mirrors, copy_draft
 from veen.overlays.framework.runner import Runner
+from veen.overlays.framework.schema import Draft
 from veen.overlays.framework.snapshot import Cut, Snapshot
 from veen.overlays.framework.state import state_bytes, to_tree
 from veen.testing.events import FakeLog

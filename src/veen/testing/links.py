@@ -10,7 +10,7 @@ from veen.core.errors import VeenError
 from veen.core.event import Event
 from veen.core.hashing import H
 from veen.core.objects.receipt import Receipt
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.testing.events import FakeLog, label_of
 
 

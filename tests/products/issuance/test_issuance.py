@@ -9,8 +9,8 @@ import pytest
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.labels import stream_id_of
 from veen.core.objects.captoken import CapToken
-from veen.overlays.discovery.issuance import IssuancePlace
-from veen.overlays.rpc.caller import RpcFailed
+from veen.overlays.discovery.bodies import IssuancePlace
+from veen.overlays.rpc.ends import RpcFailed
 from veen.products.issuance.service import (
     IssuancePolicy,
     IssuancePolicyInvalid,

@@ -26,7 +26,7 @@ from veen.lake.query.errors import (
     QueryNotFound,
 )
 from veen.lake.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS, result_id_of
-from veen.overlays.framework.decode import Typed, decode
+from veen.overlays.framework.schema import Typed, decode
 from veen.overlays.operations.queryaudit import QUERY_AUDIT
 from veen.overlays.recorder import events as sdr
 from veen.products.queryservice.history import QueryHistory

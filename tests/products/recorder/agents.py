@@ -129,7 +129,7 @@ def lines_source(data, *, stream=WEB, id="stdin", **options):
 
 async def recorded(world, stream=WEB):
     """The events of a stream as (event, payload), read by the admin and verified."""
-    from veen.overlays.framework.decode import Typed
+    from veen.overlays.framework.schema import Typed
     from veen.overlays.recorder import events as sdr
 
     result = []

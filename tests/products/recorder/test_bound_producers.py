@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from tests.overlays.speaking_builders import KEYS, PRINCIPALS, STREAM, KeyLog, bind, end
 
 from veen.core.event import Event
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.recorder import events as sdr
 from veen.overlays.recorder.config import Configuration, History
 from veen.products.recorder.verify import _Judge

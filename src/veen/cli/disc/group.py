@@ -207,7 +207,7 @@ def _service(
         raise click.UsageError("give --stream once, for requests, or twice, for requests and answers")
     details = None
     if issuer is not None:
-        from veen.overlays.discovery.issuance import IssuancePlace
+        from veen.overlays.discovery.bodies import IssuancePlace
 
         issuing = StreamRef.parse(issuer).stream_id
         if mode != "cap_token" or issuing is None:
@@ -353,7 +353,7 @@ def query(
     """
     from veen.cli.shared.output import Fail
     from veen.overlays.discovery.bodies import DiscoveryQuery
-    from veen.overlays.discovery.query import answer
+    from veen.overlays.discovery.directory import answer
     from veen.overlays.discovery.server import ask
 
     asked = DiscoveryQuery(kind=kind, filter=_filters(values), limit=limit, offset=offset)
@@ -455,7 +455,7 @@ def watch(output: Output, session: CliSession, span: int | None) -> None:
 
 def _watched(event: Any) -> Iterator[dict[str, Any]]:
     from veen.overlays.discovery.directory import DirectoryFold
-    from veen.overlays.framework.decode import Issue, decode
+    from veen.overlays.framework.schema import Issue, decode
 
     schema = None if event is None else DirectoryFold.schemas.get(event.hdr.schema)
     if schema is None:

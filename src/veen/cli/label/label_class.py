@@ -15,7 +15,7 @@ from veen.cli.shared.values import SPAN
 from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
-    from veen.overlays.framework.body import Draft
+    from veen.overlays.framework.schema import Draft
     from veen.overlays.naming.label_class import LabelClassFold
 
 label_class: Final = NounGroup(

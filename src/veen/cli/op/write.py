@@ -19,7 +19,7 @@ from veen.cli.shared.people import principal_of
 
 if TYPE_CHECKING:
     from veen.core.objects.captoken import CapToken
-    from veen.overlays.framework.body import Draft
+    from veen.overlays.framework.schema import Draft
     from veen.overlays.operations.content import ContentFile
 
 _CHUNK: Final = 1 << 20

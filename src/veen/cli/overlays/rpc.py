@@ -19,7 +19,7 @@ from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.client.client import Client
-    from veen.overlays.rpc.server import CallContext, Handler
+    from veen.overlays.rpc.ends import CallContext, Handler
 
 rpc = LazyGroup("rpc", help="Calls and answers as messages of a stream: sealed, receipted, auditable.")
 
@@ -68,7 +68,7 @@ def call(
     veen rpc call app/calls add '[1, 2]' --timeout 10s
     veen rpc call app/calls pay '{"amount": 4000}' --idem 17 --retry
     """
-    from veen.overlays.rpc.caller import Backoff, Caller
+    from veen.overlays.rpc.ends import Backoff, Caller
 
     arguments = None if args is None else json_value(args)
     if retry and idem is None:
@@ -122,7 +122,7 @@ def serve(
     import asyncio
 
     from veen.cli.overlays.rpc_program import program
-    from veen.overlays.rpc.server import Server
+    from veen.overlays.rpc.ends import Server
 
     handlers: dict[str, Handler] = {}
     for text in programs:

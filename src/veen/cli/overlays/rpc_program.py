@@ -8,8 +8,7 @@ import shlex
 from typing import Any, Final
 
 from veen.overlays.framework.plain import plain
-from veen.overlays.rpc.caller import RpcFailed
-from veen.overlays.rpc.server import CallContext, Handler
+from veen.overlays.rpc.ends import CallContext, Handler, RpcFailed
 
 FAILED: Final = "RPC.PROGRAM"
 MAX_RESULT_BYTES: Final = 1024 * 1024

@@ -60,7 +60,7 @@ EXTRAS: Final = {
 REFUSALS: Final = {
     "veen.client.errors.HubRefused": "the hub refused",
     "veen.core.errors.Refused": "the message was refused",
-    "veen.overlays.rpc.caller.RpcFailed": "the server refused the call",
+    "veen.overlays.rpc.ends.RpcFailed": "the server refused the call",
 }
 
 

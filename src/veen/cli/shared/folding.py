@@ -30,9 +30,9 @@ from veen.core.errors import FormatError, OpenError
 from veen.core.event import Event
 from veen.core.hashing import H
 from veen.core.objects.profile import PayloadHdr
-from veen.overlays.framework.decode import Issue
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.ordered import LateEvent
+from veen.overlays.framework.schema import Issue
 from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.overlays.framework.state import state_bytes, state_hash
 from veen.overlays.framework.stream import fold_events

@@ -52,10 +52,10 @@ from veen.overlays.framework.plain import plain
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
     from veen.client.send.writing import Sent
-    from veen.overlays.framework.body import Draft
     from veen.overlays.framework.fold import AnyFold
     from veen.overlays.framework.nouns import Message, Noun, Verb
     from veen.overlays.framework.registry import Overlay
+    from veen.overlays.framework.schema import Draft
 
 Parameter = Callable[[Any], Any]  # a decorator of click, or several of them in one
 

@@ -29,8 +29,8 @@ from veen.overlays.framework.plain import plain
 if TYPE_CHECKING:
     from veen.cli.shared.folding import Folded
     from veen.client.send.writing import Sent
-    from veen.overlays.framework.body import Draft
     from veen.overlays.framework.fold import AnyFold
+    from veen.overlays.framework.schema import Draft
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -45,7 +45,7 @@ class Ledgers:
         """On a shared stream a wallet obeys the keys of its owner alone: any writer could empty it otherwise."""
         from dataclasses import replace
 
-        from veen.overlays.framework.dedup import Mirrors
+        from veen.overlays.framework.fold import Mirrors
         from veen.overlays.wallet.ledger import LedgerFold
         from veen.overlays.wallet.policy import WalletPolicy
 
@@ -73,7 +73,7 @@ class Ledgers:
         return derived_streams(session) if self.stream is None else [self.stream]
 
     def stream_of(self, message: "Message") -> str:
-        from veen.overlays.wallet.ids import wallet_stream
+        from veen.overlays.wallet.bodies import wallet_stream
 
         return f"hex:{wallet_stream(message.values['wallet_id']).hex()}" if self.stream is None else self.stream
 
@@ -176,7 +176,7 @@ def owner_of(session: CliSession, ledgers: Ledgers, text: str | None) -> bytes:
 def wallet_of(session: CliSession, ledgers: Ledgers, text: str) -> bytes:
     """A wallet_id: 64 hex digits, or OWNER:CURRENCY."""
     from veen.cli.shared.overlay_commands import drafted
-    from veen.overlays.wallet.ids import wallet_id_of
+    from veen.overlays.wallet.bodies import wallet_id_of
 
     if _ID.fullmatch(text):
         return bytes.fromhex(text)

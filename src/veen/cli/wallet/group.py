@@ -25,8 +25,8 @@ from veen.cli.shared.values import MOMENT
 from veen.cli.wallet.args import Ledgers, ledger_options
 
 if TYPE_CHECKING:
-    from veen.overlays.framework.body import Draft
     from veen.overlays.framework.nouns import Noun
+    from veen.overlays.framework.schema import Draft
 
 _NOUN: Final = "veen.overlays.wallet.nouns:wallet"
 _WAIT_SECONDS: Final = 1.5

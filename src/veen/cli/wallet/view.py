@@ -80,7 +80,7 @@ def _row(line: "Line") -> list[Any]:
 def _cells(session: CliSession, ledgers: Ledgers, wallets: "Iterable[Wallet]") -> Callable[[Any], Any]:
     """Return a function that formats values. Wallets of known people appear as commands take them: bob:EUR."""
     from veen.overlays.id.ids import ctx_id_of
-    from veen.overlays.wallet.ids import wallet_id_of
+    from veen.overlays.wallet.bodies import wallet_id_of
 
     currencies = {wallet.currency for wallet in wallets if wallet.currency is not None}
     names = {

@@ -34,8 +34,7 @@ from veen.lake.log.events import Mark, Prefix, make_prefix, read_events
 from veen.lake.log.keys import KeyFile, keys_for_tasks
 from veen.lake.log.prefix import Shortened, heads_at, marks_at, receipt_at
 from veen.lake.spark.session import using_session
-from veen.overlays.framework.fold import AnyFold
-from veen.overlays.framework.joined import Joined
+from veen.overlays.framework.fold import AnyFold, Joined
 from veen.overlays.framework.ordered import LateEvent
 from veen.overlays.framework.registry import BUILTIN
 from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused

@@ -43,10 +43,9 @@ from veen.lake.log.columns import arrow_schema, ddl, to_batches
 from veen.lake.log.events import SORT_KEYS, LogEntry, event_of
 from veen.lake.spark.runner import run_job
 from veen.overlays.crdt import Add, CounterFold, LwwFold, OrSetFold, OrSetState, Register
-from veen.overlays.framework.decode import Issue, Typed, decode
-from veen.overlays.framework.fold import AnyFold, Compact, Summary
-from veen.overlays.framework.joined import Joined
+from veen.overlays.framework.fold import AnyFold, Compact, Joined, Summary
 from veen.overlays.framework.ordered import Progress
+from veen.overlays.framework.schema import Issue, Typed, decode
 from veen.overlays.framework.spans import Additive, SeqSpan
 from veen.overlays.framework.state import Free, from_tree
 from veen.overlays.framework.stream import fold_events

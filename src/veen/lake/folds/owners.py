@@ -13,9 +13,8 @@ from veen.core.objects.speaking import AuthorKey
 from veen.lake.log.errors import OptionError
 from veen.lake.log.events import LogEntry, read_events
 from veen.lake.log.prefix import Prefix
-from veen.overlays.federation.emitters import OwnerRuled
-from veen.overlays.framework.fold import AnyFold
-from veen.overlays.framework.joined import Joined
+from veen.overlays.federation.realm import OwnerRuled
+from veen.overlays.framework.fold import AnyFold, Joined
 
 NO_EMITTERS: Final = (
     "the fold has no emitters, and rows do not name the owner of a stream: make the fold with emitters= or "

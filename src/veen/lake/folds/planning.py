@@ -30,9 +30,9 @@ from veen.lake.folds.typed import TYPES
 from veen.lake.log.columns import Column
 from veen.lake.log.events import LogEntry, event_row
 from veen.overlays.crud import Crud, CrudFold
-from veen.overlays.framework.decode import Issue, Place, Typed, decode
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.ordered import Ordered, OrderedPrefix, Progress, Table
+from veen.overlays.framework.schema import Issue, Place, Typed, decode
 from veen.overlays.queue import Queue, QueueFold
 from veen.overlays.wallet.ledger import LedgerFold
 

@@ -37,9 +37,8 @@ from veen.lake.folds.coverage import UnopenedCount
 from veen.lake.folds.errors import FoldStateDamaged, NotBound
 from veen.lake.log.columns import Column, arrow_schema
 from veen.lake.log.events import Mark
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.decode import Issue
 from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.schema import Draft, Issue
 from veen.overlays.framework.snapshot import Cut, Snapshot
 from veen.overlays.framework.state import state_bytes, state_hash
 from veen.overlays.operations.state_checkpoint import checkpoint, state_id_of

@@ -18,8 +18,8 @@ from veen.lake.folds.errors import PlanUnfit
 from veen.lake.log.columns import Column
 from veen.lake.log.events import SILVER, SORT_KEYS, LogEntry
 from veen.overlays.crdt import CounterDelta, CounterFold, LwwFold, LwwSet, OrSetFold, OrSetOp
-from veen.overlays.framework.decode import Issue, Typed, decode
 from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.schema import Issue, Typed, decode
 from veen.overlays.framework.state import Free, to_tree
 from veen.overlays.kv import Kv, KvFold
 

@@ -32,8 +32,8 @@ from veen.lake.folds.states import FoldResult, WrittenState
 from veen.lake.log.decryption import reader_marks
 from veen.lake.log.errors import OptionError
 from veen.lake.log.prefix import make_prefix, receipt_at
-from veen.overlays.framework.decode import Issue, decode
 from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.schema import Issue, decode
 from veen.overlays.framework.snapshot import Cut
 from veen.overlays.operations.state_checkpoint import CHECKPOINT, StateCheckpoint, StateCheckpointFold, Stated
 from veen.storage.pinned import LogView, pin

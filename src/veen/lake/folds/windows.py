@@ -15,8 +15,8 @@ from veen.lake.folds.coverage import FoldCoverage, coverage_row
 from veen.lake.folds.errors import PlanUnfit
 from veen.lake.log.columns import Column
 from veen.lake.log.events import SILVER, SORT_KEYS, LogEntry
-from veen.overlays.framework.decode import Issue, Place, Typed, Violation, decode
 from veen.overlays.framework.ordered import OrderedPrefix, Progress, Table
+from veen.overlays.framework.schema import Issue, Place, Typed, Violation, decode
 from veen.overlays.framework.speaking import STATEMENTS
 from veen.overlays.framework.state import from_tree, to_tree
 from veen.overlays.wallet import flows

@@ -29,7 +29,7 @@ from veen.lake.log.slices import Slice
 from veen.lake.query.aggregate import Partial, group_key
 from veen.lake.query.descriptor import Filter, QueryDescriptor
 from veen.lake.query.fields import RecordedEvent
-from veen.overlays.framework.decode import Issue
+from veen.overlays.framework.schema import Issue
 from veen.overlays.recorder import events as sdr
 
 

@@ -10,7 +10,7 @@ from veen.core import canonical
 from veen.core.hashing import Ht
 from veen.lake.query.descriptor import QueryDescriptor
 from veen.lake.query.digest import ResultDigest
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.recorder import events as sdr
 
 REQUESTS: Final = "record/query/requests"  # QRY-01

@@ -33,10 +33,9 @@ from veen.lake.log.columns import ENTRIES, Column, arrow_schema, ddl, to_batches
 from veen.lake.log.events import SILVER, event_of
 from veen.lake.query.fields import payload_of, receipt_id_of
 from veen.lake.tables.errors import NoTable
-from veen.overlays.framework.decode import Issue
-from veen.overlays.framework.fold import AnyFold
-from veen.overlays.framework.joined import Joined
+from veen.overlays.framework.fold import AnyFold, Joined
 from veen.overlays.framework.registry import BUILTIN
+from veen.overlays.framework.schema import Issue
 from veen.overlays.framework.state import Free
 from veen.overlays.framework.typed_table import ColumnKind, StateTable, TypedTable
 from veen.overlays.recorder.events import MAX_TIME

@@ -22,9 +22,7 @@ from veen.core.objects.profile import PayloadHdr
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import open_one
 from veen.core.wire import LEFT_OUT_EMPTY, Bytes32, Bytes64, Length, Uint
-from veen.overlays.framework.body import Body, InvalidBody
-from veen.overlays.framework.decode import Issue, Typed, decode
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Body, InvalidBody, Issue, Schema, SchemaSet, Typed, decode
 
 MAX_TARGETS: Final = 1_024
 RESULTS: Final = ("imported", "resumed", "rejected", "received")

@@ -5,17 +5,18 @@ A descriptor is a hint, never a statement to rely on: who uses it pins the hub's
     DISC.ENDPOINT  the url of an endpoint has not the scheme of its kind
     DISC.NAME      a descriptor without a name
     DISC.ANSWER    an answer with both results and an error, or with neither
+
+Place of issuance: where a service has its tokens issued, in the details of its auth_policy (001 spec-5 §7.3).
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
 from veen.core.hashing import Ht
 from veen.core.labels import hub_id_of, stream_id_of
 from veen.core.wire import Anything, Bytes32, Length, Uint
-from veen.overlays.framework.body import Body, Draft, InvalidBody
-from veen.overlays.framework.schema import AnySchema, Schema
+from veen.overlays.framework.schema import AnySchema, Body, Draft, InvalidBody, Schema
 
 KINDS: Final = ("hub", "overlay", "service")
 STREAMS: Final = {
@@ -245,3 +246,28 @@ def retire(kind: str, ident: bytes, reason: str | None = None) -> Draft:
 def _check_name(name: str) -> None:
     if not name:
         raise InvalidBody("DISC.NAME", "name must not be empty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuancePlace:
+    """The stream and the keys of a service that issues tokens."""
+
+    stream_id: bytes  # of requests, at the hub of the directory
+    servers: tuple[bytes, ...]  # client_ids whose answers count; empty: anybody who may write there
+
+    def to_details(self) -> dict[str, Any]:
+        """Return the details to be published; keys in the order of deterministic CBOR."""
+        return {"issue": {"stream_id": self.stream_id, "servers": list(self.servers)}}
+
+    @classmethod
+    def of_details(cls, details: Any) -> Self | None:
+        """Return the place; None if the details name none, or have an unknown form."""
+        place = details.get("issue") if isinstance(details, dict) else None
+        if not isinstance(place, dict):
+            return None
+        stream_id, servers = place.get("stream_id"), place.get("servers", [])
+        if not isinstance(servers, list) or not all(isinstance(key, bytes) and len(key) == 32 for key in servers):
+            return None
+        if not isinstance(stream_id, bytes) or len(stream_id) != 32:
+            return None
+        return cls(stream_id=stream_id, servers=tuple(servers))

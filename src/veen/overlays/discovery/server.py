@@ -18,11 +18,10 @@ from veen.overlays.discovery.bodies import (
     DiscoveryQuery,
     DiscoveryResult,
 )
-from veen.overlays.discovery.directory import Directory, DirectoryFold
-from veen.overlays.discovery.query import answer
-from veen.overlays.framework.decode import Issue, decode
+from veen.overlays.discovery.directory import Directory, DirectoryFold, answer
 from veen.overlays.framework.link import Follower, Link, Stream, send
-from veen.overlays.rpc.caller import NoAnswer
+from veen.overlays.framework.schema import Issue, decode
+from veen.overlays.rpc.ends import NoAnswer
 
 _UNREAD: Final = DiscoveryFault(code="DISC.FILTER", detail="the question cannot be read")
 

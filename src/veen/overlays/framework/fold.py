@@ -9,20 +9,91 @@ wins, sets, counters. `Ordered` is for folds in which every event meets the stat
 before it (D-82). Overlays write the few methods named there; decoding, mirrored copies, issues and time are done here.
 
 A summary is a value: nothing may change it once it has been returned. All of them pickle, for work on other machines.
+
+Deduplication of mirrored events: an event and its copies count once (D-85, spec §11.1).
+
+Several folds as one: one pass over the log, one snapshot, one cut for all of them (spec §0).
+
+Overlays compose by what they declare: the schemas that a fold reads and the state class that it makes. What needs the
+states of several overlays, such as who may spend from a wallet, is a function of their views at the same cut.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from veen.core import cbor
 from veen.core.errors import MalformedError
-from veen.core.event import Event
-from veen.overlays.framework.decode import Issue, Place, Typed, Violation, decode
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.framework.schema import SchemaSet
+from veen.core.event import COPY_SCHEMA, Event, copy_body, origin_passed_on
+from veen.overlays.framework.schema import Draft, Issue, Place, SchemaSet, Typed, Violation, decode
 from veen.overlays.framework.state import from_tree, state_bytes, to_tree
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrors:
+    """Rules that tell copies from originals: sent by a bridge, or of a schema in which every parent_id means a copy.
+
+    A copy carries the msg_id of its original as parent_id. This is configuration of the reader, like the labels that it
+    folds: two readers with the same labels and the same mirrors hold the same state.
+    """
+
+    bridges: frozenset[bytes] = frozenset()  # client_ids
+    schemas: frozenset[bytes] = frozenset()
+
+    @classmethod
+    def by(cls, bridges: Iterable[bytes] = (), schemas: Iterable[bytes] = ()) -> "Mirrors":
+        return cls(frozenset(bridges), frozenset(schemas))
+
+    def __bool__(self) -> bool:
+        return bool(self.bridges or self.schemas)
+
+    def original_of(self, event: Event) -> bytes | None:
+        """Return the msg_id of the original if this event is a copy, else None."""
+        if event.client_id in self.bridges or event.hdr.schema in self.schemas:
+            return event.hdr.parent_id
+        return None
+
+    def with_origin_times(self, event: Event) -> Event:
+        """Return the event with the times that folds compare: for a copy, those of the original by its bridge (D-193).
+
+        Its place in the logical order stays that of the copy. What anybody else states of an origin has no effect.
+        """
+        origin = event.origin
+        if origin is None or event.client_id not in self.bridges or event.placed is not None:
+            return event
+        return replace(event, hub_ts=origin.hub_ts, ts=origin.ts, placed=event.ts)
+
+    def identity(self, event: Event) -> bytes:
+        """Return the id that all copies of an event share: the msg_id of the original."""
+        if event.client_id in self.bridges or event.hdr.schema in self.schemas:
+            return event.hdr.parent_id or event.leaf_hash
+        return event.leaf_hash
+
+
+NO_MIRRORS: Final = Mirrors()
+
+
+def copy_draft(event: Event, *, hub_id: bytes, mirrors: Mirrors = NO_MIRRORS) -> Draft:
+    """Return the message by which a bridge copies an event of the hub `hub_id`, with its origin (D-187, D-193).
+
+    The origin of a copy is kept if one of the bridges of `mirrors` sent it.
+    """
+    origin = origin_passed_on(
+        event.origin,
+        hub_id=hub_id,
+        msg_id=event.msg_id if event.origin is not None else mirrors.original_of(event) or event.msg_id,
+        hub_ts=event.hub_ts,
+        ts=event.ts,
+        is_bridge=event.client_id in mirrors.bridges,
+    )
+    return Draft(
+        schema=COPY_SCHEMA,
+        body=copy_body(event.hdr.schema, event.body, origin),
+        parent_id=origin.msg_id,
+        expires_at=event.hdr.expires_at,
+    )
+
 
 T = TypeVar("T")  # what merges
 S = TypeVar("S")  # the part of it that the overlay defines
@@ -221,3 +292,52 @@ def _keep_first(copies: dict[bytes, Typed[Any]], original: bytes, typed: Typed[A
     previous = copies.get(original)
     if previous is None or typed.order < previous.order:
         copies[original] = typed
+
+
+Summaries = tuple[Any, ...]  # in the order of the folds
+
+
+class Joined(Fold[Summaries, dict[str, Any]]):
+    """The views of some folds by their names. Each keeps its own mirrors."""
+
+    def __init__(self, folds: Iterable[AnyFold]) -> None:
+        super().__init__()
+        self._folds = sorted(folds, key=lambda fold: fold.name)
+        self.name = "+".join(fold.name for fold in self._folds)
+        self.schemas = SchemaSet()
+        for fold in self._folds:
+            self.schemas |= fold.schemas
+
+    @property
+    def folds(self) -> Sequence[AnyFold]:
+        """The folds by name, in the order of their summaries, for callers that fold each by itself."""
+        return self._folds
+
+    def settings(self) -> Mapping[str, bytes]:
+        return {fold.name: fold.semantics() for fold in self._folds}
+
+    def summarize(self, events: Iterable[Event]) -> Summaries:
+        batch = list(events)
+        return tuple(fold.summarize(batch) for fold in self._folds)
+
+    def combine(self, parts: Iterable[Summaries]) -> Summaries:
+        summaries = list(parts)
+        return tuple(fold.combine(part[i] for part in summaries) for i, fold in enumerate(self._folds))
+
+    def seal(self, summary: Summaries) -> Summaries:
+        return tuple(fold.seal(part) for fold, part in zip(self._folds, summary, strict=True))
+
+    def view(self, summary: Summaries, as_of: int | None = None) -> dict[str, Any]:
+        return {fold.name: fold.view(part, as_of) for fold, part in zip(self._folds, summary, strict=True)}
+
+    def issues(self, summary: Summaries) -> tuple[Issue, ...]:
+        issues = {issue for fold, part in zip(self._folds, summary, strict=True) for issue in fold.issues(part)}
+        return tuple(sorted(issues))
+
+    def dump(self, summary: Summaries) -> cbor.Item:
+        return [fold.dump(part) for fold, part in zip(self._folds, summary, strict=True)]
+
+    def load(self, tree: cbor.Item) -> Summaries:
+        if type(tree) is not list or len(tree) != len(self._folds):
+            raise MalformedError("a summary of other folds", self.name)
+        return tuple(fold.load(part) for fold, part in zip(self._folds, tree, strict=True))

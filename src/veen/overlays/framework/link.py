@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from veen.core.event import Event
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 
 Stream = str | bytes  # a name, or a stream_id
 

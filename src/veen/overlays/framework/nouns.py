@@ -20,9 +20,8 @@ from veen.overlays.framework.plain import plain
 
 if TYPE_CHECKING:
     from veen.core.wire import Wire
-    from veen.overlays.framework.body import Draft
     from veen.overlays.framework.fold import AnyFold
-    from veen.overlays.framework.schema import AnySchema
+    from veen.overlays.framework.schema import AnySchema, Draft
     from veen.overlays.framework.typed_table import StateTable
 
 Row = Mapping[str, Any]

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar, cast, overload
 from veen.core import cbor
 from veen.core.errors import VeenError
 from veen.core.event import Event, Order
-from veen.overlays.framework.decode import Issue, Place, Typed, Violation, decode
 from veen.overlays.framework.fold import Fold
+from veen.overlays.framework.schema import Issue, Place, Typed, Violation, decode
 from veen.overlays.framework.state import from_tree, to_tree
 
 K = TypeVar("K")

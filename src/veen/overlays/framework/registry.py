@@ -17,8 +17,7 @@ from veen.overlays import anchoring, crdt, crud, kv, queue, speaks
 from veen.overlays.discovery import bodies as discovery
 from veen.overlays.discovery import directory
 from veen.overlays.federation import realm
-from veen.overlays.framework.fold import AnyFold
-from veen.overlays.framework.joined import Joined
+from veen.overlays.framework.fold import AnyFold, Joined
 from veen.overlays.framework.nouns import Noun
 from veen.overlays.framework.schema import AnySchema, SchemaClash, SchemaSet
 from veen.overlays.framework.speaking import SPEAKING, STATEMENTS

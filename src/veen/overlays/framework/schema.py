@@ -1,15 +1,70 @@
-"""Schemas: the kinds of bodies and their ids (spec §4.7, D-83)."""
+"""Schemas: the kinds of bodies and their ids (spec §4.7, D-83).
+
+Bodies: the typed contents of messages, as maps with text keys in listed order (D-02 … D-05).
+
+A body is a wire object of the form "body" and lists its fields once, in the order of its document. What is free-form
+(`Fields.anything`, `Fields.mapping`) is read in any order and written sorted (D-03): `_write` passes it through
+`cbor.sort_keys`.
+
+Total decoding: every event yields a typed event or a stable code at its position (spec §4.7, §11.1, D-81).
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
 
-from veen.core.errors import VeenError
+from veen.core import cbor
+from veen.core.errors import FieldSizeError, FormatError, VeenError, VersionError
+from veen.core.event import Event, Order
 from veen.core.labels import schema_id
 from veen.core.sealing.ciphertext import Attachment
-from veen.core.wire import Wire
-from veen.overlays.framework.body import Draft
+from veen.core.wire import Fields, Form, Wire
+
+
+class Body(Wire):
+    """Base of all bodies. KIND is the name of the schema, or of the part where bodies nest."""
+
+    __slots__ = ()
+
+    FORM: ClassVar[Form] = "body"
+
+    @classmethod
+    def _from(cls, fields: Fields) -> Self:
+        """Read the fields, then check them. If both fail, the error about the fields is raised (D-177)."""
+        try:
+            body = cls._read(fields)
+        except InvalidBody:
+            fields.done()
+            raise
+        fields.done()
+        return body
+
+
+class InvalidBody(FormatError):
+    """A body whose fields have the right types but break a rule of the schema.
+
+    Raised by `_read` when it has read all fields, so what cannot be read cannot be written either. `code` is stable
+    and names the broken rule.
+    """
+
+    def __init__(self, code: str, what: str) -> None:
+        super().__init__(code, what)
+        self.code, self.what = code, what
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A message to be sent: schema, body, and what a writer puts into payload_hdr."""
+
+    schema: bytes
+    body: bytes
+    parent_id: bytes | None = None
+    expires_at: int | None = None
+
 
 B = TypeVar("B", bound=Wire)
 
@@ -101,3 +156,83 @@ class SchemaSet(Mapping[bytes, AnySchema]):
 
     def __or__(self, other: "SchemaSet") -> "SchemaSet":
         return SchemaSet([*self.values(), *(s for s in other.values() if self.get(s.id) is not s)])
+
+
+Place = tuple[bytes, int]  # (label, stream_seq)
+
+
+class Typed(NamedTuple, Generic[B]):
+    """An event whose body has been read."""
+
+    event: Event
+    body: B
+
+    @property
+    def order(self) -> Order:
+        """Place of the event in the logical order."""
+        return self.event.order
+
+    @property
+    def place(self) -> Place:
+        """Label and stream_seq of the event."""
+        return self.event.label, self.event.stream_seq
+
+
+class Issue(NamedTuple):
+    """An event that has no effect, with the reason. Equal logs give equal issues.
+
+    `code` is stable and belongs to the result; `what` is for people.
+    """
+
+    label: bytes
+    stream_seq: int
+    code: str
+    what: str
+
+    @property
+    def place(self) -> Place:
+        return self.label, self.stream_seq
+
+
+class Violation(VeenError, code="OVL.BODY"):
+    """An event that breaks a rule of a fold. It changes nothing and is reported under `code` (D-98)."""
+
+    def __init__(self, code: str, what: str) -> None:
+        super().__init__(code, what)
+        self.code, self.what = code, what
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.what}"
+
+
+def decode(event: Event, schema: Schema[B]) -> Typed[B] | Issue:
+    """Decode the body of an event by its schema. Codes of an Issue, the first that applies:
+
+    OVL.CBOR      the body is not one deterministic CBOR item
+    OVL.BODY      a key is missing, unknown, repeated, misplaced or of the wrong type
+    OVL.SIZE      a byte string or list has a size the schema does not allow
+    OVL.VERSION   the body speaks a version that is not known
+    OVL.PARENT    the schema needs a parent_id and the header has none
+    or the code of the rule of the schema that is broken.
+    """
+    code = "OVL.CBOR"
+    parentless = schema.needs_parent and event.hdr.parent_id is None
+    try:
+        tree = cbor.decode(event.body, what=schema.name)
+        code = "OVL.BODY"
+        body = schema.body.from_tree(tree)
+    except FormatError as exc:
+        if isinstance(exc, InvalidBody):
+            if parentless:
+                return _parentless(event, schema)  # OVL.* comes before the rules of a schema (D-177)
+            code = exc.code
+        elif isinstance(exc, VersionError):
+            code = "OVL.VERSION"
+        elif isinstance(exc, FieldSizeError) and code == "OVL.BODY":
+            code = "OVL.SIZE"
+        return Issue(event.label, event.stream_seq, code, str(exc))
+    return _parentless(event, schema) if parentless else Typed(event, body)
+
+
+def _parentless(event: Event, schema: Schema[B]) -> Issue:
+    return Issue(event.label, event.stream_seq, "OVL.PARENT", f"{schema.name} needs a parent_id")

@@ -11,8 +11,8 @@ from bisect import bisect_right
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from veen.core.event import Event
-from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.fold import Compact
+from veen.overlays.framework.schema import Typed
 
 P = TypeVar("P")
 V = TypeVar("V")

@@ -36,10 +36,9 @@ from veen.core.errors import SignatureError
 from veen.core.event import Event
 from veen.core.objects.card import CardRecord
 from veen.core.objects.speaking import PrincipalNext, SpeakingStatement, SpeaksBinding, SpeaksEnd
-from veen.overlays.framework.decode import Typed, Violation
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.fold import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Ordered, Table
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Schema, SchemaSet, Typed, Violation
 from veen.overlays.framework.state import state_record
 from veen.overlays.id.ids import ctx_id_of
 

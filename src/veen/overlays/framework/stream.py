@@ -11,9 +11,9 @@ from itertools import chain
 from typing import Any, Generic, TypeVar, cast
 
 from veen.core.event import Event, Order
-from veen.overlays.framework.decode import Issue, Place, Typed, decode
 from veen.overlays.framework.fold import AnyFold, Fold
 from veen.overlays.framework.ordered import LateEvent, Ordered, OrderedPrefix, Progress
+from veen.overlays.framework.schema import Issue, Place, Typed, decode
 
 T = TypeVar("T")
 V = TypeVar("V")

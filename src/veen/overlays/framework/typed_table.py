@@ -11,8 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
 from veen.core.event import Event, Order
-from veen.overlays.framework.decode import Issue, Typed, decode
-from veen.overlays.framework.schema import AnySchema
+from veen.overlays.framework.schema import AnySchema, Issue, Typed, decode
 
 ColumnKind = Literal["text", "integer", "boolean", "bytes", "hex", "time", "json"]
 COLUMN_KINDS: Final[Mapping[ColumnKind, str]] = {

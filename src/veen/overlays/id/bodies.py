@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from veen.core.wire import Bytes32, Choice, Length, TextMap, Uint
-from veen.overlays.framework.body import Body, InvalidBody
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Body, InvalidBody, Schema, SchemaSet
 from veen.overlays.id.ids import device_id_of
 
 MAX_HANDLE_BYTES: Final = 255  # D-95

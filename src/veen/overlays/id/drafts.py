@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from veen.core.event import Event
 from veen.core.wire import Wire
-from veen.overlays.framework.body import Body, Draft
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors, copy_draft
+from veen.overlays.framework.fold import NO_MIRRORS, Mirrors, copy_draft
+from veen.overlays.framework.schema import Body, Draft
 from veen.overlays.id import bodies
 from veen.overlays.id.ids import (
     ctx_stream,

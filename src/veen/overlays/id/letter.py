@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from veen.core.cbor import U64_MAX
-from veen.overlays.framework.decode import Typed
+from veen.overlays.framework.schema import Typed
 from veen.overlays.id.bodies import CtxProfile, ExternalLink, GroupChange, HandleMap, OrgProfile
 from veen.overlays.id.fold import IdFold
-from veen.overlays.id.records import IdRecords
+from veen.overlays.id.state import IdRecords
 
 _DATED: Final = (CtxProfile, OrgProfile, GroupChange, HandleMap, ExternalLink)
 

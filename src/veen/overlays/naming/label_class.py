@@ -14,13 +14,9 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from veen.core.event import Order
 from veen.core.wire import Bytes32, Name, Uint
-from veen.overlays.federation.emitters import EmitterRule, Emitters
-from veen.overlays.federation.realm import DEFAULT_REALM, admin_streams
-from veen.overlays.framework.body import Body, Draft, InvalidBody
-from veen.overlays.framework.decode import Typed, Violation
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.framework.fold import Compact
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.federation.realm import DEFAULT_REALM, EmitterRule, Emitters, admin_streams
+from veen.overlays.framework.fold import NO_MIRRORS, Compact, Mirrors
+from veen.overlays.framework.schema import Body, Draft, InvalidBody, Schema, SchemaSet, Typed, Violation
 from veen.overlays.framework.typed_table import StateTable
 
 KNOWN_CLASSES: Final = ("admin", "bulk", "control", "log", "metric", "user", "wallet")  # the set is open (D-155)

@@ -16,13 +16,9 @@ from typing import Any, Final, NamedTuple
 from veen.core.event import Order
 from veen.core.hashing import H
 from veen.core.wire import Bytes32, Uint
-from veen.overlays.federation.emitters import EmitterRule, Emitters
-from veen.overlays.federation.realm import DEFAULT_REALM, admin_streams
-from veen.overlays.framework.body import Body, Draft, InvalidBody
-from veen.overlays.framework.decode import Typed, Violation
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.framework.fold import Compact
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.federation.realm import DEFAULT_REALM, EmitterRule, Emitters, admin_streams
+from veen.overlays.framework.fold import NO_MIRRORS, Compact, Mirrors
+from veen.overlays.framework.schema import Body, Draft, InvalidBody, Schema, SchemaSet, Typed, Violation
 from veen.overlays.framework.typed_table import StateTable
 
 

@@ -23,17 +23,14 @@ from veen.core.hashing import H
 from veen.core.limits import MAX_CAP_STREAMS
 from veen.core.objects.captoken import CapToken, Rate
 from veen.core.wire import Bytes32, Length, Uint
-from veen.overlays.framework.body import Draft, InvalidBody
-from veen.overlays.framework.decode import Violation
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.fold import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Draft, InvalidBody, Schema, SchemaSet, Violation
 from veen.overlays.framework.speaking import SpeakingKey, SpeakingRecord
 from veen.overlays.framework.state import state_record
 from veen.overlays.framework.typed_table import StateTable
-from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers
-from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps, KnownCap
+from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Act, ActingFold, Caps, KnownCap
 
 ACCESS_ADMIN: Final = H(b"veen/access-admin")  # the stream_id whose grant lets its subject grant (D-159)
 

@@ -20,16 +20,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from veen.core.wire import Anything, Bytes32, Length, Uint
-from veen.overlays.framework.body import Draft, InvalidBody
-from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.ordered import Table
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Draft, InvalidBody, Schema, SchemaSet, Violation
 from veen.overlays.framework.speaking import SpeakingKey, SpeakingRecord
 from veen.overlays.framework.state import Free, state_record
 from veen.overlays.framework.typed_table import StateTable, TypedColumn
-from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import MAX_LIST, Operation
-from veen.overlays.operations.delegation import DELEGATED
+from veen.overlays.operations.delegation import DELEGATED, Act, ActingFold
 
 DECISIONS: Final = ("accept", "reject", "withdraw")
 MAX_STEP: Final = 1 << 40  # from one version to the next: room for times in milliseconds, and nobody takes the last one

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from veen.core.hashing import H, tag_prefix
-from veen.overlays.framework.body import Body
+from veen.overlays.framework.schema import Body
 from veen.overlays.id.ids import ctx_id_of
 from veen.overlays.id.state import IdState
 

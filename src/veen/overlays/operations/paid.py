@@ -23,18 +23,15 @@ from typing import Any, Final
 from veen.core import cbor
 from veen.core.hashing import H
 from veen.core.wire import Anything, Bytes32, Uint
-from veen.overlays.framework.body import Draft, InvalidBody
-from veen.overlays.framework.decode import Violation
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.fold import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Draft, InvalidBody, Schema, SchemaSet, Violation
 from veen.overlays.framework.speaking import SpeakingKey, SpeakingRecord, Voice, principal_of
 from veen.overlays.framework.state import Free, state_record
 from veen.overlays.framework.typed_table import StateTable, TypedColumn
 from veen.overlays.operations.access import GRANT, REVOKE, AccessGrant, AccessRevoke
-from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import KEYS_ONLY, Operation, Speakers, account_id_of
-from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps
+from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Act, ActingFold, Caps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,16 +17,13 @@ from typing import Annotated, Any, Final, Literal
 
 from veen.core.event import Event, Order
 from veen.core.wire import Anything, Bytes32, Length
-from veen.overlays.framework.body import Draft, InvalidBody
-from veen.overlays.framework.decode import Violation
 from veen.overlays.framework.ordered import Table
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Draft, InvalidBody, Schema, SchemaSet, Violation
 from veen.overlays.framework.speaking import SpeakingKey, SpeakingRecord
 from veen.overlays.framework.state import Free, state_record
 from veen.overlays.framework.typed_table import StateTable
-from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import MAX_LIST, Operation
-from veen.overlays.operations.delegation import DELEGATED
+from veen.overlays.operations.delegation import DELEGATED, Act, ActingFold
 
 Survivorship = Literal["latest", "highest"]
 _SEMANTIC: Final = re.compile(r"v?(\d{1,18})\.(\d{1,18})\.(\d{1,18})(-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?", re.ASCII)

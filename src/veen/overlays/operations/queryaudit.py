@@ -16,12 +16,9 @@ from veen.core import cbor
 from veen.core.event import Event, Order
 from veen.core.hashing import Ht
 from veen.core.wire import Anything, Bytes32, Uint
-from veen.overlays.framework.body import Draft, InvalidBody
-from veen.overlays.framework.decode import Typed, Violation
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.framework.fold import Compact
+from veen.overlays.framework.fold import NO_MIRRORS, Compact, Mirrors
 from veen.overlays.framework.ordered import Table
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Draft, InvalidBody, Schema, SchemaSet, Typed, Violation
 from veen.overlays.framework.speaking import Speaking, SpeakingKey, SpeakingRecord
 from veen.overlays.framework.state import Free
 from veen.overlays.framework.typed_table import StateTable

@@ -23,17 +23,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from veen.core.wire import Anything, Bytes32, Length, Uint
-from veen.overlays.framework.body import Draft, InvalidBody
-from veen.overlays.framework.decode import Violation
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.fold import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Draft, InvalidBody, Schema, SchemaSet, Violation
 from veen.overlays.framework.speaking import SpeakingKey, SpeakingRecord
 from veen.overlays.framework.state import state_record
 from veen.overlays.framework.typed_table import StateTable
-from veen.overlays.operations.acting import Act, ActingFold
 from veen.overlays.operations.common import KEYS_ONLY, MAX_LIST, Operation, Speakers, Speaks
-from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Caps
+from veen.overlays.operations.delegation import DELEGATED, NO_CAPS, Act, ActingFold, Caps
 
 _DECISIONS: Final = ("approve", "reject")
 

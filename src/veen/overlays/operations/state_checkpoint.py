@@ -13,10 +13,8 @@ from typing import Any, Final, NamedTuple
 from veen.core.event import Order
 from veen.core.hashing import Ht
 from veen.core.wire import Anything, Bytes32, Uint
-from veen.overlays.framework.body import Body, Draft, InvalidBody
-from veen.overlays.framework.decode import Typed
 from veen.overlays.framework.fold import AnyFold, Compact
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.schema import Body, Draft, InvalidBody, Schema, SchemaSet, Typed
 from veen.overlays.framework.snapshot import Cut
 from veen.overlays.framework.state import Free, state_bytes
 from veen.overlays.framework.typed_table import StateTable

@@ -17,8 +17,7 @@ from veen.core.hashing import Ht, u64be
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.tree.mmr import Mmr, Tags
 from veen.core.wire import VERSION, Bytes32, Form, Length, Uint, Version, Wire
-from veen.overlays.framework.body import Body, Draft, InvalidBody
-from veen.overlays.framework.schema import Schema
+from veen.overlays.framework.schema import Body, Draft, InvalidBody, Schema
 from veen.overlays.framework.typed_table import TypedColumn, TypedTable
 
 EMPTY_ROOT: Final = bytes(32)  # mmr_root of a stream without entries, and log_root of no streams

@@ -17,10 +17,8 @@ from veen.core import cbor
 from veen.core.event import Event
 from veen.core.hashing import Ht
 from veen.core.wire import VERSION, Bytes32, Choice, Length, Uint, Version
-from veen.overlays.federation.emitters import is_by_emitter
-from veen.overlays.framework.body import Body, Draft, InvalidBody
-from veen.overlays.framework.decode import Issue, decode
-from veen.overlays.framework.schema import Schema
+from veen.overlays.federation.realm import is_by_emitter
+from veen.overlays.framework.schema import Body, Draft, InvalidBody, Issue, Schema, decode
 from veen.overlays.framework.typed_table import TypedColumn, TypedTable
 
 LONG_TERM_SEC: Final = 3_155_760_000  # a hundred years: the retention hint "long_term" (D-105)

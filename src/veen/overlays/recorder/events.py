@@ -10,9 +10,7 @@ from typing import Any, Final
 
 from veen.core.event import Event
 from veen.core.wire import Anything, Bytes32, Uint
-from veen.overlays.framework.body import Body, Draft, InvalidBody
-from veen.overlays.framework.decode import Issue, Typed, decode
-from veen.overlays.framework.schema import Schema
+from veen.overlays.framework.schema import Body, Draft, InvalidBody, Issue, Schema, Typed, decode
 from veen.overlays.framework.typed_table import TypedColumn, TypedTable
 
 MAX_TIME: Final = 253_402_300_799  # the last second of the year 9999, behind which timestamps have no form (D-108)

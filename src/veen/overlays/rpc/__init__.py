@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from veen.lazy import names_of
 
 if TYPE_CHECKING:
-    from veen.overlays.rpc.caller import Caller, NoAnswer, RpcFailed
-    from veen.overlays.rpc.server import CallContext, Server
+    from veen.overlays.rpc.ends import CallContext, Caller, NoAnswer, RpcFailed, Server
 
 __all__ = [
     "CallContext",
@@ -19,10 +18,10 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
-        "CallContext": "veen.overlays.rpc.server:CallContext",
-        "Caller": "veen.overlays.rpc.caller:Caller",
-        "NoAnswer": "veen.overlays.rpc.caller:NoAnswer",
-        "RpcFailed": "veen.overlays.rpc.caller:RpcFailed",
-        "Server": "veen.overlays.rpc.server:Server",
+        "CallContext": "veen.overlays.rpc.ends:CallContext",
+        "Caller": "veen.overlays.rpc.ends:Caller",
+        "NoAnswer": "veen.overlays.rpc.ends:NoAnswer",
+        "RpcFailed": "veen.overlays.rpc.ends:RpcFailed",
+        "Server": "veen.overlays.rpc.ends:Server",
     },
 )

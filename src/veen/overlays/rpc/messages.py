@@ -14,11 +14,8 @@ from typing import Any, Final, NamedTuple, Self
 
 from veen.core.event import Event, Order
 from veen.core.wire import NULL, Anything, Bytes32, Fields, Uint
-from veen.overlays.framework.body import Body, Draft, InvalidBody
-from veen.overlays.framework.decode import Typed
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
-from veen.overlays.framework.fold import Compact
-from veen.overlays.framework.schema import Schema, SchemaSet
+from veen.overlays.framework.fold import NO_MIRRORS, Compact, Mirrors
+from veen.overlays.framework.schema import Body, Draft, InvalidBody, Schema, SchemaSet, Typed
 from veen.overlays.framework.typed_table import StateTable, TypedColumn
 
 

@@ -21,7 +21,7 @@ from veen.overlays.wallet.rules import Wallet
 if TYPE_CHECKING:
     from veen.overlays.wallet import drafts
     from veen.overlays.wallet.approvals import Quorum, TransferApproval, attach, attached
-    from veen.overlays.wallet.ids import wallet_id_of
+    from veen.overlays.wallet.bodies import wallet_id_of
     from veen.overlays.wallet.policy import owners_by
     from veen.overlays.wallet.statements import statement
 
@@ -52,6 +52,6 @@ __getattr__ = names_of(
         "drafts": "veen.overlays.wallet.drafts:",
         "owners_by": "veen.overlays.wallet.policy:owners_by",
         "statement": "veen.overlays.wallet.statements:statement",
-        "wallet_id_of": "veen.overlays.wallet.ids:wallet_id_of",
+        "wallet_id_of": "veen.overlays.wallet.bodies:wallet_id_of",
     },
 )

@@ -10,9 +10,8 @@ from typing import Any, Final, Self
 
 from veen.core.crypto import ed25519
 from veen.core.errors import VerifyError
-from veen.overlays.framework.decode import Typed
-from veen.overlays.wallet.bodies import Transfer
-from veen.overlays.wallet.ids import approval_hash
+from veen.overlays.framework.schema import Typed
+from veen.overlays.wallet.bodies import Transfer, approval_hash
 
 METADATA_KEY: Final = "approvals"  # an array of [approver, signature]
 _MAX_ATTACHED: Final = 1_024

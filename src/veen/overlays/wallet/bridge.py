@@ -19,10 +19,9 @@ from veen.core.event import Event
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.proof import MmrProof
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.decode import Issue, Violation, decode
-from veen.overlays.framework.dedup import copy_draft
+from veen.overlays.framework.fold import copy_draft
 from veen.overlays.framework.ordered import Table
+from veen.overlays.framework.schema import Draft, Issue, Violation, decode
 from veen.overlays.wallet.bodies import SCHEMAS, Open
 from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.policy import WalletMirrors

@@ -7,10 +7,9 @@ are those of the caller, and so is the randomness behind a transfer_id.
 from collections.abc import Mapping
 from typing import Any
 
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.decode import Violation
+from veen.overlays.framework.schema import Draft, Violation
 from veen.overlays.wallet import bodies, codes
-from veen.overlays.wallet.ids import transfer_id_of, wallet_id_of
+from veen.overlays.wallet.bodies import transfer_id_of, wallet_id_of
 from veen.overlays.wallet.policy import WalletPolicy
 from veen.overlays.wallet.rules import Changes, LedgerState, Wallet, apply
 

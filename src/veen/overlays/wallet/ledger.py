@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from veen.overlays.framework.decode import Typed
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.fold import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
+from veen.overlays.framework.schema import Typed
 from veen.overlays.framework.speaking import STATEMENT_TYPES, Speaking, SpeakingKey, SpeakingRecord, Voice
 from veen.overlays.framework.typed_table import StateTable
 from veen.overlays.wallet.bodies import SCHEMAS, Open, WalletBody

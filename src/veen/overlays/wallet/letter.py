@@ -19,13 +19,12 @@ from typing import Any, Final
 
 from veen.core.event import Event
 from veen.core.hashing import tag_prefix
-from veen.overlays.framework.decode import Typed, Violation
-from veen.overlays.framework.dedup import NO_MIRRORS, Mirrors
+from veen.overlays.framework.fold import NO_MIRRORS, Mirrors
 from veen.overlays.framework.ordered import Table
+from veen.overlays.framework.schema import Typed, Violation
 from veen.overlays.framework.speaking import Voice
 from veen.overlays.wallet import bodies, codes
-from veen.overlays.wallet.bodies import SCHEMAS, Transfer, WalletBody
-from veen.overlays.wallet.ids import wallet_stream
+from veen.overlays.wallet.bodies import SCHEMAS, Transfer, WalletBody, wallet_stream
 from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.policy import STREAM_POLICY, WalletMirrors, WalletPolicy
 from veen.overlays.wallet.rules import DAY_SEC, UNOPENED, Changes, LedgerState, Record, Wallet, apply

@@ -10,7 +10,7 @@ from typing import Any, Final
 from veen.overlays.framework.args import Arg
 from veen.overlays.framework.nouns import Noun, Row, Verb
 from veen.overlays.wallet import bodies
-from veen.overlays.wallet.ids import transfer_id_of, wallet_id_of
+from veen.overlays.wallet.bodies import transfer_id_of, wallet_id_of
 from veen.overlays.wallet.ledger import LedgerFold
 
 Args = Mapping[str, Arg]

@@ -19,14 +19,13 @@ from typing import Final, Literal, Self
 
 from veen.core.event import Event
 from veen.core.hashing import tag_prefix
-from veen.overlays.framework.decode import Violation
-from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.fold import Mirrors
+from veen.overlays.framework.schema import Violation
 from veen.overlays.framework.speaking import Voice
 from veen.overlays.framework.state import DERIVED
 from veen.overlays.id.ids import ctx_id_of
 from veen.overlays.wallet import codes
-from veen.overlays.wallet.bodies import OPERATIONS, Open, Transfer, WalletBody
-from veen.overlays.wallet.ids import wallet_stream
+from veen.overlays.wallet.bodies import OPERATIONS, Open, Transfer, WalletBody, wallet_stream
 from veen.overlays.wallet.rules import LedgerState, Wallet, WalletOwner
 
 DEFAULT_SKEW_SEC: Final = 300  # between the ts of an event and ts* (D-175)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from veen.core.hashing import tag_prefix, u64be
-from veen.overlays.framework.decode import Violation
+from veen.overlays.framework.schema import Violation
 from veen.overlays.wallet import bodies, codes
 
 DAY_SEC: Final = 86_400

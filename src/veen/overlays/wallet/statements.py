@@ -12,8 +12,8 @@ from veen.core.errors import VerifyError
 from veen.core.event import Event
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.tree.proof import MmrProof
-from veen.overlays.framework.decode import Issue, Typed
 from veen.overlays.framework.ordered import Progress, Table
+from veen.overlays.framework.schema import Issue, Typed
 from veen.overlays.wallet.bodies import OPERATIONS, Transfer, WalletBody
 from veen.overlays.wallet.ledger import LedgerFold
 from veen.overlays.wallet.rules import UNOPENED, Record, Wallet

@@ -32,8 +32,7 @@ from veen.core.labels import stream_id_of
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.control import AnchorPublish
 from veen.overlays.airgap.bodies import REPORT, ReportRecord
-from veen.overlays.framework.body import Body
-from veen.overlays.framework.schema import AnySchema
+from veen.overlays.framework.schema import AnySchema, Body
 from veen.products.bridge.bundle import ReportRefused
 
 ONLINE_LOG = "bridge/online/log"

@@ -34,8 +34,7 @@ from veen.lake.query.descriptor import QueryDescriptor
 from veen.lake.query.engine import skip_missing
 from veen.lake.query.matches import Match, Witness, match_of, record_of, takes
 from veen.overlays.airgap.bodies import OFFLINE, ONLINE, ImportedEvent, WithheldEvent, origin_event, read_crossed
-from veen.overlays.framework.decode import Typed
-from veen.overlays.framework.schema import AnySchema
+from veen.overlays.framework.schema import AnySchema, Typed
 from veen.products.bridge.audit import OFFLINE_LOG, ONLINE_LOG
 from veen.products.bridge.bundle import BridgeError, BundleEvent, BundleReader, Rejected
 from veen.products.bridge.reconciling import audit_records, has_attachment, import_prefix

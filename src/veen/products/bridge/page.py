@@ -21,8 +21,8 @@ from veen.overlays.airgap.bodies import (
     OnlineRecord,
     read_crossed,
 )
-from veen.overlays.framework.decode import Typed, decode
 from veen.overlays.framework.plain import plain
+from veen.overlays.framework.schema import Typed, decode
 from veen.products.bridge.evidence import LINKS
 from veen.products.bridge.runs import Positions, gaps_of
 from veen.products.console.charts import ChainBox, NumberRun, chain, ranges, row_name

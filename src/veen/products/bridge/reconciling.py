@@ -33,8 +33,7 @@ from veen.lake.log.prefix import Prefix, make_prefix
 from veen.lake.log.slices import Slice
 from veen.lake.query.engine import skip_missing
 from veen.overlays.airgap.bodies import ImportedEvent, OfflineRecord, OnlineRecord, read_crossed
-from veen.overlays.framework.decode import Issue, Typed, decode
-from veen.overlays.framework.schema import AnySchema
+from veen.overlays.framework.schema import AnySchema, Issue, Typed, decode
 from veen.products.bridge.audit import OFFLINE_LOG, ONLINE_LOG
 from veen.products.bridge.runs import NO_POSITIONS, Positions, Run, gaps_of, size, union
 from veen.storage.attachments import AttachmentFiles

@@ -16,8 +16,8 @@ from veen.client.errors import HubRefused
 from veen.client.identity.keyring import StreamKeys
 from veen.client.transport.calls import is_not_found
 from veen.core.event import Event
-from veen.overlays.framework.decode import Issue
 from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.schema import Issue
 from veen.overlays.framework.stream import fold_events
 
 MAX_EVENTS: Final = 20_000  # of one stream

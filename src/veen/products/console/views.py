@@ -37,9 +37,9 @@ from veen.core.errors import VeenError, VerifyError
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.receipt import Receipt
 from veen.core.tlog.policy import WitnessPolicy
-from veen.overlays.framework.decode import Typed, decode
 from veen.overlays.framework.plain import plain
 from veen.overlays.framework.registry import BUILTIN
+from veen.overlays.framework.schema import Typed, decode
 from veen.products.console.charts import rates, sample_numbers, strip, time_columns
 from veen.products.console.errors import BadAddress
 from veen.products.console.events import EventStore

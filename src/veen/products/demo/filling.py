@@ -19,13 +19,13 @@ from veen.core.objects.captoken import Rate
 from veen.core.objects.policies import realm_id_of
 from veen.overlays.anchoring import state_root
 from veen.overlays.discovery import bodies as discovery
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.id import drafts as people
 from veen.overlays.id.ids import DEFAULT_REALM, ctx_id_of, device_id_of, group_id_of, org_id_of
 from veen.overlays.operations import access, agreement, publication, queryaudit
 from veen.overlays.operations.content import list_root
 from veen.overlays.wallet import drafts as money
-from veen.overlays.wallet.ids import wallet_id_of, wallet_stream
+from veen.overlays.wallet.bodies import wallet_id_of, wallet_stream
 
 OPERATIONS: Final = "demo/operations"
 ANCHORS: Final = "demo/anchors"

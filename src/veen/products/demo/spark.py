@@ -23,7 +23,7 @@ from veen.lake.log.keys import KeyFile, write_keys
 from veen.lake.query import api
 from veen.lake.spark.audit import SparkEngine
 from veen.overlays import kv
-from veen.overlays.framework import body
+from veen.overlays.framework import schema as body
 from veen.overlays.recorder import events as sdr
 from veen.products.demo.story import DOORS, STEPS, Story, connect, expect, flip, place_of, run_hub, shorten
 from veen.verify.audit import AuditResult, audit

@@ -39,8 +39,16 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.errors import StatedError
 from veen.core.event import Event
 from veen.overlays.id.fold import IdFold
-from veen.overlays.id.gateway import LoginRefused, OidcIdentity, TokenRefused, check_token, custodial_principal, login
-from veen.overlays.id.oidc import KeySet, Provider
+from veen.overlays.id.gateway import (
+    KeySet,
+    LoginRefused,
+    OidcIdentity,
+    Provider,
+    TokenRefused,
+    check_token,
+    custodial_principal,
+    login,
+)
 from veen.overlays.id.state import IdState
 
 __all__ = [

@@ -35,8 +35,7 @@ from veen.core.errors import FormatError, StatedError, VerifyError
 from veen.core.labels import stream_id_of
 from veen.core.objects.captoken import CapToken, Rate
 from veen.overlays.framework.link import Link, Stream
-from veen.overlays.rpc.caller import Caller, RpcFailed
-from veen.overlays.rpc.server import CallContext
+from veen.overlays.rpc.ends import CallContext, Caller, RpcFailed
 
 ANYBODY: Final = "*"
 _PER_HOUR: Final = 20

@@ -43,10 +43,10 @@ from veen.core.objects.tooling import PolicyRecordsResponse, PolicyRequest, Poli
 from veen.core.policy_state import PolicyView
 from veen.overlays.federation.policy import RealmPolicy, realm_policy
 from veen.overlays.federation.realm import RealmFold
-from veen.overlays.framework.decode import Issue
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.link import Stream
 from veen.overlays.framework.ordered import LateEvent
+from veen.overlays.framework.schema import Issue
 from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.overlays.framework.stream import RunningFold
 from veen.overlays.id.fold import IdFold

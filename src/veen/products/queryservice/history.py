@@ -23,7 +23,7 @@ from veen.lake.query.descriptor import QueryDescriptor
 from veen.lake.query.digest import ResultDigest
 from veen.lake.query.errors import QUERY_REFUSALS
 from veen.lake.query.recording import result_id_of
-from veen.overlays.framework.decode import Issue
+from veen.overlays.framework.schema import Issue
 from veen.overlays.recorder import events as sdr
 
 

@@ -51,7 +51,7 @@ from veen.lake.query.errors import (
 )
 from veen.lake.query.recording import ACCESSES, EXECUTIONS, REQUESTS, RESULTS, make_failed, make_result, make_submitted
 from veen.lake.query.store import DEFAULT_LIMIT, ResultPage, ResultStore, Status
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.operations import queryaudit
 from veen.products.queryservice.history import QueryHistory, RecordedRequest
 from veen.products.queryservice.observe import ResultRetention, ServiceMetrics, line

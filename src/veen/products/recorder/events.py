@@ -22,7 +22,7 @@ from typing import Any, Final
 from veen.core import cbor
 from veen.core.canonical import InvalidJson, Json, encode, parse
 from veen.core.errors import FormatError
-from veen.overlays.framework.body import Draft
+from veen.overlays.framework.schema import Draft
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.redaction import Opening
 

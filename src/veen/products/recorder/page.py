@@ -10,7 +10,7 @@ from veen.cli.shared.entries import when
 from veen.client.errors import NoReaderKey, UnknownStream
 from veen.core.labels import stream_id_of
 from veen.core.verdict import Outcome
-from veen.overlays.framework.decode import Issue
+from veen.overlays.framework.schema import Issue
 from veen.overlays.recorder import events as sdr
 from veen.products.console.charts import GridCell, grid
 from veen.products.console.events import MAX_EVENTS, StreamEvents

@@ -33,7 +33,7 @@ from veen.core.event import Event
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.receipt import Receipt
 from veen.overlays.airgap.bodies import ImportedEvent, WithheldEvent, origin_event, read_crossed
-from veen.overlays.framework.decode import Issue
+from veen.overlays.framework.schema import Issue
 from veen.overlays.recorder import events as sdr
 from veen.products.recorder.events import payload_json
 

@@ -20,8 +20,7 @@ from veen.core.labels import stream_id_of
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.verdict import Coverage, StatedBy
 from veen.overlays.federation.realm import DEFAULT_REALM, admin_streams
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.decode import Issue, Typed, decode
+from veen.overlays.framework.schema import Draft, Issue, Typed, decode
 from veen.overlays.naming.label_class import LABEL_CLASS, LabelClassFold, classify
 from veen.overlays.recorder.checkpoint import CHECKPOINT, EMPTY_ROOT, RecorderCheckpoint, StreamHead, checkpoint
 from veen.overlays.recorder.config import LONG_TERM_SEC, Configuration, History, change, history_of

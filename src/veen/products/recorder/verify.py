@@ -41,8 +41,8 @@ from veen.core.errors import VeenError, VerifyError
 from veen.core.event import Event
 from veen.core.labels import stream_id_of
 from veen.core.verdict import Because, Coverage, Reason, StatedBy, Verdict
-from veen.overlays.framework.decode import Issue, Violation, decode
 from veen.overlays.framework.ordered import Table
+from veen.overlays.framework.schema import Issue, Violation, decode
 from veen.overlays.framework.speaking import Voice
 from veen.overlays.recorder import events as sdr
 from veen.overlays.recorder.config import CONFIG, History

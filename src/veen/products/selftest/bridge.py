@@ -7,7 +7,7 @@ from typing import Final
 from veen.client.identity.identity import Identity
 from veen.client.identity.keyring import Keyring, StreamKeys
 from veen.overlays.airgap.bodies import OfflineRecord, OnlineRecord, read_crossed
-from veen.overlays.framework.decode import Typed
+from veen.overlays.framework.schema import Typed
 from veen.products.bridge.audit import OFFLINE_LOG, ONLINE_LOG, Auditor
 from veen.products.bridge.exporting import OUTGOING, Exporter, ExportOptions
 from veen.products.bridge.files import BridgeFiles

@@ -14,8 +14,7 @@ from veen.overlays.framework.runner import MemorySource, Runner
 from veen.overlays.framework.snapshot import Cut, Snapshot, SnapshotRefused
 from veen.overlays.framework.state import state_hash
 from veen.overlays.rpc import messages as rpc
-from veen.overlays.rpc.caller import Caller, NoAnswer, RpcFailed
-from veen.overlays.rpc.server import CallContext, Server
+from veen.overlays.rpc.ends import CallContext, Caller, NoAnswer, RpcFailed, Server
 from veen.products.selftest.identities import IDENTITY_CHECKS
 from veen.products.selftest.suite import Suite, World, events_of, expect, fold_over, same_state
 from veen.products.selftest.wallets import WALLET_CHECKS

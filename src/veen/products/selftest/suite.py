@@ -44,8 +44,8 @@ from veen.core.objects.captoken import CapToken, Rate
 from veen.core.objects.msg import Msg
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import StatusResponse
-from veen.overlays.framework.decode import Issue
 from veen.overlays.framework.fold import AnyFold
+from veen.overlays.framework.schema import Issue
 from veen.overlays.framework.state import state_hash
 
 _START_SECONDS: Final = 60.0

@@ -6,13 +6,13 @@ from typing import Final
 
 from veen.client.client import Client
 from veen.client.identity.keyring import StreamKeys
-from veen.overlays.framework.body import Draft
-from veen.overlays.framework.dedup import Mirrors
+from veen.overlays.framework.fold import Mirrors
 from veen.overlays.framework.link import send
+from veen.overlays.framework.schema import Draft
 from veen.overlays.id.ids import ctx_id_of, realm_id_of
 from veen.overlays.wallet import LedgerFold, WalletPolicy, drafts
+from veen.overlays.wallet.bodies import wallet_id_of
 from veen.overlays.wallet.bridge import BridgedReferences, verify_entry
-from veen.overlays.wallet.ids import wallet_id_of
 from veen.overlays.wallet.policy import owners_by
 from veen.overlays.wallet.statements import statement
 from veen.products.selftest.suite import Check, World, events_of, expect, fold_over, same_state

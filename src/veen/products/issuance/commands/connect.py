@@ -20,9 +20,8 @@ from veen.cli.shared.values import SPAN
 if TYPE_CHECKING:
     from veen.client.client import Client
     from veen.core.objects.captoken import CapToken
-    from veen.overlays.discovery.bodies import HubAdvert, ServiceAdvert
+    from veen.overlays.discovery.bodies import HubAdvert, IssuancePlace, ServiceAdvert
     from veen.overlays.discovery.connect import ConnectPlan, ConnectWish
-    from veen.overlays.discovery.issuance import IssuancePlace
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -245,7 +244,7 @@ def _find_token(session: CliSession, result: "ConnectPlan") -> "CapToken | None"
 
 
 def _issuer(result: "ConnectPlan") -> "IssuancePlace | None":
-    from veen.overlays.discovery.issuance import IssuancePlace
+    from veen.overlays.discovery.bodies import IssuancePlace
 
     policy = None if result.service is None else result.service.auth_policy
     return None if policy is None else IssuancePlace.of_details(policy.details)
@@ -256,7 +255,7 @@ def _request_token(
 ) -> "CapToken":
     """Ask the issuer of a service for a token of the client key in use. Raise CONNECT.TOKEN if it refuses."""
     from veen.client.errors import UnknownStream
-    from veen.overlays.rpc.caller import NoAnswer, RpcFailed
+    from veen.overlays.rpc.ends import NoAnswer, RpcFailed
     from veen.products.issuance.service import ask_token
 
     subject_pk, stream = session.keystore.identity.client_id, f"hex:{place.stream_id.hex()}"

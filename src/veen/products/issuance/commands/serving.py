@@ -15,7 +15,7 @@ from veen.cli.shared.values import SPAN
 
 if TYPE_CHECKING:
     from veen.client.client import Client
-    from veen.overlays.rpc.server import CallContext
+    from veen.overlays.rpc.ends import CallContext
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -53,8 +53,7 @@ def serve(
     """
     import asyncio
 
-    from veen.overlays.rpc.caller import RpcFailed
-    from veen.overlays.rpc.server import Server
+    from veen.overlays.rpc.ends import RpcFailed, Server
     from veen.products.issuance.service import METHOD, IssuancePolicy, TokenIssuer
 
     policy = IssuancePolicy.from_toml(policy_file.read_text("utf-8"))

@@ -38,7 +38,7 @@ def status(output: Output, session: CliSession) -> None:
     ring = session.keystore.secrets.keyring
 
     async def work(opened: "Client") -> dict[str, Any]:
-        from veen.overlays.framework.decode import Issue
+        from veen.overlays.framework.schema import Issue
         from veen.overlays.recorder import events as sdr
         from veen.products.recorder.events import OWN_STREAM
         from veen.products.recorder.roles import record_streams
