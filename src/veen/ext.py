@@ -12,11 +12,11 @@ _FRAMEWORK = "veen.overlays.framework"
 _LAZY = {  # by name, as in veen/__init__.py; their types are in ext.pyi
     "Adapter": "veen.products.recorder.sink:Adapter",
     "Arg": f"{_FRAMEWORK}.args:Arg",
-    "Body": f"{_FRAMEWORK}.body:Body",
+    "Body": f"{_FRAMEWORK}.schema:Body",
     "Cut": f"{_FRAMEWORK}.snapshot:Cut",
-    "Draft": f"{_FRAMEWORK}.body:Draft",
+    "Draft": f"{_FRAMEWORK}.schema:Draft",
     "Fold": f"{_FRAMEWORK}.fold:Compact",
-    "InvalidBody": f"{_FRAMEWORK}.body:InvalidBody",
+    "InvalidBody": f"{_FRAMEWORK}.schema:InvalidBody",
     "Noun": f"{_FRAMEWORK}.nouns:Noun",
     "Order": "veen.core.event:Order",
     "Overlay": f"{_FRAMEWORK}.registry:Overlay",
@@ -26,11 +26,11 @@ _LAZY = {  # by name, as in veen/__init__.py; their types are in ext.pyi
     "Snapshot": f"{_FRAMEWORK}.snapshot:Snapshot",
     "SnapshotRefused": f"{_FRAMEWORK}.snapshot:SnapshotRefused",
     "StateTable": f"{_FRAMEWORK}.typed_table:StateTable",
-    "Typed": f"{_FRAMEWORK}.decode:Typed",
+    "Typed": f"{_FRAMEWORK}.schema:Typed",
     "TypedColumn": f"{_FRAMEWORK}.typed_table:TypedColumn",
     "TypedTable": f"{_FRAMEWORK}.typed_table:TypedTable",
     "Verb": f"{_FRAMEWORK}.nouns:Verb",
-    "Violation": f"{_FRAMEWORK}.decode:Violation",
+    "Violation": f"{_FRAMEWORK}.schema:Violation",
     "state_hash": f"{_FRAMEWORK}.state:state_hash",
 }
 

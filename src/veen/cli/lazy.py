@@ -132,7 +132,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(title, ", ".join(names)) for title, names in rest if names])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        """The names in the table; click's own way would import every command to ask for its help."""
+        """Return the names in the table; click itself would import every command for its help."""
         from click.shell_completion import CompletionItem
 
         items = [

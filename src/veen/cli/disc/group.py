@@ -426,7 +426,7 @@ def serve(
 @option("--for", "span", type=SPAN, help="End after this time; default: when interrupted.")
 @client_options
 def watch(output: Output, session: CliSession, span: int | None) -> None:
-    """Records of the discovery streams as they come: who advertises or retires what. Whether one counts is for
+    """Show records of the discovery streams as they arrive: who advertises or retires what. Whether one counts is for
     `disc list` to say.
 
     \b

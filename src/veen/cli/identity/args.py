@@ -1,4 +1,4 @@
-"""What the commands of the identity overlay share: which realm, whose keys, on which streams."""
+"""Options and arguments that the commands of the identity overlay share: realm, keys, streams."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,7 +85,7 @@ def ctx_of(session: CliSession, realm: Realm, text: str | None) -> bytes:
 
 
 def folded_ids(session: CliSession, realm: Realm, view: "View") -> "Folded":
-    """Who is who, from every stream of identities that can be read."""
+    """Identities, from every stream of identities that can be read."""
     from veen.cli.shared.overlay_commands import state_of
 
     return state_of(session, realm.fold(), realm.streams(session), view)

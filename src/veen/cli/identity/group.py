@@ -156,7 +156,7 @@ def _about(card: "IdentityCard") -> dict[str, Any]:
 @id_.verb("list", "The identities on this machine.")
 @identity_options
 def list_(output: Output, session: CliSession) -> None:
-    """The identities on this machine, and how their keystores are kept."""
+    """List the identities on this machine, and how their keystores are sealed."""
     from veen.client.errors import ClientError
     from veen.client.identity.keystore import SealedKeystore, read_card
 
@@ -214,7 +214,7 @@ def show(output: Output, session: CliSession, name: str | None, keys: bool) -> N
 
 
 def _place(session: CliSession, name: str | None) -> "tuple[Home, str]":
-    """The identity an argument names, or else the one in use."""
+    """Return the identity that an argument names, or the one in use."""
     if name is None:
         return session.home, session.identity_name
     return session.place_of(name)
@@ -297,7 +297,7 @@ def passphrase(
 
 
 def _forget_passphrase_files(output: Output, session: CliSession, name: str) -> None:
-    """A file that a context names has the passphrase of before: commands would try it in vain."""
+    """Report a context whose passphrase file has the former passphrase: commands would fail with it."""
     from veen.client.config.file import read
     from veen.client.config.projects import change
 
@@ -356,7 +356,7 @@ def export(output: Output, session: CliSession, directory: Path, streams: tuple[
 
 
 def _context_lines(session: CliSession) -> list[str]:
-    """The commands that make the contexts of this home again elsewhere, but for hubs to try on this machine."""
+    """Return the commands that create the contexts of this home elsewhere, without those of trial hubs."""
     import shlex
 
     from veen.client.config.file import read

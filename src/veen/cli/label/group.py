@@ -32,7 +32,7 @@ def derive(
     epoch_sec: int,
     at: int | None,
 ) -> None:
-    """The label of STREAM at a hub: all that the hub ever sees of its name (spec §2).
+    """Show the label of STREAM at a hub: all that the hub ever sees of its name (spec §2).
 
     Nothing is asked of the hub. Without --hub-id and --routing-key the context tells hub_id; one that never connected
     must pin the hub's first key, as hub_id derives from that one. Only where the root of an ephemeral hub is pinned,

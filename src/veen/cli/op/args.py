@@ -1,4 +1,4 @@
-"""What the commands of `veen op` share: identities as people write them, the reader's policy, and known tokens."""
+"""Arguments that the commands of `veen op` share: identities, the reader's policy, and known tokens."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ _MAX_POLICY: Final = 16 << 20
 
 
 def account_of(session: CliSession, text: str) -> bytes:
-    """The account of an identity, or the account_id itself as account:HEX."""
+    """Return the account of an identity, or the account_id itself from account:HEX."""
     from veen.cli.shared.files import hex32
     from veen.overlays.operations.common import account_id_of
 
@@ -58,7 +58,7 @@ def stream_id_of(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How operations are judged: readers who shall agree use the same policy and know the same tokens."""
+    """Rules by which operations count: readers who shall agree use the same policy and know the same tokens."""
 
     policy_file: str | None
     also: tuple[str, ...]  # streams that are folded together with the one that is named
@@ -67,7 +67,7 @@ class Reading:
         return list(dict.fromkeys((stream, *self.also)))
 
     def fold(self, session: CliSession, name: str, streams: Sequence[str]) -> "AnyFold":
-        """The fold of a state class, with the settings of the policy and the tokens that chains in the log name."""
+        """Return the fold of a state class, with the settings of the policy and the tokens that chains in the log name."""
         policy = _Policy(_read_policy(self.policy_file))
         return policy.fold(session, name, streams)
 
@@ -276,7 +276,7 @@ def op_options(command: F) -> F:
 
 
 def _caps(session: CliSession, streams: Sequence[str], issuers: list[bytes] | None) -> "Caps":
-    """The tokens of the chains in these streams that the hub knows, each with a record that the hub signed (D-139)."""
+    """Return the tokens of chains in these streams that the hub knows, each with a signed record (D-139)."""
     from veen.cli.shared.folding import fold_streams
     from veen.client.errors import HubRefused, NoReaderKey
     from veen.overlays.operations.delegation import Caps, KnownCap, ReferencesFold

@@ -34,7 +34,7 @@ def _folded(session: CliSession, noun: str, stream: str, reading: Reading, view:
 @click.argument("paths", type=_PATH, nargs=-1, required=True)
 @output_options
 def publication_root(output: Output, paths: tuple[Path, ...]) -> None:
-    """The content root of PATHS: one directory, or files in their order. No hub is asked."""
+    """Print the content root of PATHS: one directory, or files in their order. No hub is asked."""
     form, root = content_root_of(paths)
     output.result({"content_form": form, "content_root": root.hex()})
 
@@ -218,7 +218,7 @@ _FORMS: Final = {"tree": "directory", "list": "list of files"}
 
 
 def audit_missing(session: CliSession, stream: str, file: str, reading: Reading, view: View) -> None:
-    """Accesses in FILE of which no audit message tells; exit code 6 if there are any (QAUD.MISSING).
+    """List accesses in FILE without an audit message. Exit code 6 if there are any (QAUD.MISSING).
 
     FILE has a JSON object in each line: requester (an identity), resource, and request_time where it must match.
 

@@ -90,7 +90,7 @@ def _agent(session: CliSession, chain: "Sequence[CapToken]") -> bytes:
 
 
 def _delegated(session: CliSession, draft: "Draft", principal: str, chain: Sequence[Path]) -> "Draft":
-    """The tokens are shown to the hub, so that readers can resolve the chain there (D-139)."""
+    """Show the tokens to the hub, so that readers can resolve the chain there (D-139)."""
     from veen.overlays.operations.delegation import delegate
 
     tokens = [read_token(path) for path in chain]
@@ -106,7 +106,7 @@ def _delegated(session: CliSession, draft: "Draft", principal: str, chain: Seque
 
 
 def _minted(session: CliSession, body: Any, out: Path | None) -> Mapping[str, Any]:
-    """The token of a grant that counts, by the long-term key of the granter, known to the hub from now on (D-91)."""
+    """Issue the token of a valid grant with the long-term key of the granter, and show it to the hub (D-91)."""
     from veen.client.errors import HubRefused
     from veen.overlays.operations.access import token_for
 

@@ -218,7 +218,7 @@ _NO_PARAMETER: Final = frozenset(("clock", "nonce", "realm"))  # the place knows
 
 
 class CommandPlace(Protocol):
-    """Where a command acts, and under which rules."""
+    """Streams that a command reads and writes, and the rules of its fold."""
 
     def fold(self, session: CliSession) -> "AnyFold": ...
 

@@ -1,4 +1,4 @@
-"""What the commands of `veen wallet` share: which wallet, under which policy, on which streams."""
+"""Options and arguments that the commands of `veen wallet` share: wallet, policy, streams."""
 
 import re
 import time
@@ -31,7 +31,7 @@ _MAX_CARDS_CHARS: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledgers:
-    """How a ledger is folded: readers who shall agree use the same policy (WAL §8)."""
+    """Rules by which a ledger is folded: readers who shall agree use the same policy (WAL §8)."""
 
     stream: str | None  # one for all wallets; None: each wallet has its own (WAL §3.1)
     realm: str
@@ -58,7 +58,7 @@ class Ledgers:
         return LedgerFold(mirrors=Mirrors.by(self.bridges), policy=policy)
 
     def _owners(self, session: CliSession) -> "Owners":
-        """The keys by account: those of the reader's own identity, also retired ones, and those of the cards."""
+        """Return the keys by account: those of the reader's own identity, also retired ones, and those of the cards."""
         from veen.overlays.id.ids import ctx_id_of
         from veen.overlays.wallet.policy import owners_by
 
@@ -69,7 +69,7 @@ class Ledgers:
         return owners_by({ctx_id_of(principal_pk, self.realm_id): ids for principal_pk, ids in keys.items()})
 
     def streams(self, session: CliSession) -> list[str]:
-        """Where wallets are: a transfer touches two, so all of them are folded together (D-100)."""
+        """Streams of wallets: a transfer touches two, so all of them are folded together (D-100)."""
         return derived_streams(session) if self.stream is None else [self.stream]
 
     def stream_of(self, message: "Message") -> str:
@@ -174,7 +174,7 @@ def owner_of(session: CliSession, ledgers: Ledgers, text: str | None) -> bytes:
 
 
 def wallet_of(session: CliSession, ledgers: Ledgers, text: str) -> bytes:
-    """A wallet_id: 64 hex digits, or OWNER:CURRENCY."""
+    """Return a wallet_id, from 64 hex digits or OWNER:CURRENCY."""
     from veen.cli.shared.overlay_commands import drafted
     from veen.overlays.wallet.bodies import wallet_id_of
 

@@ -38,7 +38,7 @@ class Arg(NamedTuple):
 
 
 class Face(NamedTuple):
-    """What help and TAB show of a command."""
+    """Help and arguments of a command, as help and TAB show them."""
 
     help: str  # one line, in the list of the group
     text: str

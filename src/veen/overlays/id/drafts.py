@@ -66,7 +66,7 @@ def device(
     expires_at: int | None = None,
     disabled: bool | None = None,
 ) -> Addressed:
-    """A new device, or new flags and expiry of a known one."""
+    """Draft a new device, or new flags and expiry of a known one."""
     return addressed(
         bodies.DeviceRecord(
             principal_pk=principal_pk,
@@ -90,7 +90,7 @@ def ctx_profile(
     avatar_coid: bytes | None = None,
     prefs: Mapping[str, Any] | None = None,
 ) -> Addressed:
-    """A whole profile: what is left out is gone."""
+    """Draft a whole profile: a field that is left out is removed."""
     return addressed(
         bodies.CtxProfile(
             ctx_id=ctx_id,
@@ -209,7 +209,7 @@ def revoke_by_principal(
     realm_id: bytes | None = None,
     reason: str | None = None,
 ) -> Addressed:
-    """A principal takes back a device, a token or one of its accounts."""
+    """Draft that a principal revokes a device, a token or one of its accounts."""
     return addressed(
         bodies.IdRevocationRecord(
             principal_pk=principal_pk,
@@ -233,7 +233,7 @@ def revoke_by_org(
     realm_id: bytes | None = None,
     reason: str | None = None,
 ) -> Addressed:
-    """An organization takes back a key, a token or an account's part in it; with no target, itself."""
+    """Draft that an organization revokes a key, a token or a membership; with no target, itself."""
     return addressed(
         bodies.IdRevocationRecord(
             org_id=org_id,
@@ -248,7 +248,9 @@ def revoke_by_org(
 
 
 def mirrored(event: Event, hub_id: bytes | None = None, mirrors: Mirrors = NO_MIRRORS) -> Addressed:
-    """What a bridge sends to another hub: same stream, schema and body; parent_id names the original (§12.1, D-85).
+    """Return the draft that a bridge sends to another hub (§12.1, D-85).
+
+    Stream, schema and body are the same; parent_id names the original.
 
     With `hub_id`, that of the hub which the event was read from, the copy states its origin (D-193).
     """

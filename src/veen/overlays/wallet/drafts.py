@@ -82,7 +82,7 @@ def unfreeze(wallet_id: bytes, *, ts: int, reason: str | None = None) -> Draft:
 
 
 def body_of(draft: Draft) -> bodies.WalletBody:
-    """The body that a draft was made from; KeyError if it is none of a wallet."""
+    """Return the body that a draft was made from; KeyError if it is none of a wallet."""
     body: bodies.WalletBody = bodies.SCHEMAS[draft.schema].body.from_bytes(draft.body)
     return body
 
@@ -95,7 +95,7 @@ def check(
     client_id: bytes = b"",
     now: int | None = None,
 ) -> Changes:
-    """What the draft would change if it were the next event; the Violation for which it would have no effect.
+    """Return what the draft would change if it were the next event, or the Violation for which it would have no effect.
 
     With a policy also whether the key `client_id` may send it, and with `now` whether its time is near enough.
 
