@@ -39,7 +39,7 @@ from veen.core.hashing import H
 from veen.core.objects import msg
 from veen.core.objects.captoken import CapToken
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.recognise import recognise
 from veen.core.sealing import ciphertext

@@ -25,7 +25,7 @@ from veen.core.crypto import ed25519
 from veen.core.labels import stream_id_of
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.sealing.ciphertext import Binding, opening_of, seal
 from veen.products.bridge.bundle import BundleEvent, BundleWriter, ExportCheckpoint, Header, bridge_id_of
 from veen.products.bridge.trust import TrustList

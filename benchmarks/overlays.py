@@ -28,8 +28,8 @@ from veen.core.event import Event
 from veen.core.hashing import H, u64be
 from veen.core.labels import schema_id
 from veen.core.objects.captoken import CapToken
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.policies import Authority
-from veen.core.objects.profile import PayloadHdr
 from veen.overlays import crdt, kv
 from veen.overlays.discovery import bodies as discovery
 from veen.overlays.discovery.directory import DirectoryFold

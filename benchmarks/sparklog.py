@@ -24,7 +24,8 @@ from veen.core.limits import DEFAULT_LIMITS
 from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord, LabelOpen
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PRESETS, PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import Binding, seal
 from veen.io.local import OsFs

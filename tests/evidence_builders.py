@@ -14,7 +14,8 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.identity import HubIdentity
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr, Profile
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.trusted_root import TrustedKeys
 from veen.core.sealing.ciphertext import Binding, opening_of, seal

@@ -32,7 +32,8 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import BODIES, CapAuthorize, ControlRecord
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr, Profile
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import ATTACHED_SCHEMA, Attached, Binding, Parts, att_root_of, open_msg, seal
 from veen.core.tree.mmr import Mmr, MmrTree

@@ -60,8 +60,9 @@ from veen.core.objects.control import (
 from veen.core.objects.envelopes import ProofResponse
 from veen.core.objects.identity import BirthCertificate, HubIdentity, canonical_json, key_id_of
 from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.policies import Authority, Revocation, SizeBound, realm_id_of
-from veen.core.objects.profile import PRESETS, PayloadHdr
+from veen.core.objects.profile import PRESETS
 from veen.core.objects.speaking import AuthorKey, EndOfKey, PrincipalNext, SpeaksBinding, SpeaksEnd
 from veen.core.objects.tooling import (
     AnchoredCheckpoint,

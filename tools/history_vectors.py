@@ -29,7 +29,8 @@ from veen.core.event import Event
 from veen.core.hashing import H
 from veen.core.labels import epoch_at, hub_id_of, label_of, routing_key_of
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr, Profile
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import Binding, seal
 from veen.core.tree.mmr import Mmr

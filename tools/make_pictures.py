@@ -68,7 +68,7 @@ MESSAGE: Final[Sequence[Step]] = (
     Step("admit", "capability, rate, sequence: the ranked table", ("hub.admission.decide", "core.errors.Refusal")),
     Step("order", "position, hub_ts, Merkle root; the RECEIPT is signed", ("hub.sequencer.sequencer", "core.tree.mmr")),
     Step("journal", "all that waits, one write, one sync: durable from here", ("storage.journal",), marked=True),
-    Step("answer", "the RECEIPT leaves; chunks, nodes and index follow", ("storage.store",)),
+    Step("answer", "chunks and nodes grow in memory; then the RECEIPT leaves", ("storage.store",)),
     Step("verify the receipt", "root, signature, the view of the label goes on", ("client.verify.view",)),
     Step("open", "whoever has a read key of the stream", ("client.read.reading",)),
 )
@@ -83,7 +83,7 @@ ROW: Final[Sequence[Step]] = (
     Step(
         "result",
         "rows with a digest, coverage and evidence",
-        ("lake.query.digest", "lake.query.coverage", "lake.query.evidence"),
+        ("lake.query.digest", "lake.query.evidence"),
     ),
 )
 

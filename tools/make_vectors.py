@@ -60,8 +60,9 @@ from veen.core.objects.envelopes import (
 )
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.policies import Authority, Revocation, realm_id_of
-from veen.core.objects.profile import PRESETS, PayloadHdr, Profile
+from veen.core.objects.profile import PRESETS, Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import (
     ATTACHED_SCHEMA,

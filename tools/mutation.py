@@ -75,7 +75,7 @@ GROUPS: Final[Mapping[str, Group]] = {
         without=("killed_process", "flipped_bits", "after_a_crash"),
     ),
     "verify": Group(
-        ("storage/rules", "verify/entry", "verify/rules", "verify/label", "verify/seals"),
+        ("storage/scan", "verify/entry", "verify/label", "verify/seals"),
         ("storage/test_fsck.py", "storage/test_retention.py", "storage/test_anchors.py"),
         without=("meanwhile", "at_every_moment", "any_crash"),
     ),

@@ -11,7 +11,8 @@ from veen.core.objects.control import CapAuthorize, ControlRecord
 from veen.core.objects.envelopes import StreamItem, StreamResponse, SubmitRequest, SubmitResponse
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PRESETS, PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import Binding, seal
 from veen.core.tree.mmr import MmrTree

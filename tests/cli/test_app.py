@@ -190,8 +190,7 @@ except SystemExit:
 print(sorted(set(sys.modules) - before))
 """
 LIGHT = {
-    "app", "guesses", "lazy", "shared", "shared.log_lines", "shared.output", "shared.progress", "shared.records",
-    "shared.text",
+    "app", "guesses", "lazy", "shared", "shared.log_lines", "shared.output", "shared.text",
 }  # fmt: skip
 HEAVY = {
     "asyncio", "cbor2", "email", "http", "httpx2", "logging", "multiprocessing", "nacl", "pyspark", "sqlite3", "ssl",

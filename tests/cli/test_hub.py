@@ -147,7 +147,7 @@ def test_sighup_reloads_and_sigusr1_summarises(data, tmp_path):
         assert authorize() == 200
         config.write_text("nonsense = 1\n")
         hub.process.send_signal(signal.SIGHUP)
-        until(lambda: any("not taken over" in line["message"] for line in hub.lines() if "message" in line))
+        until(lambda: any("was not applied" in line["message"] for line in hub.lines() if "message" in line))
         assert authorize() == 200
         hub.process.send_signal(signal.SIGUSR1)
         until(lambda: any(line["operation"] == "state" for line in hub.lines()))

@@ -34,7 +34,7 @@ from veen.core.errors import OpenError, SignatureError
 from veen.core.event import Event
 from veen.core.labels import schema_id
 from veen.core.objects.card import CARD_SCHEMA
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.speaking import (
     PRINCIPAL_NEXT_SCHEMA,
     SPEAKS_END_SCHEMA,

@@ -43,7 +43,8 @@ from veen.core.hashing import H
 from veen.core.labels import epoch_at
 from veen.core.objects.envelopes import StreamItem, StreamRequest, StreamResponse, SubmitRequest
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PRESETS, PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.tooling import CapStatusResponse
 from veen.core.sealing.ciphertext import Binding, open_msg, open_with_one, seal

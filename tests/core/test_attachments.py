@@ -17,7 +17,7 @@ from veen.core.crypto import hpke
 from veen.core.errors import FormatError, LimitError, OpenError, VerifyError
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.sealing.ciphertext import (
     ATTACHED_SCHEMA,
     EMPTY_ATT_ROOT,

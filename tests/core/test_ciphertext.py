@@ -26,7 +26,8 @@ from veen.core.errors import (
 )
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr, Profile
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import Profile
 from veen.core.sealing.ciphertext import Binding, Opened, Parts, open_msg, seal
 
 ORACLE = pyhpke.CipherSuite.new(

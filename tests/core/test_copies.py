@@ -19,7 +19,7 @@ from veen.core.event import (
     origin_passed_on,
     read_stored_header,
 )
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 
 A, B, C, MSG, SCHEMA = (bytes((n,)) * 32 for n in range(1, 6))
 ids = st.binary(min_size=32, max_size=32)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from veen.core.event import Event
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 
 EVENT = Event(
     stream_id=b"s" * 32,

@@ -6,7 +6,7 @@ import cbor2
 import pytest
 
 from veen.core.errors import FieldSizeError, MalformedError
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 
 SCHEMA, PARENT, ATT_ROOT, CAP_REF = (bytes((n,)) * 32 for n in range(1, 5))
 FULL: dict[Any, Any] = {1: SCHEMA, 2: PARENT, 3: ATT_ROOT, 4: CAP_REF, 5: 1_700_000_000}

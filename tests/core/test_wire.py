@@ -16,7 +16,7 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.envelopes import ErrorEnvelope, StreamRequest, StreamResponse, SubmitRequest, SubmitResponse
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import Attached, Attachment
 from veen.core.tree.proof import MmrProof

@@ -10,7 +10,7 @@ from itertools import count
 from veen.core import cbor
 from veen.core.crypto import hpke
 from veen.core.hashing import H, u32be
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 
 P = (1 << 130) - 5
 

@@ -47,8 +47,9 @@ from veen.core.objects.envelopes import (
 )
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.msg import Msg
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.policies import Authority, Revocation
-from veen.core.objects.profile import PRESETS, PayloadHdr
+from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.speaking import PrincipalNext, SpeaksBinding, SpeaksEnd
 from veen.core.sealing.ciphertext import ATTACHED_SCHEMA, Attached, Attachment, Binding, seal

@@ -47,7 +47,8 @@ from veen.core.objects.envelopes import (
 )
 from veen.core.objects.evidence import Equivocation, Statement
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr, Profile
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.objects.recognise import KINDS, parse_json, recognise
 from veen.core.sealing.ciphertext import Attached, Attachment, Binding, Opened, Parts, open_msg

@@ -12,7 +12,8 @@ from veen.core import canonical
 from veen.core.labels import label_of, routing_key_of, stream_id_of
 from veen.core.objects.control import LabelOpen
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PRESETS, PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import PRESETS
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import Binding, seal
 from veen.io.local import OsFs

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from veen.core import canonical
 from veen.core.event import Event
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.lake.query.aggregate import AVG_DIGITS, GroupReceipts, Partial, group_key, row_of, total_ignored
 from veen.lake.query.descriptor import Aggregate, Metric
 from veen.lake.query.fields import FieldPath, RecordedEvent, payload_of

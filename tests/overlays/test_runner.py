@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from veen.core.event import Event
 from veen.core.hashing import H, u64be
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.overlays import crdt, crud, kv
 from veen.overlays.framework.runner import MemorySource, MergeTree, Runner, cut_at
 from veen.overlays.framework.schema import Draft

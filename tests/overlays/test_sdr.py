@@ -6,7 +6,7 @@ import pytest
 
 from veen.core import cbor
 from veen.core.event import Event
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.overlays.framework.schema import InvalidBody, Issue, Typed
 from veen.overlays.recorder import events as sdr
 

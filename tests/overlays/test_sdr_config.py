@@ -7,7 +7,7 @@ from veen.core.crypto.ed25519 import SigningKey
 from veen.core.event import Event
 from veen.core.hashing import Ht, u64be
 from veen.core.objects.checkpoint import Checkpoint
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.overlays.framework.schema import InvalidBody
 from veen.overlays.recorder import config
 from veen.overlays.recorder.checkpoint import (

@@ -8,7 +8,7 @@ import pytest
 
 from veen.core.errors import MalformedError
 from veen.core.hashing import Ht
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.overlays.framework.state import Free, from_tree, state_bytes, state_hash, to_tree
 
 

@@ -14,7 +14,7 @@ from veen.core.errors import ProofError, SignatureError, VerifyError
 from veen.core.event import Event
 from veen.core.hashing import H
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import Binding, open_msg, seal
 from veen.core.tree.mmr import MmrTree

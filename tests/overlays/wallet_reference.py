@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from veen.core.event import Event
 from veen.core.hashing import H, Ht, u64be
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.overlays.framework.schema import Draft
 from veen.overlays.wallet import WalletPolicy, drafts
 from veen.overlays.wallet.bodies import wallet_id_of, wallet_stream

@@ -5,5 +5,5 @@ docs/reference/python.md, and both worlds have the same ones, with and without a
 
 It imports client, overlays and what is below, no command and no product. Start with `hubs`, which has the verbs, to be
 awaited. `blocking` has them for programs without an event loop, `connecting` finds out what the user configured and
-opens keys, `entries` is what a reader gets, `evidence` has files for outsiders.
+opens keys, `evidence` has files for outsiders.
 """

@@ -97,8 +97,8 @@ COMMANDS: Table = {
     "vesn": ("veen.products.vesn:PRODUCT", "Logs of VESN, the predecessor: verify, look into, archive, mirror."),
 }
 
-# One row for each heading of `veen --help`, in the order of the page: what most people need comes first. A new command
-# is added to one row; names that are no command yet are left out of the page.
+# One row for each heading of `veen --help`, in the order of the page: the commands that most people need come first. A
+# new command is added to one row.
 SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("Start", ("demo", "keygen", "send", "stream", "tail", "help", "docs", "explain", "doctor")),
     ("Trust", ("verify", "evidence", "proof", "receipt", "checkpoint", "audit", "equivocation", "inspect")),
@@ -249,7 +249,10 @@ def _path_of(arguments: Sequence[str]) -> str:
     """Return the names of the program and of the command that a command line begins with."""
     context, command = click.Context(cli, info_name="veen"), cast("click.Command", cli)
     for word in arguments:
-        subcommand = command.get_command(context, word) if isinstance(command, click.Group) else None
+        try:
+            subcommand = command.get_command(context, word) if isinstance(command, click.Group) else None
+        except click.UsageError:  # a package that cannot be imported: the error names it already
+            break
         if subcommand is None:
             break
         context, command = click.Context(subcommand, info_name=word, parent=context), subcommand

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Final, Self
 from veen.core import cbor
 from veen.core.errors import FormatError, MalformedError
 from veen.core.labels import schema_id
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.wire import LEFT_OUT_EMPTY, Bytes32, Form, Length, Uint, Wire
 
 MAX_VIA: Final = 16

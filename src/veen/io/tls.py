@@ -57,10 +57,11 @@ def check_plain(host: str) -> None:
 
 
 class Tls:
-    """TLS context made from files, with their contents at that time.
+    """TLS context that was made from files, and the contents of these files when it was made.
 
-    A context can be given more trust but never less, and its session tickets vouch for clients that it verified. A
-    reload therefore makes a new `Tls` instead of changing one: no ticket of the old context opens in the new one.
+    Trusted certificates can be added to a context but not removed, and its session tickets stay valid for clients that
+    it verified. A reload therefore makes a new `Tls` instead of changing the old one: the new context accepts no session
+    ticket of the old one.
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None = None, *, demand_client: bool = True) -> None:

@@ -5,6 +5,6 @@ room knows names or formats of a hub's files, and all of them can be made again 
 checkpoints and the write-ahead journal.
 
 It imports `veen.core` and `veen.io`. Start with `store`, the way of an entry from memory to its files, and `layout`,
-the names of all files. `journal` writes ahead, `label_files` and `append_file` hold a label, `index` is the snapshot in
+the names of all files. `journal` writes ahead, `label_files` holds a label, `index` is the snapshot in
 SQLite, `keys` the identity of a hub, `copies` clones and forks, `maintenance` retention and scrubbing.
 """

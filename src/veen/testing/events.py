@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from veen.core.event import Event
 from veen.core.hashing import H, Ht, u64be
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.overlays.framework.schema import Draft
 
 

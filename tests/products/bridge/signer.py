@@ -11,7 +11,8 @@ from veen.core import cbor
 from veen.core.crypto.ed25519 import SigningKey
 from veen.core.labels import stream_id_of
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PRESETS, PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import PRESETS
 from veen.core.sealing.ciphertext import Binding, opening_of, seal
 from veen.core.tree.mmr import Mmr
 from veen.products.bridge.bundle import (

@@ -14,7 +14,7 @@ from veen.client.identity.keyring import Keyring
 from veen.client.send.captokens import issue
 from veen.core.errors import OpenError, VerifyError
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.sealing.ciphertext import Binding, seal
 from veen.products.bridge import bundle as bundles
 from veen.products.bridge import exporting

@@ -264,7 +264,7 @@ def proof_data(proven: "Proven") -> dict[str, Any]:
 @_SIZE
 @EPOCH
 @click.option("--tree", is_flag=True, help="Draw it as text. This is the default.")
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw it as SVG, into this file.")
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write the drawing to FILE as SVG.")
 @client_options
 def show_proof(
     output: Output,

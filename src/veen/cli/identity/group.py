@@ -317,8 +317,9 @@ def _forget_passphrase_files(output: Output, session: CliSession, name: str) -> 
 def export(output: Output, session: CliSession, directory: Path, streams: tuple[str, ...]) -> None:
     """Write the identity in use into the empty DIRECTORY: card, sealed keystore, tokens, state.
 
-    With --stream also its receipts, messages, checkpoints and attachments, verified; messages stay sealed. The
-    keystore stays sealed with its passphrase. Choose the identity by --identity.
+    With --stream, the export also has the receipts, messages, checkpoints and attachments of the stream. They are
+    verified, and the messages stay sealed. The keystore stays sealed with its passphrase. Use --identity to choose the
+    identity.
     """
     from tempfile import TemporaryDirectory
 

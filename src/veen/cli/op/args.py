@@ -67,7 +67,7 @@ class Reading:
         return list(dict.fromkeys((stream, *self.also)))
 
     def fold(self, session: CliSession, name: str, streams: Sequence[str]) -> "AnyFold":
-        """Return the fold of a state class, with the settings of the policy and the tokens that chains in the log name."""
+        """Return the fold of a state class, with the policy and the tokens that chains in the log name."""
         policy = _Policy(_read_policy(self.policy_file))
         return policy.fold(session, name, streams)
 

@@ -197,9 +197,10 @@ def _compare_content(
 
 
 def _compare_single(files: "list[ContentFile]", listed: "list[ContentFile]", paths: tuple[Path, ...]) -> list[Reason]:
-    """Compare files with those of a published directory, each with the one whose path is the longest end of its own.
+    """Compare files with the files of a published directory.
 
-    A file that was given by its name alone is good if any published file of that name has its content.
+    Each file is compared with the published file whose path is the longest suffix of its own path. A file that was given
+    by its name alone matches if any published file of that name has its content.
     """
     reasons = []
     for file, path in zip(files, paths, strict=True):

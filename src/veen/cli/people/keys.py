@@ -115,7 +115,7 @@ def _row(
 @click.argument("stream", type=STREAM)
 @click.option("--without", "names", multiple=True, metavar="NAME", help="Reader to exclude. Repeatable.")
 @click.option("--reason", default="", help=options.REASON)
-@click.option("--no-history", is_flag=True, help="Hand over no earlier generation in later invitations.")
+@click.option("--no-history", is_flag=True, help="Do not include earlier generations in later invitations.")
 @client_options
 def rotate(
     output: Output, session: CliSession, stream: str, names: tuple[str, ...], reason: str, no_history: bool

@@ -29,7 +29,7 @@ from veen.core.crypto.hkdf import hkdf
 from veen.core.errors import FormatError, OpenError
 from veen.core.event import Event
 from veen.core.hashing import H
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.overlays.framework.fold import AnyFold
 from veen.overlays.framework.ordered import LateEvent
 from veen.overlays.framework.schema import Issue

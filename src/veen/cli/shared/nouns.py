@@ -450,7 +450,14 @@ def installed(name: str) -> click.Command | None:
                 offer: Any = point.load()
                 if group == "veen.overlays":
                     return group_of(offer) if offer.nouns else None
+                if name not in offer.commands:
+                    raise click.UsageError(
+                        f"the entry point {point.name!r} is a product without a command of this name: an entry point"
+                        f" has the name of a command, one of {', '.join(sorted(offer.commands))}"
+                    )
                 command: click.Command = load(offer.commands[name])
+            except click.UsageError:
+                raise
             except Exception as exc:  # foreign code may raise anything while it is imported
                 raise click.UsageError(f"{point.value} cannot be used: {type(exc).__name__}: {exc}") from exc
             return command

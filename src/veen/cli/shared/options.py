@@ -20,7 +20,7 @@ INSECURE_HTTP: Final = "Allow to send the bearer token to another machine over p
 IDENTITY: Final = "Identity to use: a name, or a directory."
 PASSPHRASE_FILE: Final = "File with the passphrase of the keystore."  # noqa: S105 - a help text
 NEW_PASSPHRASE_FILE: Final = "File whose first line is the new passphrase."  # noqa: S105 - a help text
-PIN: Final = "Pinned key of the hub: ed25519:HEX, or root:ed25519:HEX of an ephemeral one."
+PIN: Final = "Pinned key of the hub: ed25519:HEX, or root:ed25519:HEX for an ephemeral hub."
 OFFLINE: Final = "Ask no hub."
 USE: Final = "Use this hub from now on. Default: if no hub is in use yet."
 

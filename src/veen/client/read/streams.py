@@ -57,7 +57,7 @@ async def merge_labels(
     heads: list[tuple[tuple[int, int, int], Entry, AsyncGenerator[Entry, None]]] = []
     async with contextlib.AsyncExitStack() as opened:
         while waiting or heads:
-            # A label accepts nothing before its window opens, so later ones cannot come before this entry.
+            # A label accepts no entry before its window opens, so entries of later labels cannot precede this one.
             while waiting and (not heads or _opens_at(session, waiting[-1]) <= heads[0][0][0]):
                 source = entries(waiting.pop())
                 opened.push_async_callback(source.aclose)

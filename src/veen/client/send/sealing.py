@@ -22,7 +22,8 @@ from veen.core.errors import LimitError, OpenError
 from veen.core.hashing import H
 from veen.core.limits import Limits
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr, Profile
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import Profile
 from veen.core.sealing.ciphertext import ATTACHED_SCHEMA, Attached, Attachment, Binding, SealedAttachments, seal
 
 if TYPE_CHECKING:

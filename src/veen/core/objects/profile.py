@@ -1,14 +1,11 @@
-"""The cryptographic profile and its id, carried in every MSG (spec §3.2, D-25).
-
-payload_hdr, the encrypted header that types a message (spec §4.5).
-"""
+"""The cryptographic profile and its id, carried in every MSG (spec §3.2, D-25)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from veen.core import cbor
 from veen.core.hashing import Ht
-from veen.core.wire import Bytes32, Fixed, Part, Uint
+from veen.core.wire import Fixed, Part, Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +34,3 @@ PRESETS: Final = {
     "rotating": Profile(epoch_sec=3600, pad_block=256),
     "ref": Profile(epoch_sec=60, pad_block=0),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadHdr(Part, kind="payload_hdr"):
-    """Header that only readers see; no field of it may influence admission."""
-
-    schema: Bytes32
-    parent_id: Bytes32 | None = None
-    att_root: Bytes32 | None = None
-    cap_ref: Bytes32 | None = None  # equals MSG.auth_ref when present; readers check it
-    expires_at: Uint | None = None  # for overlays, never for hubs

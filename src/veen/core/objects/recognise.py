@@ -18,7 +18,8 @@ from veen.core.objects.checkpoint import Checkpoint
 from veen.core.objects.control import ControlRecord
 from veen.core.objects.evidence import Equivocation
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr, Profile
+from veen.core.objects.payload_hdr import PayloadHdr
+from veen.core.objects.profile import Profile
 from veen.core.objects.receipt import Receipt
 from veen.core.tree.proof import ConsistencyProof, MmrProof, RangeProof
 from veen.core.wire import Wire

@@ -2,7 +2,7 @@
 
 A log names its own hub. That proves nothing, because a forger of a log forges its identity as well. Trust starts from
 pinned keys and extends to a key that a `key.rotate` record introduces, if the key which that record retires is trusted
-and signed it. Trust never extends backwards: anybody may own an old key that introduces a trusted one. A pinned hub_id
+and signed it. Trust never extends backwards: anybody can create a key and sign a record with it that introduces a trusted key. A pinned hub_id
 is a pin of the first key, of which it is the hash. A pinned root is trusted for all keys of an identity that it signed
 (D-121).
 

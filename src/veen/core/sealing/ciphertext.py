@@ -36,7 +36,7 @@ from veen.core.errors import (
 from veen.core.hashing import H, Ht, tag_prefix, trunc_24, u32be, u64be
 from veen.core.limits import DEFAULT_LIMITS, Limits
 from veen.core.objects.msg import Msg
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.tree.mmr import Mmr, Tags
 from veen.core.wire import Bytes32, Form, Length, Uint, Wire
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from veen.core import cbor
 from veen.core.errors import VeenError
 from veen.core.event import Event
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.tree.mmr import Span
 from veen.lake.log.columns import Column, arrow_schema
 from veen.lake.log.decryption import Skips

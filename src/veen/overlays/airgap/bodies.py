@@ -18,7 +18,7 @@ from veen.core.errors import FormatError, OpenError, VerifyError
 from veen.core.event import Event
 from veen.core.hashing import H
 from veen.core.limits import DEFAULT_LIMITS
-from veen.core.objects.profile import PayloadHdr
+from veen.core.objects.payload_hdr import PayloadHdr
 from veen.core.objects.receipt import Receipt
 from veen.core.sealing.ciphertext import open_one
 from veen.core.wire import LEFT_OUT_EMPTY, Bytes32, Bytes64, Length, Uint

@@ -1,6 +1,6 @@
 """The gateway of external logins: turns accounts of an OpenID provider into links in the log (001 ID §10.2).
 
-`provider` talks to the provider, `gateway` decides and writes, `http` serves browsers and applications.
+`gateway` talks to the provider, decides and writes; `http` serves browsers and applications.
 """
 
 from veen.ext import Product

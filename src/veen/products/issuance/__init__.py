@@ -1,6 +1,6 @@
 """Issuance of capability tokens over RPC: the service and its clients (001 spec-5 §7.3).
 
-`policy` is the list of grants, `service` the method `cap.issue` for an RPC server, `asking` the call and its checks.
+`service` has the list of grants, the method `cap.issue` for an RPC server, and the call with its checks.
 """
 
 from veen.ext import Product

@@ -5,7 +5,7 @@
                              +- survives kill -9; sends the identical bytes again
 
 `events` gives records their form, `spool` stores them until they have a receipt, `agent` moves them, `adapters` read
-sources, `heads` binds all streams into one root, `replay` and `verify` read back and check.
+sources, `setup` writes configuration and checkpoints, `replay` and `verify` read back and check.
 """
 
 from veen.ext import Product

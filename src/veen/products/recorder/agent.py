@@ -409,7 +409,7 @@ class Agent:
         )
         flight = Flight(stream_id, await self._epoch(client, keys, sealed[0].label), messages)
         self._counts[sealed[0].label] = sealed[-1].client_seq
-        # On disk before anything is sent: after a crash the hub must get these bytes and no others (D-09, D-56).
+        # It is written to disk before anything is sent: after a crash the hub must get the same bytes (D-09, D-56).
         await asyncio.to_thread(self._spool.fly, flight)
         return flight
 

@@ -40,7 +40,7 @@ class PreviousError(StatedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Previous:
-    """An earlier audit. Its maker trusts it: entries that it confirmed are not read again."""
+    """An earlier audit that the caller trusts: entries that it confirmed are not read again."""
 
     verdict: Mapping[str, Any]
     findings: tuple[LogFinding, ...]

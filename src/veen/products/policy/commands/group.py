@@ -398,7 +398,7 @@ def _policy(agent: "PolicyAgent") -> dict[str, Any]:
 
 
 def _check_complete(agent: "PolicyAgent") -> None:
-    """Raise Fail if entries that may count are missing in the policy."""
+    """Raise Fail if entries that could change the policy could not be read."""
     if gaps := agent.gaps():
         named = [f"{gap.stream} {gap.first}..{gap.last}: {gap.why}" for gap in gaps[:_NAMED_GAPS]]
         more = [f"{len(gaps) - _NAMED_GAPS} more"] if len(gaps) > _NAMED_GAPS else []
