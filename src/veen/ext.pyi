@@ -23,7 +23,11 @@ from veen.overlays.framework.state import state_hash as state_hash
 from veen.overlays.framework.typed_table import StateTable as StateTable
 from veen.overlays.framework.typed_table import TypedColumn as TypedColumn
 from veen.overlays.framework.typed_table import TypedTable as TypedTable
+from veen.products.recorder.adapters.registry import SourceConfig as SourceConfig
+from veen.products.recorder.adapters.registry import SourceInvalid as SourceInvalid
+from veen.products.recorder.events import SourceRecord as SourceRecord
 from veen.products.recorder.sink import Adapter as Adapter
+from veen.products.recorder.sink import SpoolSink as SpoolSink
 
 __all__: list[str]
 

@@ -404,7 +404,7 @@ def test_a_log_that_was_cut_or_rewritten_does_not_verify(log, copy, tmp_path):
         api.verify(str(copy), result, keys=KEYRING)
     for path in (copy / "log").glob(f"*{label['label']}*"):
         path.unlink()
-    with pytest.raises(EvidenceFailed, match="not in the directory any more"):
+    with pytest.raises(EvidenceFailed, match="missing in the directory now"):
         api.verify(str(copy), result, keys=KEYRING)
 
 

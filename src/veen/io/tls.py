@@ -60,7 +60,7 @@ class Tls:
     """TLS context that was made from files, and the contents of these files when it was made.
 
     Trusted certificates can be added to a context but not removed, and its session tickets stay valid for clients that
-    it verified. A reload therefore makes a new `Tls` instead of changing the old one: the new context accepts no session
+    it verified. A reload therefore makes a new `Tls` instead of changing the old one: the new one accepts no session
     ticket of the old one.
     """
 

@@ -86,7 +86,7 @@ def test_failed_results_go_with_the_others_and_running_ones_never(tmp_path, log)
     async def scenario():
         async with world_at(tmp_path, log) as world:
             service, result_id = await begun(world, keep_bytes=1)
-            with pytest.raises(NotReady, match="only what has ended"):
+            with pytest.raises(NotReady, match="only completed or failed"):
                 world.store.remove(result_id)
             service.retention.sweep()
             assert names_in(tmp_path) == [result_id]

@@ -199,8 +199,8 @@ def _compare_content(
 def _compare_single(files: "list[ContentFile]", listed: "list[ContentFile]", paths: tuple[Path, ...]) -> list[Reason]:
     """Compare files with the files of a published directory.
 
-    Each file is compared with the published file whose path is the longest suffix of its own path. A file that was given
-    by its name alone matches if any published file of that name has its content.
+    Each file is compared with the published file whose path is the longest suffix of its own path. A file given by its
+    name alone matches if any published file of that name has its content.
     """
     reasons = []
     for file, path in zip(files, paths, strict=True):

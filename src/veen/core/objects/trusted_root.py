@@ -1,10 +1,10 @@
-"""Trusted keys: hub keys that are trusted independently of the log at hand, and the keys that follow (spec §8.4, D-42).
+"""Trusted keys: hub keys that are trusted independently of the log at hand, and keys that these introduce (D-42).
 
 A log names its own hub. That proves nothing, because a forger of a log forges its identity as well. Trust starts from
 pinned keys and extends to a key that a `key.rotate` record introduces, if the key which that record retires is trusted
-and signed it. Trust never extends backwards: anybody can create a key and sign a record with it that introduces a trusted key. A pinned hub_id
-is a pin of the first key, of which it is the hash. A pinned root is trusted for all keys of an identity that it signed
-(D-121).
+and signed it. Trust never extends backwards: anybody can create a key and sign a record with it that introduces a
+trusted key. A pinned hub_id is a pin of the first key, of which it is the hash. A pinned root is trusted for all keys
+of an identity that it signed (D-121).
 
 Text form of a pin: `ed25519:HEX` is a key of a hub, `root:ed25519:HEX` a root key that signs identities (D-121).
 

@@ -396,7 +396,7 @@ class OuterLog:
 
     async def _ask(self, name: str, witness: PolicyKey, note: Note, seconds: float) -> tuple[NoteSignature, ...]:
         old, size = self._sizes.get(name, 0), self.files.signed_size
-        # The thread of a witness that answers very slowly is abandoned. It uses nothing that may be closed in the meantime.
+        # The thread of a witness that answers very slowly is abandoned; it uses nothing that is closed before it ends.
         asking = asyncio.get_running_loop().run_in_executor(
             None, ask_cosignatures, witness, self.vkey, note, min(old, size), self.files.prove_apart, seconds
         )

@@ -1,9 +1,9 @@
 """Queries over recorder events whose results anyone can check (001 query API, D-105, D-107 … D-110).
 
 `descriptor`, `clauses`, `fields`, `aggregate` and `digest` are pure. `matches` reads events that fit from a log, and
-`evidence` verifies them. Two engines give the same bytes: `engine` (one process, with the plan over a pinned prefix) and
-`on_spark`, whose tasks are in `tasks`. `store` keeps results, `api` ties it all
-together. `remote` asks a query service: `connect`. docs/query.md describes it.
+`evidence` verifies them. Two engines give the same bytes: `engine` (one process, with the plan over a pinned prefix)
+and `on_spark`, whose tasks are in `tasks`. `store` keeps results, `api` ties it all together.
+`remote` asks a query service: `connect`. docs/query.md describes it.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """The console: a log in a browser, served from the user's own machine (docs/console.md).
 
 `app` has the routes, `guard` admits requests, `views` turns verified entries into pages, `writes` verifies
-uploaded files and carries out forms. Everything shown was read by `veen.client`, which verifies it against the pinned key.
+uploaded files and carries out forms. What it shows was read by `veen.client`, which verifies against the pinned key.
 """
 
 from veen.ext import Product

@@ -77,7 +77,7 @@ class OuterFollower:
         return self._hub.sequencer.store
 
     async def step(self) -> bool:
-        """Copy new leaves; return True if a copy of the published note exists and lists the fence of a fenced primary."""
+        """Copy new leaves; return True if the published note is copied and lists the fence of a fenced primary."""
         record = ControlIndex(self._store).outer_key()
         if record is None:  # the primary has none, or its record comes with the control journal
             return True

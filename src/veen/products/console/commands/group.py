@@ -203,7 +203,7 @@ def _run(
     listening = console_parts().Listening(
         host, port, names=names, tls_cert=tls_cert, tls_key=tls_key, root_path=root_path, passwords=passwords
     )
-    # The console has its own proof state: that of an identity can have one user at a time, the commands in the terminal.
+    # The console has its own proof state: that of an identity has one user at a time, the commands in the terminal.
     connect = connector(session, Home.at(session.home.state / "console"))
     asyncio.run(_serve(session, connect, listening, data_dir, audits, announce, allow_write=allow_write))
 
