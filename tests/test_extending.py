@@ -87,10 +87,10 @@ def test_the_adapter_of_the_page_records_each_row_once(tmp_path):
         adapter = adapter_of(config, [EntryPoint(kind, value, group)])
     finally:
         sys.path.remove(str(tmp_path))
-    taken = Taken()
+    spool = Taken()
     for _ in range(2):  # the second run begins behind the last record
-        asyncio.run(adapter.run(taken.sink(adapter)))
-    rows = [(subject, kind_of, payload["value"]) for subject, kind_of, _, _, payload in taken.records()]
+        asyncio.run(adapter.run(spool.sink(adapter)))
+    rows = [(subject, kind_of, payload["value"]) for subject, kind_of, _, _, payload in spool.records()]
     assert rows == [("boiler", "reading", "81"), ("valve", "reading", "open")]
 
 
