@@ -150,7 +150,7 @@ def test_hubs_have_no_means_to_open_a_payload(package):
     opening = {
         "veen.core.crypto.hpke",
         "veen.core.crypto.aead",
-        "veen.core.objects.profile",
+        "veen.core.objects.payload_hdr",
         "veen.core.crypto.hkdf",
         "veen.core.crypto.x25519",
     }

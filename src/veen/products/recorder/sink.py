@@ -72,9 +72,11 @@ class SpoolSink:
 
     @property
     def host(self) -> str:
+        """Name of the machine, as events state it."""
         return self._shared.host
 
     def now(self) -> int:
+        """Return the time of the agent in seconds."""
         return int(self._shared.clock())
 
     def digest(self, data: bytes) -> str:
@@ -124,6 +126,7 @@ class SpoolSink:
         return await asyncio.to_thread(self._shared.spool.note, f"source:{self._adapter.id}:{name}")
 
     async def remember(self, name: str, value: str) -> None:
+        """Store a value under a name of this source, durably."""
         await asyncio.to_thread(self._shared.spool.set_note, f"source:{self._adapter.id}:{name}", value)
 
     async def wait_for_receipts(self, numbers: Sequence[int]) -> None:

@@ -41,18 +41,21 @@ class SourceConfig:
     options: Mapping[str, Any]
 
     def text(self, name: str, default: str | None = None) -> str:
+        """Return a text. Raise SourceInvalid if it is missing and has no default."""
         value = self.options.get(name, default)
         if not isinstance(value, str):
             raise SourceInvalid(f"source {self.id!r}: {name} is {'missing' if value is None else 'no text'}")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
+        """Return true or false."""
         value = self.options.get(name, default)
         if not isinstance(value, bool):
             raise SourceInvalid(f"source {self.id!r}: {name} is true or false")
         return value
 
     def words(self, name: str) -> tuple[str, ...]:
+        """Return a list of texts, empty if the option is missing."""
         value = self.options.get(name, [])
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
             raise SourceInvalid(f"source {self.id!r}: {name} is a list of texts")
@@ -66,6 +69,7 @@ class SourceConfig:
         return host.strip("[]") or "127.0.0.1", int(port)
 
     def selectors(self, defaults: Selectors | None = None) -> Selectors:
+        """Return the options that select subject, type, origin and time of a record."""
         base = defaults or Selectors()
         return Selectors(
             subject=self.text("subject", base.subject),
