@@ -514,7 +514,7 @@ def test_a_fork_of_what_is_not_there(data, tmp_path):
         hub.stop()
     for cut, words in (
         ("ab=1", "64 hex digits"),
-        (f"{'ab' * 32}=1", "no label"),
+        (f"{'ab' * 32}=1", "does not exist"),
         (f"{w.LABEL.hex()}=9", "has 1 entries"),
     ):
         done = veen("hub", "fork", data, tmp_path / "fork", "--upto", cut)

@@ -28,7 +28,8 @@ def test_check_asks_executors(spark, tmp_path):
     assert "cannot read the key file" in done.stderr
 
 
-def test_the_shell_runs_what_it_is_given(spark, tmp_path):
+def test_the_shell_runs_what_it_is_given(spark, tmp_path, monkeypatch):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))  # its history belongs to the user
     (tmp_path / "hub").mkdir()
     path = dump(log(20), tmp_path / "hub")
     done = veen("shell", "--execute", f"print(reader(spark).load({str(path)!r}).count(), audit({str(path)!r}).ok)")

@@ -87,7 +87,7 @@ def list_(output: Output) -> None:
 @fold.verb("show", "The state that an overlay makes of streams, or one that was written.")
 @click.argument("streams", metavar="[STREAM]...", type=STREAM, nargs=-1)
 @click.option("--overlay", metavar="NAME", help=options.OVERLAY)
-@click.option("--state", metavar="DIR", help="State that `veen fold run --out` wrote, instead of a stream.")
+@click.option("--state", metavar="DIR", help="State that `veen fold run` wrote with --out, instead of a stream.")
 @view_options
 @client_options
 def show(

@@ -35,13 +35,14 @@ from veen.products.console.views import (
     stream_word,
 )
 
+_GROUP: Final = "veen op"
 _ORDER: Final = ("agreement", "access", "delegation", "paid", "publication", "recovery", "audit", "mirror")
 
 
 @cache
 def _nouns() -> dict[str, tuple[str, Noun]]:
     """Return the nouns of the page by name, with the commands of their groups."""
-    nouns = {name: (f"veen op {name}", NOUNS[name]) for name in _ORDER}
+    nouns = {name: (f"{_GROUP} {name}", NOUNS[name]) for name in _ORDER}
     for overlay in BUILTIN.with_installed().values():
         if overlay.name not in BUILTIN:
             for noun in overlay.nouns:
