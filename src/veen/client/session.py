@@ -5,7 +5,7 @@ request, epochs against the time in the receipt. Unsigned statements of the hub 
 clock) only shape the messages that are sent; a lie there is a refusal later, and never accepted as a fact (spec §12,
 CLNT-06).
 
-A hub for administrators and agents: an address, a pinned key, a token; no identity is required.
+`PinnedHub` is a hub for administrators and agents: an address, a pinned key, a token; it needs no identity.
 """
 
 import asyncio

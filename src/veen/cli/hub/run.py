@@ -1,6 +1,6 @@
 """`veen hub start`, `stop` and `config`.
 
-A hub for trying things: a permanent directory and port, and a context that is registered with its key.
+`veen hub start --dev` runs a hub for trials: it keeps its directory and port, and a context has its key.
 """
 
 import contextlib

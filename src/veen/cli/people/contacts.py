@@ -1,6 +1,6 @@
 """`veen contacts`: identity cards under names.
 
-Shared code of commands on shared streams: tokens for writing, announcements, file names.
+The functions at the beginning serve all commands on shared streams: tokens for writing, announcements, file names.
 
 `veen inbox`, and `veen send --to`: messages to one person, sealed to her prekey.
 """

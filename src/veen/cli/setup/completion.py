@@ -1,6 +1,6 @@
 """`veen completion`: the completion script of a shell. Names come from the home, without heavy imports.
 
-`veen version`.
+`veen version`: the version of this installation.
 """
 
 import platform

@@ -1,6 +1,6 @@
 """`veen help`: help on any command, and on topics that belong to none.
 
-`veen explain CODE`.
+`veen explain CODE`: the meaning of an error code, and what to do about it.
 
 `veen docs`: the documentation that came with this release, in the terminal and without a network.
 """

@@ -39,6 +39,7 @@ class _Statement(Wire):
     TAG: ClassVar[str]
 
     def _fields_to_sign(self) -> list[cbor.Item]:
+        """Return the fields that the signatures cover, in their order. Every statement defines its own."""
         raise NotImplementedError
 
     def signing_digest(self) -> bytes:

@@ -1,13 +1,9 @@
 """The context that all operations of the API share: the services of the hub, and the reading of requests.
 
-A cache of inclusion proofs (spec §3.4.1, GEN-21).
-
-A proof under the root of an entry's own receipt never changes (D-33), and writers and followers ask mostly for the
-newest entries. Losing a cached proof costs a few reads.
-
-Parameters of GET requests: few, short and strict.
-
-All labels by (epoch, label), for answers that list them in pages (D-65).
+`RecentProofs` caches inclusion proofs (spec §3.4.1, GEN-21). A proof under the root of an entry's own receipt never
+changes (D-33), and writers and followers ask mostly for the newest entries. Losing a cached proof costs a few reads.
+`LabelOrder` lists all labels by (epoch, label), for answers in pages (D-65). Parameters of GET requests are few, short
+and strict.
 """
 
 import asyncio

@@ -1,12 +1,9 @@
 """The HTTP server around the connections: listening, common bounds, time, and stopping.
 
-The bytes before a body: status line and headers, as few as a client needs.
-
-A listener that counts every client from the moment it is accepted.
-
-A TLS handshake that never ends takes a slot like a connection, and no burst of clients opens more sockets than the
-process has file descriptors for. The loop's own server accepts all waiting clients at a time, and reports a TLS
-client only after the handshake, so no bound of the hub would cover those sockets.
+`Listener` counts every client from the moment it is accepted: a TLS handshake that never ends takes a slot like a
+connection, and no burst of clients opens more sockets than the process has file descriptors for. The loop's own server
+accepts all waiting clients at a time, and reports a TLS client only after the handshake, so no bound of the hub would
+cover those sockets.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ client that disconnects ends nothing: its query is recorded, and it may ask agai
 end that the log does not accept is recorded later. Rows are kept for a while, digests forever in the log. All methods
 belong to one event loop; queries are answered in threads.
 
-Places for executions, shared fairly among principals.
+`FairSlots` shares the places for executions fairly among principals.
 """
 
 import asyncio

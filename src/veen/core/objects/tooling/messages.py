@@ -1,20 +1,8 @@
-"""Common requests and responses of the tooling API, and the bounds of its lists.
+"""Requests and responses of the tooling API, and the bounds of its lists.
 
-Status, identity, health and version of a hub.
-
-Capabilities, streams and attachments.
-
-The cursor of one writer in one label. Only that writer may ask for it (D-162).
-
-The policy views of a hub: revocations and authority.
-
-Proofs at any size, and checkpoints.
-
-Following a label, the older way of reading, and inspection.
-
-Checkpoints that are also kept elsewhere.
-
-Requests of a replica to its primary: labels with new entries, the control journal, and attachments (D-78).
+In this order: what several share · status, identity, health and version · capabilities, streams and attachments · the
+cursor of one writer in one label, for that writer alone (D-162) · revocations and authority · proofs at any size and
+checkpoints · following a label, and inspection · anchors · requests of a replica to its primary (D-78).
 """
 
 from dataclasses import dataclass
